@@ -23,14 +23,14 @@ fuzz: ## random JSON for validation and dispatch, a minute each
 
 chaos: ## kills workers, cuts connections and restarts Postgres for CHAOS_DURATION (10m), and checks CHAOS_CALLS (20000) calls
 	CHAOS_DURATION=$${CHAOS_DURATION:-10m} CHAOS_CALLS=$${CHAOS_CALLS:-20000} \
-		go test ./internal/chaos -run NothingIsLost -count=1 -timeout 0 -v
+		go test ./internal/testing/chaos -run NothingIsLost -count=1 -timeout 0 -v
 
 bench: ## the tables of docs/performance.md, beside River and a floor, on a durable Postgres of its own; some 50 minutes
 	cd bench && go run .
 
 pictures: ## a PNG of each page of the dashboard in dist/pictures: light and dark, 1280 and 375 pixels wide
-	npm ci --silent --prefix dashboard/chromium
-	cd dashboard/chromium && GEM_TEST_REQUIRE=1 go test . -count=1 -run EveryPage -pictures ../../dist/pictures
+	npm ci --silent --prefix internal/testing/chromium
+	cd internal/testing/chromium && GEM_TEST_REQUIRE=1 go test . -count=1 -run EveryPage -pictures ../../dist/pictures
 
 samples: ## writes the output that README.md and docs show, as the program prints it now
 	go test ./internal/cli -count=1 -run 'Samples|Guide' -update
@@ -45,4 +45,4 @@ build: ## the static binary, as the image has it
 	CGO_ENABLED=0 go build -trimpath -tags=grpcnotrace -gcflags=google.golang.org/...=-l -ldflags "-s -w" -o bin/gem ./cmd/gem
 
 pin: ## writes the digests of the base images into the Dockerfiles, docker-compose.yml and the workflows
-	go run ./tools/pin
+	go run ./scripts/pin

@@ -36,7 +36,8 @@ func foundOfCall(t *testing.T, tx pgx.Tx, check string, all []audit.Finding) {
 	}
 	for id, want := range of {
 		var there bool
-		if err := tx.QueryRow(t.Context(), "select exists (select from core_tool_calls where id = $1)", id).Scan(&there); err != nil || !there {
+		if err := tx.QueryRow(t.Context(), "select exists (select from core_tool_calls where id = $1)",
+			id).Scan(&there); err != nil || !there {
 			continue // it is about a call that is gone
 		}
 		if diff := cmp.Diff(map[string][]audit.Finding{check: want}, ofCall(t, tx, id)); diff != "" {

@@ -7,18 +7,21 @@ import (
 
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/handlertest"
-	"github.com/gemworker/gem/handlers/llm/ledger"
-	"github.com/gemworker/gem/internal/llm"
+	"github.com/gemworker/gem/internal/provider"
+	"github.com/gemworker/gem/internal/provider/ledger"
 )
 
-// asked are calls that asked models: one whose first attempt was lost, and one that was cancelled after its worker was lost.
+// asked are calls that asked models: one whose first attempt was lost, and one that was cancelled after its worker was
+// lost.
 func asked(t *testing.T, env *handlertest.Env) {
 	t.Helper()
 	h := handler{t: t, env: env}
 	send := func(attempt int, name string) int64 {
 		t.Helper()
-		begun, err := ledger.Begin{CallID: h.call, Attempt: attempt, Label: "main", Route: "default", RoutesVersion: "1", Arms: []ledger.Arm{{Arm: name, Provider: "p", Model: "m",
-			Reserve: llm.USD, Priced: true, Budgets: []ledger.Budget{{Name: "all", Period: ledger.Month, Limit: 99 * llm.USD}}}}}.Send(context.Background(), env.DB)
+		begun, err := ledger.Begin{CallID: h.call, Attempt: attempt, Label: "main", Route: "default", RoutesVersion: "1",
+			Targets: []ledger.Target{{Target: name, Provider: "p", Model: "m",
+				Reserve: provider.USD, Priced: true, Budgets: []ledger.Budget{{Name: "all", Period: ledger.Month,
+					Limit: 99 * provider.USD}}}}}.Send(context.Background(), env.DB)
 		if err != nil || begun.ID == 0 {
 			t.Fatalf("%+v, %v", begun, err)
 		}
@@ -34,8 +37,10 @@ func asked(t *testing.T, env *handlertest.Env) {
 	send(1, "x")
 	h.do("select gem.release($1, 1, 'd')")
 	h.claim()
-	end(ledger.End{ID: send(2, "x"), Status: ledger.Failed, Kind: llm.RateLimited, HTTPStatus: 429, Cost: new(llm.Money)})
-	end(ledger.End{ID: send(2, "y"), Status: ledger.Done, HTTPStatus: 200, Cost: new(llm.USD / 4), Usage: llm.Usage{Input: 7, Output: 9, Known: true}})
+	end(ledger.End{ID: send(2, "x"), Status: ledger.Failed, Kind: provider.RateLimited, HTTPStatus: 429,
+		Cost: new(provider.Money)})
+	end(ledger.End{ID: send(2, "y"), Status: ledger.Done, HTTPStatus: 200, Cost: new(provider.USD / 4),
+		Usage: provider.Usage{Input: 7, Output: 9, Known: true}})
 	requests, err := ledger.Requests(t.Context(), env.DB, h.call)
 	if err != nil {
 		t.Fatal(err)
@@ -51,7 +56,8 @@ func asked(t *testing.T, env *handlertest.Env) {
 		}
 		return string(text)
 	}
-	execute(t, env.DB, `select gem.finish($1, 2, 'd', 'succeeded', $2, $3::jsonb || '{"idempotency": {"mode": "none", "hit": false}}', 'x')`, h.call,
+	execute(t, env.DB, `select gem.finish($1, 2, 'd', 'succeeded', $2,
+		$3::jsonb || '{"idempotency": {"mode": "none", "hit": false}}', 'x')`, h.call,
 		written(map[string]any{"usage": map[string]any{"call": ledger.Sum(requests)}}), written(call.Effects()))
 
 	h.begin(800)

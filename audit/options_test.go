@@ -14,14 +14,15 @@ import (
 	"github.com/gemworker/gem/audit"
 	"github.com/gemworker/gem/handlers/builtin"
 	"github.com/gemworker/gem/handlers/handlertest"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/migrations"
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// While workers run, frontends insert and others cancel, an audit sees one moment, in which everything is as it should be.
+// While workers run, frontends insert and others cancel, an audit sees one moment, in which everything is as it should
+// be.
 func TestALiveDatabaseHasNoFault(t *testing.T) {
 	t.Parallel()
 	env := handlertest.Start(t, handlertest.Options{Domains: builtin.Domains(), Registry: gem.BuiltInRegistry})
@@ -29,8 +30,10 @@ func TestALiveDatabaseHasNoFault(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	var frontends sync.WaitGroup
 	for _, sql := range []string{
-		`insert into core_tool_calls (tool_name, input) select 'leads.create', jsonb_build_object('name', 'Ada', 'suburb', 'Soho', 'phone', (random() * 20)::int::text) from generate_series(1, 5)`,
-		`insert into core_tool_calls (tool_name, input) values ('os.create_task', '{"title": "Call", "domain": "both"}'), ('no.such_tool', '{}')`,
+		`insert into core_tool_calls (tool_name, input) select 'leads.create',
+			jsonb_build_object('name', 'Ada', 'suburb', 'Soho', 'phone', (random() * 20)::int::text) from generate_series(1, 5)`,
+		`insert into core_tool_calls (tool_name, input) values ('os.create_task', '{"title": "Call", "domain": "both"}'),
+			('no.such_tool', '{}')`,
 		`select cancel_tool_call(id) from core_tool_calls where status in ('queued', 'running', 'waiting') limit 1`,
 	} {
 		frontends.Go(func() {
@@ -93,37 +96,48 @@ func TestEveryTableThatAReceiptNamesIsLookedAt(t *testing.T) {
 		sql             []string
 		want            []string // the findings about effects
 	}{
-		"a name that needs quotes": {"succeeded", writes(wrote(`Odd "name"; --`, "insert", "1"), wrote(`Odd "name"; --`, "insert", "2")),
-			[]string{`create table "Odd ""name""; --" (id integer, call_id uuid)`, `insert into "Odd ""name""; --" values (1, '` + call + `')`},
-			[]string{`effects-missing: its receipt says insert of Odd "name"; -- 2, and there is no such row`}},
+		"a name that needs quotes": {"succeeded", writes(wrote(`Odd "name"; --`, "insert", "1"),
+			wrote(`Odd "name"; --`, "insert", "2")),
+			[]string{`create table "Odd ""name""; --" (id integer, call_id uuid)`,
+				`insert into "Odd ""name""; --" values (1, '` + call + `')`},
+			[]string{`effects-missing: its receipt lists insert of Odd "name"; -- 2, and there is no such row`}},
 		"another schema": {"succeeded", writes(wrote("shop.orders", "insert", "x"), wrote("orders", "insert", "y")),
 			[]string{"create schema shop", "create table shop.orders (id text, call_id uuid)"},
-			[]string{"effects-missing: its receipt says insert of shop.orders x, and there is no such row"}},
+			[]string{"effects-missing: its receipt lists insert of shop.orders x, and there is no such row"}},
 		"a partitioned table": {"succeeded", writes(wrote("parts", "insert", "1"), wrote("parts", "insert", "2")),
-			[]string{"create table parts (id int, call_id uuid) partition by list (id)", "create table part partition of parts default", "insert into parts values (2, '" + call + "')"},
-			[]string{"effects-missing: its receipt says insert of parts 1, and there is no such row"}},
+			[]string{"create table parts (id int, call_id uuid) partition by list (id)",
+				"create table part partition of parts default", "insert into parts values (2, '" + call + "')"},
+			[]string{"effects-missing: its receipt lists insert of parts 1, and there is no such row"}},
 		"no column call_id": {"succeeded", writes(wrote("plain", "insert", "1"), wrote("plain", "update", "2")),
 			[]string{"create table plain (id bigint)", "insert into plain values (1)"},
-			[]string{"effects-missing: its receipt says update of plain 2, and there is no such row"}},
+			[]string{"effects-missing: its receipt lists update of plain 2, and there is no such row"}},
 		"a column call_id that is something else": {"succeeded", writes(wrote("phone", "insert", "1")),
 			[]string{"create table phone (id bigint, call_id text)", "insert into phone values (1, 'x')"}, nil},
-		"no column id": {"succeeded", writes(wrote("keyed", "insert", "1")), []string{"create table keyed (key text, call_id uuid)"}, nil},
+		"no column id": {"succeeded", writes(wrote("keyed", "insert", "1")),
+			[]string{"create table keyed (key text, call_id uuid)"}, nil},
 		"a column id that was dropped": {"succeeded", writes(wrote("keyed", "insert", "1")),
 			[]string{"create table keyed (id text, call_id uuid)", "alter table keyed drop column id"}, nil},
-		"no such table": {"succeeded", writes(wrote("gone", "insert", "1"), wrote("", "insert", "1"), wrote(strings.Repeat("x", 100), "delete", "1"), `{}`, `1`, `null`), nil, nil},
-		"a view":        {"succeeded", writes(wrote("seen", "insert", "1")), []string{"create view seen as select 1 / 0 as id"}, nil},
-		"GEM's own":     {"succeeded", writes(wrote("core_tool_calls", "insert", other)), nil, nil},
+		"no such table": {"succeeded", writes(wrote("gone", "insert", "1"), wrote("", "insert", "1"),
+			wrote(strings.Repeat("x", 100), "delete", "1"), `{}`, `1`, `null`), nil, nil},
+		"a view": {"succeeded", writes(wrote("seen", "insert", "1")),
+			[]string{"create view seen as select 1 / 0 as id"}, nil},
+		"GEM's own": {"succeeded", writes(wrote("core_tool_calls", "insert", other)), nil, nil},
 		"another call's row": {"succeeded", writes(wrote("things", "insert", "1"), wrote("things", "insert", "2")),
-			[]string{"create table things (id int, call_id uuid)", "insert into things values (1, '" + call + "'), (2, '" + other + "')"},
-			[]string{"effects-foreign: its receipt says insert of things 2, and that row is of call " + other}},
+			[]string{"create table things (id int, call_id uuid)",
+				"insert into things values (1, '" + call + "'), (2, '" + other + "')"},
+			[]string{"effects-foreign: its receipt lists insert of things 2, and that row is of call " + other}},
 		"a row that the receipt does not list": {"succeeded", writes(wrote("things", "insert", "1")),
-			[]string{"create table things (id int, call_id uuid)", "insert into things values (1, '" + call + "'), (2, '" + call + "')"},
-			[]string{"effects-unlisted: things 2 says that the call made it, and the call has a receipt without it"}},
+			[]string{"create table things (id int, call_id uuid)",
+				"insert into things values (1, '" + call + "'), (2, '" + call + "')"},
+			[]string{"effects-unlisted: things 2 names the call, and the call has a receipt without it"}},
 		// Such a tool writes before it acts outside, and its row may be there without a receipt.
-		"a row of a tool that sends": {"succeeded", strings.Replace(writes(wrote("things", "insert", "1")), "}]}", `}], "messages_sent": [{"type": "sms"}]}`, 1),
-			[]string{"create table things (id int, call_id uuid)", "insert into things values (1, '" + call + "'), (2, '" + call + "')"}, nil},
+		"a row of a tool that sends": {"succeeded", strings.Replace(writes(wrote("things", "insert", "1")), "}]}",
+			`}], "messages_sent": [{"type": "sms"}]}`, 1),
+			[]string{"create table things (id int, call_id uuid)",
+				"insert into things values (1, '" + call + "'), (2, '" + call + "')"}, nil},
 		"a row of a tool that left rows when it failed": {"failed", writes(wrote("things", "insert", "1")),
-			[]string{"create table things (id int, call_id uuid)", "insert into things values (1, '" + call + "'), (2, '" + call + "')"}, nil},
+			[]string{"create table things (id int, call_id uuid)",
+				"insert into things values (1, '" + call + "'), (2, '" + call + "')"}, nil},
 		"a table that no receipt names": {"succeeded", writes(),
 			[]string{"create table things (id int, call_id uuid)", "insert into things values (1, '" + call + "')"}, nil},
 	} {
@@ -164,7 +178,8 @@ func TestAnAuditLeavesNoSettingBehind(t *testing.T) {
 	defer db.Close(context.Background())
 	settings := func() (all string) {
 		t.Helper()
-		err := db.QueryRow(t.Context(), "select string_agg(name || '=' || setting, ' ' order by name) from pg_settings where name <> 'transaction_isolation'").Scan(&all)
+		err := db.QueryRow(t.Context(), "select string_agg(name || '=' || setting, ' ' order by name) from pg_settings "+
+			"where name <> 'transaction_isolation'").Scan(&all)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -188,7 +203,8 @@ func TestAValueThatIsNotWhatItShouldBeLeavesItsChecksUndecided(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(context.Background()) }()
-	for _, sql := range []string{"set local session_replication_role = replica", `update core_tool_events set data = '{"run_at": "never", "priority": 0}' where seq = 1`} {
+	for _, sql := range []string{"set local session_replication_role = replica",
+		`update core_tool_events set data = '{"run_at": "never", "priority": 0}' where seq = 1`} {
 		if _, err := tx.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
 		}
@@ -247,7 +263,8 @@ func TestChecksAreLeftOutOnRequest(t *testing.T) {
 			t.Errorf("%s was checked", c.Check)
 		}
 	}
-	if _, err := audit.Database(t.Context(), db, audit.Options{Skip: []string{"effects"}}); err == nil || !strings.Contains(err.Error(), `unknown check "effects"`) {
+	if _, err := audit.Database(t.Context(), db, audit.Options{Skip: []string{"effects"}}); err == nil ||
+		!strings.Contains(err.Error(), `unknown check "effects"`) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -257,8 +274,10 @@ func TestAResultIsALineAndItsExamples(t *testing.T) {
 	var out bytes.Buffer
 	for _, r := range []audit.Result{
 		{Check: "journal-gaps", LookedAt: 1000000, Of: "calls"},
-		{Check: "receipt-missing", LookedAt: 960000, Of: "finished calls", Found: 7, Examples: []audit.Finding{{ID: "id-1", What: "the call is failed"}}},
-		{Check: "recovery-due", LookedAt: 2, Of: "running calls", Found: 1, Remark: true, Examples: []audit.Finding{{ID: "id-2", What: "it runs"}}},
+		{Check: "receipt-missing", LookedAt: 960000, Of: "finished calls", Found: 7,
+			Examples: []audit.Finding{{ID: "id-1", What: "the call is failed"}}},
+		{Check: "recovery-due", LookedAt: 2, Of: "running calls", Found: 1, Remark: true,
+			Examples: []audit.Finding{{ID: "id-2", What: "it runs"}}},
 		{Check: "hit-source", LookedAt: 3, Of: "hits", Error: "division by zero"},
 	} {
 		if err := r.Print(&out); err != nil {

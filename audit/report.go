@@ -7,8 +7,8 @@ import (
 
 // Report is the result of an audit.
 type Report struct {
-	Faults  int64    `json:"faults"`  // of all checks; a check that could not be decided counts as one
-	Remarks int64    `json:"remarks"` // findings that are worth knowing and not faults
+	Faults  int64    `json:"faults"`  // of all checks; an undecided check counts as one
+	Remarks int64    `json:"remarks"` // findings that are not faults, but worth knowing
 	Seconds float64  `json:"seconds"`
 	Checks  []Result `json:"checks"`
 }
@@ -17,14 +17,14 @@ type Report struct {
 type Result struct {
 	Check    string    `json:"check"`
 	LookedAt int64     `json:"looked_at"`
-	Of       string    `json:"of"` // the things it looked at: calls, receipts, …
+	Of       string    `json:"of"` // the objects that it checked: calls, receipts, …
 	Found    int64     `json:"found"`
 	Remark   bool      `json:"remark"`              // its findings are not faults
 	Error    string    `json:"undecided,omitempty"` // why the check could not be decided
 	Examples []Finding `json:"examples,omitempty"`
 }
 
-// Finding is one thing that a check found.
+// Finding is one finding of a check.
 type Finding struct {
 	ID   string `json:"id"` // of the call in most checks; a guard, or a file and line, in others
 	What string `json:"what"`

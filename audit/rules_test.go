@@ -14,10 +14,10 @@ import (
 
 // What a worker asks of gem.gate, by the rules below.
 const (
-	few    = `{"rule": "few", "action": "block", "kind": "count", "counter": "few/calls per caller [\"/turns per x\"]", "max": 2, "within_ms": 86400000}`
+	few    = `{"rule": "few", "action": "block", "kind": "count", "counter": "few/calls per caller [\"/starts per x\"]", "max": 2, "within_ms": 86400000}`
 	budget = `{"rule": "budget", "action": "block", "kind": "sum", "counter": "budget/sum:/amount per  []", "max": 100, "within_ms": 604800000, "add": 40}`
-	pace   = `{"rule": "pace", "action": "wait", "kind": "count", "counter": "pace/turns per tool [\"a.b\"]", "max": 1, "within_ms": 3000, "at_most_ms": 3600000}`
-	slow   = `{"rule": "slow", "action": "wait", "kind": "count", "counter": "slow/turns per tool [\"a.b\"]", "max": 1, "within_ms": 600000, "at_most_ms": 3600000}`
+	pace   = `{"rule": "pace", "action": "wait", "kind": "count", "counter": "pace/starts per tool [\"a.b\"]", "max": 1, "within_ms": 3000, "at_most_ms": 3600000}`
+	slow   = `{"rule": "slow", "action": "wait", "kind": "count", "counter": "slow/starts per tool [\"a.b\"]", "max": 1, "within_ms": 600000, "at_most_ms": 3600000}`
 	big    = `{"rule": "big", "action": "ask", "kind": "call", "digest": "DIGEST", "ask_ms": 86400000,
 		"question": {"tool": "a.b", "input": {}, "text": "May it?", "by": ["user:ME"], "digest": "DIGEST"}}`
 	theRules = `{"version": "1", "rules": [
@@ -35,7 +35,8 @@ func (h *handler) gate(want, key string, again bool, checks ...string) {
 	h.t.Helper()
 	var got string
 	if err := h.env.DB.QueryRow(context.Background(), `select coalesce(g.outcome, g.verdict)
-		from core_tool_calls c, gem.gate(c.id, c.attempt, 'd', nullif($2, ''), replace($3, 'ME', session_user)::jsonb, '1', $4, 3600000) g where c.id = $1`,
+		from core_tool_calls c, gem.gate(c.id, c.attempt, 'd', nullif($2, ''), replace($3, 'ME', session_user)::jsonb, '1',
+			$4, 3600000) g where c.id = $1`,
 		h.call, key, "["+strings.Join(checks, ",")+"]", again).Scan(&got); err != nil || got != want {
 		h.t.Fatalf("got %s, %v, want %s", got, err, want)
 	}
@@ -45,9 +46,10 @@ func (h *handler) gate(want, key string, again bool, checks ...string) {
 func ask(what string) string { return strings.ReplaceAll(big, "DIGEST", digests[what]) }
 
 // no ends the question $1, which has no answer then.
-const no = `select gem.finish($1, 1, 'd', 'failed', '{"error": {"error_code": "x", "message": "y", "details": null}}', '{}', 'x')`
+const no = `select gem.finish($1, 1, 'd', 'failed', '{"error": {"error_code": "x", "message": "y", "details": null}}',
+	'{}', 'x')`
 
-// judged are calls that rules judged. It returns those that a worker is to run: one that has a turn, and one that asks.
+// judged inserts calls that rules judge. It returns the two that a worker should run: one has a turn, the other asks.
 func judged(t *testing.T, env *handlertest.Env) (delayed, asking string) {
 	t.Helper()
 	execute(t, env.DB, "select gem.record_rules('1', repeat('a', 64), $1, '7 days')", theRules)
@@ -56,12 +58,14 @@ func judged(t *testing.T, env *handlertest.Env) (delayed, asking string) {
 		h.begin(700)
 		h.gate("run", "", false, few, budget)
 		h.gate("run", "", true, few, budget) // the answer was lost
-		h.do("select gem.note_ruling(id, attempt, 'd', '{\"version\": \"1\", \"verdicts\": []}') from core_tool_calls where id = $1")
+		h.do("select gem.note_ruling(id, attempt, 'd', '{\"version\": \"1\", \"verdicts\": []}') from core_tool_calls " +
+			"where id = $1")
 		h.do(end)
 	}
 	h.begin(700)
 	h.gate("stopped", "", false, few, budget)
-	h.do(`select gem.finish($1, 1, 'd', 'failed', '{"error": {"error_code": "limit_reached", "message": "no", "details": null}}', '{}', 'x')`)
+	h.do(`select gem.finish($1, 1, 'd', 'failed',
+		'{"error": {"error_code": "limit_reached", "message": "no", "details": null}}', '{}', 'x')`)
 
 	h.begin(700)
 	h.gate("run", "", false, pace)
@@ -88,7 +92,8 @@ func judged(t *testing.T, env *handlertest.Env) (delayed, asking string) {
 // Whatever a call under rules waits for, its journal has nothing that the next event may not follow.
 func TestCallsUnderRulesHaveNoFaultOnTheirWay(t *testing.T) {
 	t.Parallel()
-	env := handlertest.Start(t, handlertest.Options{Domains: builtin.Domains(), Registry: gem.BuiltInRegistry, NoWorker: true})
+	env := handlertest.Start(t, handlertest.Options{Domains: builtin.Domains(), Registry: gem.BuiltInRegistry,
+		NoWorker: true})
 	execute(t, env.DB, "select gem.record_registry('x', repeat('0', 64), '{}')")
 	execute(t, env.DB, "select gem.record_rules('1', repeat('a', 64), $1, '7 days')", theRules)
 	execute(t, env.DB, "select gem.start_worker('d', 9, '', 'x', '1 hour', '{steps}', '1')")

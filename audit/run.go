@@ -23,29 +23,30 @@ type Beginner interface {
 	BeginTx(ctx context.Context, o pgx.TxOptions) (pgx.Tx, error)
 }
 
-// settings are those of the audit's transaction, and end with it.
+// settings are the settings of the audit's transaction, and end with it.
 var settings = map[string]string{
-	// No function or type of another schema stands in for Postgres's own.
+	// No function or type of another schema can replace Postgres's own.
 	"search_path": "pg_catalog, pg_temp",
 	// A role that cannot see every row gets an error instead of a part of the truth.
 	"row_security": "off",
-	// Only the tables are read, so that a damaged index hides nothing. Every check reads all rows anyway, for which nested loops
-	// and merge joins are never the best plan.
-	"enable_indexscan": "off", "enable_indexonlyscan": "off", "enable_bitmapscan": "off", "enable_nestloop": "off", "enable_mergejoin": "off",
-	"jit": "off", "work_mem": "64MB", "parallel_tuple_cost": "0.01",
+	// Only the tables are read, so that a damaged index hides nothing. Every check reads all rows anyway, for which nested
+	// loops and merge joins are never the best plan.
+	"enable_indexscan": "off", "enable_indexonlyscan": "off", "enable_bitmapscan": "off", "enable_nestloop": "off",
+	"enable_mergejoin": "off",
+	"jit":              "off", "work_mem": "64MB", "parallel_tuple_cost": "0.01",
 	// A migration locks whole tables; the audit does not wait for it.
 	"lock_timeout": "10s", "idle_in_transaction_session_timeout": "5min",
 	"timezone": "UTC",
 }
 
-// Database checks a whole database in one read-only snapshot, while workers go on. It reads each table a few times: a million
-// calls take about half a minute on two cores, and up to half a gigabyte of temporary files. Vacuum cannot remove dead rows
-// meanwhile. The role must see all rows, as the owner of the tables does.
+// Database checks a whole database in one read-only snapshot, while workers continue. It reads each table a few times:
+// a million calls take about half a minute on two cores, and up to half a gigabyte of temporary files. Vacuum cannot
+// remove dead rows in the meantime. The role must see all rows, as the owner of the tables does.
 func Database(ctx context.Context, db Beginner, o Options) (*Report, error) {
 	return run(ctx, db, databases, nil, o)
 }
 
-// run makes all checks of a source in one transaction. files are those of archives.
+// run makes all checks of a source in one transaction. files are the archives.
 func run(ctx context.Context, db Beginner, of source, files []File, o Options) (*Report, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -63,7 +64,7 @@ func run(ctx context.Context, db Beginner, of source, files []File, o Options) (
 	set := maps.Clone(settings)
 	set["statement_timeout"] = strconv.FormatInt(o.Timeout.Milliseconds(), 10)
 	for name, value := range set {
-		if _, err := tx.Exec(ctx, "select set_config($1, $2, true)", name, value); err != nil {
+		if _, err := tx.Exec(ctx, "select pg_catalog.set_config($1, $2, true)", name, value); err != nil {
 			return nil, fmt.Errorf("set %s: %w", name, err)
 		}
 	}
@@ -98,7 +99,8 @@ func run(ctx context.Context, db Beginner, of source, files []File, o Options) (
 			}
 		}
 		result := found[c.Name]
-		result.Check, result.Remark, result.Of, result.LookedAt, result.Error = c.Name, c.Remark, c.counts, sizes[c.counts], undecided
+		result.Check, result.Remark, result.Of, result.LookedAt, result.Error = c.Name, c.Remark, c.counts, sizes[c.counts],
+			undecided
 		report.add(&o, result)
 	}
 	report.Seconds = time.Since(began).Round(time.Millisecond).Seconds()
@@ -112,7 +114,7 @@ type auditor struct {
 	lacks []string // of the tables that checks need
 }
 
-// lacking returns those of the tables that checks need which the database does not have: a domain brings them.
+// lacking returns the tables that checks need but the database lacks, because it lacks their domain.
 func lacking(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	var needed []string
 	for _, c := range Checks {
@@ -133,20 +135,24 @@ func (a auditor) statement(file string) string {
 	return string(sql)
 }
 
-// sizes counts what there is to check.
+// sizes counts the objects to check.
 func (a auditor) sizes(ctx context.Context) (map[string]int64, error) {
 	sql := a.statement("sizes.sql")
 	if a.of == archives {
 		sql += " union all select 'lines', count(*) from pg_temp.archive_lines"
 	} else {
-		sql += " union all select 'counted calls', count(*) from gem.rule_runs union all select 'model requests', count(*) from public.core_llm_requests " +
-			"union all select 'budgets', count(*) from gem.llm_spend"
+		sql += " union all select 'counted calls', count(*) from gem.rule_runs union all select 'model requests', count(*) " +
+			"from public.core_llm_requests " +
+			"union all select 'budgets', count(*) from gem.llm_spend " +
+			"union all select 'tables and views', count(*) from pg_class " +
+			"where relnamespace = 'gem'::regnamespace and relkind in ('r', 'v') " +
+			"or relnamespace = 'public'::regnamespace and relname like 'core\\_%' and relkind = 'r'"
 		if !slices.Contains(a.lacks, "public.extract_document_parts") {
 			sql += " union all select 'document parts', count(*) from public.extract_document_parts"
 		}
 	}
 	sizes := map[string]int64{}
-	rows, _ := a.tx.Query(ctx, sql) // an error of a query is that of its rows
+	rows, _ := a.tx.Query(ctx, sql) // the rows have the error of the query
 	var name string
 	var n int64
 	_, err := pgx.ForEachRow(rows, []any{&name, &n}, func() error { sizes[name] = n; return nil })
@@ -154,9 +160,10 @@ func (a auditor) sizes(ctx context.Context) (map[string]int64, error) {
 		"an audit must see every row, and this role cannot: connect as the owner of the tables (%s)")
 }
 
-// decide runs the statement of a file. An error of Postgres, for example over a value that cannot be cast, leaves the checks of
-// the file undecided, and not those of other files; undecided is Postgres's message.
-func (a auditor) decide(ctx context.Context, file string, examples int) (found map[string]Result, undecided string, err error) {
+// decide runs the statement of a file. After an error of Postgres, for example because a value cannot be cast, only the
+// checks of this file are undecided; undecided is Postgres's message.
+func (a auditor) decide(ctx context.Context, file string, examples int) (found map[string]Result, undecided string,
+	err error) {
 	err = pgx.BeginFunc(ctx, a.tx, func(savepoint pgx.Tx) (err error) {
 		found, err = auditor{savepoint, a.of, a.lacks}.findings(ctx, file, examples)
 		return err
@@ -179,7 +186,8 @@ func (a auditor) findings(ctx context.Context, file string, examples int) (map[s
 		sql = strings.NewReplacer("{{tables}}", tables, "{{rows}}", rows).Replace(sql)
 	}
 	rows, _ := a.tx.Query(ctx, `
-		select name, count(*), array_agg(id order by place) filter (where place <= $1), array_agg(what order by place) filter (where place <= $1)
+		select name, count(*), array_agg(id order by place) filter (where place <= $1),
+			array_agg(what order by place) filter (where place <= $1)
 		from (
 			select name, coalesce(id, '') as id, coalesce(what, '') as what,
 				row_number() over (partition by name order by length(id), id, what) as place
@@ -210,8 +218,8 @@ const (
 	undefinedObject       = "42704"
 )
 
-// explained puts an error of Postgres with that SQLSTATE into words that name its message, and returns any other as it is. It
-// does not wrap: a caller that finds a *PgError would show Postgres's words instead of these.
+// explained explains an error of Postgres with that SQLSTATE, including its message, and returns other errors
+// unchanged. It does not wrap the error, because a caller that finds a *PgError would show Postgres's words instead.
 func explained(err error, code, words string) error {
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) && pgErr.Code == code {

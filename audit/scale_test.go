@@ -14,7 +14,7 @@ import (
 	"github.com/gemworker/gem/audit"
 	"github.com/gemworker/gem/handlers/builtin"
 	"github.com/gemworker/gem/internal/archive"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/migrations"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -77,7 +77,8 @@ func BenchmarkPruneAndArchive(b *testing.B) {
 		}
 		b.StartTimer()
 		began := time.Now()
-		done, err := archive.Prune(context.Background(), db, archive.PruneOptions{OlderThan: 90 * 24 * time.Hour, Archive: file})
+		done, err := archive.Prune(context.Background(), db,
+			archive.PruneOptions{OlderThan: 90 * 24 * time.Hour, Archive: file})
 		if err != nil || done.Removed != int64(*callCount*96/100) {
 			b.Fatalf("%+v %v", done, err)
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/gemworker/gem/handlers/builtin"
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/handlers/leads"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -27,26 +27,35 @@ func everyKind(t *testing.T) *handlertest.Env {
 		_, _ = w.Write([]byte(`{"sid": "SM1"}`))
 	}))
 	t.Cleanup(twilio.Close)
-	env := handlertest.Start(t, handlertest.Options{Domains: builtin.Domains(), Registry: gem.BuiltInRegistry, NoWorker: true,
-		Environment: map[string]string{"TWILIO_ACCOUNT_SID": "AC1", "TWILIO_AUTH_TOKEN": "secret", "TWILIO_FROM": "+15550000", "TWILIO_BASE_URL": twilio.URL},
+	env := handlertest.Start(t, handlertest.Options{Domains: builtin.Domains(), Registry: gem.BuiltInRegistry,
+		NoWorker: true,
+		Environment: map[string]string{"TWILIO_ACCOUNT_SID": "AC1", "TWILIO_AUTH_TOKEN": "secret", "TWILIO_FROM": "+15550000",
+			"TWILIO_BASE_URL": twilio.URL},
 	})
 	db := env.DB
 
 	// Calls that other workers had before, in every way in which an attempt can end without an end of the call.
 	execute(t, db, "select gem.record_registry('x', repeat('0', 64), '{}')")
-	execute(t, db, "select gem.start_worker('a', 9, '', 'x', '1 hour'), gem.start_worker('b', 9, '', 'x', '1 hour')")
+	execute(t, db, "select gem.start_worker(w, 9, '', 'x', '1 hour', p_outside => '{}') from unnest(array['a', 'b']) w")
 	before := map[string]string{}
-	for _, how := range []string{"released", "lost", "lost and cancelled", "cancelled while running", "retried", "waited"} {
-		before[how] = env.Insert(handlertest.Call{Tool: "leads.create", Input: `{"name": "Ada", "phone": "` + how + `", "suburb": "Soho"}`, Priority: 5})
-		execute(t, db, "select gem.claim($1, 1, true)", map[bool]string{true: "b", false: "a"}[how == "lost" || how == "lost and cancelled"])
+	for _, how := range []string{"released", "lost", "lost and cancelled", "cancelled while running", "retried",
+		"waited"} {
+		before[how] = env.Insert(handlertest.Call{Tool: "leads.create",
+			Input: `{"name": "Ada", "phone": "` + how + `", "suburb": "Soho"}`, Priority: 5})
+		execute(t, db, "select gem.claim($1, 1, true)",
+			map[bool]string{true: "b", false: "a"}[how == "lost" || how == "lost and cancelled"])
 	}
 	execute(t, db, "select gem.release($1, 1, 'a')", before["released"])
-	execute(t, db, `select gem.retry($1, 1, 'a', '{"error_code": "execution_error", "message": "later"}', 3, '1 ms')`, before["retried"])
-	execute(t, db, "select cancel_tool_call($1), cancel_tool_call($2)", before["cancelled while running"], before["lost and cancelled"])
-	execute(t, db, `select gem.finish($1, 1, 'a', 'failed', '{"error": {"error_code": "cancelled", "message": "stop", "details": null}}', '{}', 'x')`,
+	execute(t, db, `select gem.retry($1, 1, 'a', '{"error_code": "execution_error", "message": "later"}', 3, '1 ms')`,
+		before["retried"])
+	execute(t, db, "select cancel_tool_call($1), cancel_tool_call($2)", before["cancelled while running"],
+		before["lost and cancelled"])
+	execute(t, db, `select gem.finish($1, 1, 'a', 'failed',
+		'{"error": {"error_code": "cancelled", "message": "stop", "details": null}}', '{}', 'x')`,
 		before["cancelled while running"])
 	execute(t, db, "update core_workers set alive_until = now() - interval '1 second' where worker_id = 'b'")
-	holder := env.Insert(handlertest.Call{Tool: "leads.create", Input: `{"name": "Ada", "phone": "waited", "suburb": "Soho"}`, Priority: 9})
+	holder := env.Insert(handlertest.Call{Tool: "leads.create",
+		Input: `{"name": "Ada", "phone": "waited", "suburb": "Soho"}`, Priority: 9})
 	execute(t, db, "select gem.claim('a', 1, true)")
 	execute(t, db, `select gem.hold_key($1, 1, 'a', 'leads.create:phone="waited"')`, holder)
 	execute(t, db, `select gem.hold_key($1, 1, 'a', 'leads.create:phone="waited"')`, before["waited"])
@@ -54,14 +63,16 @@ func everyKind(t *testing.T) *handlertest.Env {
 	execute(t, db, "select gem.recover('a', null)")
 	durable := env.Insert(handlertest.Call{Tool: "os.health_check", Input: "{}", Priority: 10})
 	execute(t, db, "select gem.claim('a', 1, true)")
-	execute(t, db, `select gem.retry($1, 1, 'a', '{"error_code": "execution_error", "message": "later"}', 3, '0')`, durable)
+	execute(t, db, `select gem.retry($1, 1, 'a', '{"error_code": "execution_error", "message": "later"}', 3, '0')`,
+		durable)
 	execute(t, db, "select gem.claim('a', 1, true)")
 	for n, e := range [][2]string{{"began", `{"name": "once"}`},
 		{"step", `{"name": "sent", "kind": "step", "result": 1, "effects": {"messages_sent": [{"type": "sms", "recipient": "x", "message_id": "1"}]}}`},
 		{"step", `{"name": "once", "kind": "once", "error": {"error_code": "x", "message": "y"}}`}} {
 		execute(t, db, "select gem.step($1, 2, 'a', $2, $3, $4, false)", durable, e[0], e[1], n)
 	}
-	execute(t, db, `select gem.finish($1, 2, 'a', 'failed', '{"error": {"error_code": "x", "message": "y", "details": null}}',
+	execute(t, db, `select gem.finish($1, 2, 'a', 'failed',
+		'{"error": {"error_code": "x", "message": "y", "details": null}}',
 		gem.step_effects($1) || '{"idempotency": {"mode": "none", "hit": false}}', 'x')`, durable)
 	families(t, env)
 	delayed, asking := judged(t, env)
@@ -78,19 +89,22 @@ func everyKind(t *testing.T) *handlertest.Env {
 	env.Await(asking)
 	// The worker has no rules, and so says nothing of them on the receipt.
 	execute(t, db, `set local session_replication_role = replica;
-		update core_tool_receipts r set effects = r.effects || jsonb_build_object('rules', jsonb_build_object('version', '1', 'verdicts', '[]'::jsonb, 'approvals',
-			jsonb_build_array(jsonb_build_object('rule', 'big', 'id', k.id, 'by', q.result ->> 'by', 'at', q.result ->> 'at', 'digest', substr(k.parent_step, 3)))))
+		update core_tool_receipts r set effects = r.effects || jsonb_build_object('rules',
+			jsonb_build_object('version', '1', 'verdicts', '[]'::jsonb, 'approvals', jsonb_build_array(jsonb_build_object(
+				'rule', 'big', 'id', k.id, 'by', q.result ->> 'by', 'at', q.result ->> 'at', 'digest', substr(k.parent_step, 3)))))
 		from core_tool_calls k join core_tool_receipts q on q.call_id = k.id
 		where r.call_id = k.parent_call_id and k.parent_step like '##%' and q.status = 'succeeded'`)
 
-	lead := handlertest.Output[leads.Ref](t, env.Run(handlertest.Call{Tool: "leads.create", Input: `{"name": "Grace", "phone": "1", "suburb": "Soho"}`}))
+	lead := handlertest.Output[leads.Ref](t, env.Run(
+		handlertest.Call{Tool: "leads.create", Input: `{"name": "Grace", "phone": "1", "suburb": "Soho"}`}))
 	for _, c := range []handlertest.Call{
 		{Tool: "leads.create", Input: `{"name": "Grace again", "phone": "1", "suburb": "Soho"}`},
 		{Tool: "leads.create", Input: `{"name": "Linus", "phone": "2", "suburb": "Soho"}`},
 		{Tool: "leads.create", Input: `{"name": "no phone", "phone": "", "suburb": "Soho"}`},
 		{Tool: "leads.update_stage", Input: `{"lead_id": "` + lead.LeadID + `", "stage": "contacted"}`},
 		{Tool: "leads.add_source", Input: `{"lead_id": "` + lead.LeadID + `", "source": "meta"}`},
-		{Tool: "leads.add_photos_link", Input: `{"lead_id": "` + lead.LeadID + `", "links": ["https://a.example", "https://b.example"]}`},
+		{Tool: "leads.add_photos_link", Input: `{"lead_id": "` + lead.LeadID +
+			`", "links": ["https://a.example", "https://b.example"]}`},
 		{Tool: "leads.mark_lost", Input: `{"lead_id": "` + lead.LeadID + `", "reason": "price"}`},
 		{Tool: "os.create_task", Input: `{"title": "Call", "domain": "both"}`},
 		{Tool: "os.create_note", Input: `{"title": "Roof", "domain": "both", "content": "Two tiles"}`},
@@ -101,8 +115,10 @@ func everyKind(t *testing.T) *handlertest.Env {
 		{Tool: "os.list_tasks", Key: "k", CreatedBy: `o"brien\`},
 		{Tool: "entity.create", Input: `{"entity_type": "client", "name": "Acme"}`},
 		{Tool: "comms.send_sms", Input: `{"to": "+15551", "message": "Hello", "context_ref": {"type": "lead", "id": "1"}}`},
-		{Tool: "comms.send_email", Input: `{"to": "a@b.example", "subject": "Hello", "body": "Hello", "context_ref": {"type": "lead", "id": "1"}}`},
-		{Tool: "calendar.create_event", Input: `{"title": "x", "start_at": "2030-01-01T00:00:00Z", "end_at": "2030-01-01T01:00:00Z"}`},
+		{Tool: "comms.send_email",
+			Input: `{"to": "a@b.example", "subject": "Hello", "body": "Hello", "context_ref": {"type": "lead", "id": "1"}}`},
+		{Tool: "calendar.create_event",
+			Input: `{"title": "x", "start_at": "2030-01-01T00:00:00Z", "end_at": "2030-01-01T01:00:00Z"}`},
 		{Tool: "no.such_tool"},
 		{Tool: "os.complete_task", Input: `{"task_id": "00000000-0000-4000-8000-000000000000"}`},
 	} {
@@ -118,7 +134,8 @@ func everyKind(t *testing.T) *handlertest.Env {
 	}{
 		{"wait.answer", `{"text": "Which color?"}`, "blue"},
 		{"wait.event", `{}`, map[string]int{"paid": 7}},
-		{"wait.approval", `{"tool": "a.b", "input": {}, "by": ["user:` + me + `"], "digest": "` + strings.Repeat("0", 64) + `"}`, map[string]any{"approved": false, "reason": "no"}},
+		{"wait.approval", `{"tool": "a.b", "input": {}, "by": ["user:` + me + `"], "digest": "` + strings.Repeat("0", 64) +
+			`"}`, map[string]any{"approved": false, "reason": "no"}},
 		{"wait.answer", `{"text": "Open?", "until": "2200-01-01T00:00:00Z"}`, nil},
 	} {
 		id := env.Insert(handlertest.Call{Tool: c.tool, Input: c.input})
@@ -128,11 +145,14 @@ func everyKind(t *testing.T) *handlertest.Env {
 			env.Await(id)
 		}
 	}
-	env.Run(handlertest.Call{Tool: "wait.approval", Input: `{"tool": "a.b", "input": {}, "by": ["role:x"], "until": "2020-01-01T00:00:00Z", "digest": "` + strings.Repeat("0", 64) + `"}`})
+	env.Run(handlertest.Call{Tool: "wait.approval",
+		Input: `{"tool": "a.b", "input": {}, "by": ["role:x"], "until": "2020-01-01T00:00:00Z", "digest": "` +
+			strings.Repeat("0", 64) + `"}`})
 	w.Stop()
 
 	// And calls that have not ended.
-	execute(t, db, "select cancel_tool_call($1)", env.Insert(handlertest.Call{Tool: "os.create_task", Input: `{"title": "never", "domain": "both"}`}))
+	execute(t, db, "select cancel_tool_call($1)", env.Insert(
+		handlertest.Call{Tool: "os.create_task", Input: `{"title": "never", "domain": "both"}`}))
 	env.Insert(handlertest.Call{Tool: "os.list_tasks", RunAt: time.Now().Add(time.Hour), Priority: -3})
 	parent := env.Insert(handlertest.Call{Tool: "os.list_tasks", Session: "running, with the key"})
 	second := env.Insert(handlertest.Call{Tool: "os.list_tasks", Session: "waiting for the key"})
@@ -153,8 +173,10 @@ func everyKind(t *testing.T) *handlertest.Env {
 	d.wait("parked", `{"y": 0}`, 2, "x", "y")
 	// That may not be long ago, however long a test takes.
 	execute(t, db, `set local session_replication_role = replica;
-		update core_tool_calls set cancel_requested_at = cancel_requested_at + interval '1 day' where status = 'running' and cancel_requested_at is not null;
-		update core_tool_events e set at = c.cancel_requested_at from core_tool_calls c where e.call_id = c.id and c.status = 'running' and e.event = 'cancel_requested'`)
+		update core_tool_calls set cancel_requested_at = cancel_requested_at + interval '1 day'
+			where status = 'running' and cancel_requested_at is not null;
+		update core_tool_events e set at = c.cancel_requested_at from core_tool_calls c
+			where e.call_id = c.id and c.status = 'running' and e.event = 'cancel_requested'`)
 	return env
 }
 
@@ -189,7 +211,8 @@ func (h *handler) do(sql string) { h.t.Helper(); execute(h.t, h.env.DB, sql, h.c
 func (h *handler) of(child, sql string) {
 	h.t.Helper()
 	var id string
-	if err := h.env.DB.QueryRow(context.Background(), "select id from core_tool_calls where parent_call_id = $1 and parent_step = $2", h.call, child).Scan(&id); err != nil {
+	if err := h.env.DB.QueryRow(context.Background(), "select id from core_tool_calls where parent_call_id = $1 and "+
+		"parent_step = $2", h.call, child).Scan(&id); err != nil {
 		h.t.Fatal(err)
 	}
 	execute(h.t, h.env.DB, sql, id)
@@ -197,7 +220,8 @@ func (h *handler) of(child, sql string) {
 
 // end ends the running call $1.
 const end = `select gem.finish(id, attempt, 'd', 'succeeded', '{}',
-	gem.step_effects(id) || '{"messages_sent": [{"type": "sms"}], "idempotency": {"mode": "none", "hit": false}}', 'x') from core_tool_calls where id = $1`
+	gem.step_effects(id) || '{"messages_sent": [{"type": "sms"}], "idempotency": {"mode": "none", "hit": false}}', 'x')
+		from core_tool_calls where id = $1`
 
 // wait makes the children of these names that are not there, except `nap`, and waits for so many.
 func (h *handler) wait(want, until string, need int, names ...string) {
@@ -205,7 +229,8 @@ func (h *handler) wait(want, until string, need int, names ...string) {
 	var verdict string
 	if err := h.env.DB.QueryRow(context.Background(), `
 		select verdict from core_tool_calls c, gem.wait(c.id, c.attempt, 'd', (
-			select coalesce(jsonb_agg(jsonb_build_object('id', gem.new_id(clock_timestamp()), 'name', n, 'tool', 'os.health_check', 'input', '{}'::jsonb) order by place), '[]')
+			select coalesce(jsonb_agg(jsonb_build_object('id', gem.new_id(clock_timestamp()), 'name', n, 'tool',
+				'os.health_check', 'input', '{}'::jsonb) order by place), '[]')
 			from unnest($2::text[]) with ordinality one (n, place) where n <> 'nap'),
 			case when 'nap' = any ($2) then 'time' else 'call' end, $2, $3, $4, nullif($5, '')::jsonb)
 		where c.id = $1`, h.call, names, need, until, h.effects).Scan(&verdict); err != nil || verdict != want {
@@ -225,7 +250,8 @@ func families(t *testing.T, env *handlertest.Env) {
 	p.of("one", end) // wakes it
 	p.claim()
 	p.claim()
-	p.of("two", `select gem.finish($1, 1, 'd', 'failed', '{"error": {"error_code": "x", "message": "y", "details": null}}', '{}', 'x')`)
+	p.of("two", `select gem.finish($1, 1, 'd', 'failed', '{"error": {"error_code": "x", "message": "y", "details": null}}',
+		'{}', 'x')`)
 	p.wait("here", `{"three": 0}`, 1, "three") // its time comes while the call runs
 	p.of("three", "select cancel_tool_call($1)")
 	p.wait("parked", `{"four": 1}`, 1, "four")
@@ -249,7 +275,8 @@ func families(t *testing.T, env *handlertest.Env) {
 	p.claim() // seven
 	p.do(end)
 	p.timers()
-	p.of("seven", `select gem.finish($1, 1, 'd', 'failed', '{"error": {"error_code": "cancelled", "message": "stop", "details": null}}', '{}', 'x')`)
+	p.of("seven", `select gem.finish($1, 1, 'd', 'failed',
+		'{"error": {"error_code": "cancelled", "message": "stop", "details": null}}', '{}', 'x')`)
 
 	p.begin(500)
 	p.effects = `{"messages_sent": [{"type": "sms"}]}`

@@ -17,14 +17,15 @@ import (
 	"time"
 )
 
-// pairs are the figures of two programs for one measure and contestant: those with the same index are of the same round.
+// pairs has the figures of two programs for one measure and contestant. Figures with the same index come from the same
+// round.
 type pairs struct {
 	measure, contestant, unit string
 	here, there               []float64
 }
 
-// measureBeside runs this program and the bench of another checkout by turns, or both at once with -together, each round
-// of each in a process of its own on a new server, and prints the medians and the ratios.
+// measureBeside runs this program and the bench of another checkout by turns, or both at once with -together, each
+// round of each in a process of its own on a new server, and prints the medians and the ratios.
 func measureBeside(ctx context.Context, o options) error {
 	here, err := os.Executable()
 	if err != nil {
@@ -58,7 +59,8 @@ func measureBeside(ctx context.Context, o options) error {
 		say("round %d of %d", round+1, o.rounds)
 		for _, p := range all {
 			last := len(p.here) - 1
-			say("  %-22s %-14s %s here, %s there, ratio %.3f", p.measure, p.contestant, number(p.here[last]), number(p.there[last]),
+			say("  %-22s %-14s %s here, %s there, ratio %.3f", p.measure, p.contestant, number(p.here[last]),
+				number(p.there[last]),
 				p.here[last]/p.there[last])
 		}
 	}
@@ -86,7 +88,8 @@ func runTurns(turns []func() error, together bool) error {
 // oneRound runs one round of a bench and returns its figures, which that writes to the file.
 func oneRound(ctx context.Context, program, file string, o options, after string) (rows []row, err error) {
 	args := []string{"-rounds", "1", "-json", file, "-only", o.only, "-contestants", o.contestants, "-folder", o.folder,
-		"-conns", strconv.Itoa(o.conns), "-calls", strconv.Itoa(o.calls), "-after", after, "-quick=" + strconv.FormatBool(o.quick)}
+		"-conns", strconv.Itoa(o.conns), "-calls", strconv.Itoa(o.calls), "-after", after,
+		"-quick=" + strconv.FormatBool(o.quick)}
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = time.Minute // it stops its server
@@ -131,7 +134,8 @@ func printPairs(to io.Writer, all []pairs) error {
 		for i := range ratios {
 			ratios[i] = p.here[i] / p.there[i]
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.measure, p.contestant, number(median(p.here)), spread(p.here, number),
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.measure, p.contestant, number(median(p.here)),
+			spread(p.here, number),
 			number(median(p.there)), spread(p.there, number), p.unit, exact(median(ratios)), spread(ratios, exact))
 	}
 	return t.Flush()

@@ -11,8 +11,10 @@ func TestTheRatioOfTwoProgramsIsThatOfEachRound(t *testing.T) {
 		return row{Measure: measure, Contestant: "gem", Unit: "µs/call", Median: v}
 	}
 	var all []pairs
-	for _, round := range []struct{ here, there float64 }{{90, 100}, {190, 200}, {96, 120}} { // the machine was busy in the second
-		all = addPairs(all, []row{figure("cpu", round.here), figure("only-here", 1)}, []row{figure("only-there", 1), figure("cpu", round.there)})
+	// the machine was busy in the second
+	for _, round := range []struct{ here, there float64 }{{90, 100}, {190, 200}, {96, 120}} {
+		all = addPairs(all, []row{figure("cpu", round.here), figure("only-here", 1)},
+			[]row{figure("only-there", 1), figure("cpu", round.there)})
 	}
 	var table bytes.Buffer
 	if err := printPairs(&table, all); err != nil {

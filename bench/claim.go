@@ -23,7 +23,8 @@ type claimer interface {
 	Claimer(ctx context.Context, db *pgxpool.Pool) (claim func(ctx context.Context, n int) (int, error), err error)
 }
 
-// filling says how many calls there are: that may run now, that may run in an hour, that have ended, and that wait for others or for a time.
+// filling says how many calls there are: that may run now, that may run in an hour, that have ended, and that wait for
+// others or for a time.
 type filling struct{ queued, later, ended, waiting int }
 
 // claimOf compares claims from a large database with claims from a small one, made in turn.
@@ -101,8 +102,8 @@ func queueWith(ctx context.Context, l *lab, c claimer, f filling) (claim timedCl
 	}, drop, nil
 }
 
-// filled fills the queue, and returns a connection to it. What waits comes last, as it would: its insert has lately touched
-// the pages that its claim will, and what that costs after a checkpoint is the insert's.
+// filled fills the queue, and returns a connection to it. What waits comes last, as it would: its insert has lately
+// touched the pages that its claim will, and what that costs after a checkpoint is the insert's.
 func (s *stage) filled(ctx context.Context, c claimer, f filling) (*pgxpool.Pool, error) {
 	if err := c.Fill(ctx, s.db, filling{ended: f.ended}); err != nil {
 		return nil, fmt.Errorf("fill in what has ended: %w", err)
@@ -119,7 +120,7 @@ func (s *stage) filled(ctx context.Context, c claimer, f filling) (*pgxpool.Pool
 	return s.connect(ctx, 1)
 }
 
-// fillWith runs statements of which each gets a number of rows, in a session whose triggers are off.
+// fillWith runs statements, each with a number of rows, in a session whose triggers are off.
 func fillWith(ctx context.Context, db *pgxpool.Pool, statements []fillStatement) error {
 	conn, err := db.Acquire(ctx)
 	if err != nil {

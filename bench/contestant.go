@@ -31,17 +31,18 @@ type inserter func(ctx context.Context) (id string, err error)
 // work says how a contestant is to work.
 type work struct {
 	URL     string // where its connections go, perhaps slowly
-	Conns   int    // how many it may open for its calls; what it needs beside them it opens beside them
+	Conns   int    // how many it may open for its calls; it opens others for what else it needs
 	Slots   int    // how many calls it may run at once
 	Poll    bool   // without notifications
 	Handled *atomic.Int64
-	Fail    func(error) // is told what no contestant should run into, and ends the run
+	Fail    func(error) // gets an error that no contestant should meet, and ends the run
 }
 
 // The one thing that a call does, where it writes a row.
 const (
-	rowTable = `create table bench_rows (id bigint generated always as identity primary key, call_id text not null, note text not null, at timestamptz not null default now())`
-	rowSQL   = `insert into bench_rows (call_id, note) values ($1, $2) returning id::text`
+	rowTable = `create table bench_rows (id bigint generated always as identity primary key, call_id text not null,
+		note text not null, at timestamptz not null default now())`
+	rowSQL = `insert into bench_rows (call_id, note) values ($1, $2) returning id::text`
 )
 
 // payload is the input of every call.

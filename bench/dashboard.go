@@ -28,12 +28,16 @@ type looking struct {
 	starts   int
 }
 
-// pages are what browsers ask for, FAILED stands for a call that failed.
-var pages = []string{"/", "/calls", "/calls?state=failed", "/calls?state=running", "/calls?state=queued", "/calls?state=waiting", "/calls?caller=caller+7", "/calls?session=session+7", "/calls?state=ended", "/calls?state=scheduled", "/calls?key=bench.t1/customer/700", "/calls.json",
-	"/calls/FAILED", "/calls/" + crowdCall, "/sessions?id=session+7", "/sessions", "/failures", "/tools", "/tools/bench.t1", "/workers", "/questions"}
+// pages are what browsers ask for; FAILED is replaced by the id of a failed call.
+var pages = []string{"/", "/calls", "/calls?state=failed", "/calls?state=running", "/calls?state=queued",
+	"/calls?state=waiting", "/calls?caller=caller+7", "/calls?session=session+7", "/calls?state=ended",
+	"/calls?state=scheduled", "/calls?key=bench.t1/customer/700", "/calls.json",
+	"/calls/FAILED", "/calls/" + crowdCall, "/sessions?id=session+7", "/sessions", "/failures", "/tools",
+	"/tools/bench.t1", "/workers", "/questions"}
 
 // filteredPages have no index that finds their rows.
-var filteredPages = []string{"/calls?tool=bench.t1", "/calls?tool=bench.nothing", "/calls?code=timeout", "/calls?tool=bench.t3&state=failed"}
+var filteredPages = []string{"/calls?tool=bench.t1", "/calls?tool=bench.nothing", "/calls?code=timeout",
+	"/calls?tool=bench.t3&state=failed"}
 
 const (
 	dashboardReads = "bench_monitor" // which gem dashboard connects as
@@ -76,7 +80,8 @@ func (b *bench) withDesk(ctx context.Context, c contestant, of crowd, run func(*
 	}
 	defer stopCounting()
 	d.through, d.executed = through, executed
-	if err := s.db.QueryRow(ctx, "select call_id::text from core_tool_receipts where status = 'failed' order by created_at desc limit 1").Scan(&d.failed); err != nil {
+	if err := s.db.QueryRow(ctx, "select call_id::text from core_tool_receipts where status = 'failed' order by "+
+		"created_at desc limit 1").Scan(&d.failed); err != nil {
 		return err
 	}
 	stop, err := d.serve(ctx, b)
@@ -94,8 +99,10 @@ func (d *desk) serve(ctx context.Context, b *bench) (stop func(), err error) {
 		return nil, err
 	}
 	var urls [2]string
-	for i, login := range []struct{ name, role string }{{dashboardReads, "gem_monitor"}, {dashboardActs, "gem_operator, gem_door"}} {
-		_, err := d.db.Exec(ctx, "do $$ begin if to_regrole('"+login.name+"') is null then create role "+login.name+" login password 'bench' in role "+login.role+"; end if; end $$")
+	for i, login := range []struct{ name, role string }{{dashboardReads, "gem_monitor"},
+		{dashboardActs, "gem_operator, gem_mcp"}} {
+		_, err := d.db.Exec(ctx, "do $$ begin if to_regrole('"+login.name+"') is null then create role "+login.name+
+			" login password 'bench' in role "+login.role+"; end if; end $$")
 		if err != nil {
 			return nil, err
 		}
@@ -114,7 +121,8 @@ func (d *desk) serve(ctx context.Context, b *bench) (stop func(), err error) {
 	if err := free.Close(); err != nil {
 		return nil, err
 	}
-	cmd, end := command(ctx, b.lab.scratch, program, []string{"dashboard", "--listen", address}, []string{"DATABASE_URL=" + urls[0], "GEM_DASHBOARD_ACT_URL=" + urls[1]})
+	cmd, end := command(ctx, b.lab.scratch, program, []string{"dashboard", "--listen", address},
+		[]string{"DATABASE_URL=" + urls[0], "GEM_DASHBOARD_ACT_URL=" + urls[1]})
 	said, err := cmd.StdoutPipe()
 	if err == nil {
 		err = cmd.Start()
@@ -172,7 +180,8 @@ func (d *desk) scanned(ctx context.Context) (n int, err error) {
 
 // transactions counts those of the dashboard's database so far; its own are known.
 func (d *desk) transactions(ctx context.Context) (n int, err error) {
-	err = d.db.QueryRow(ctx, "select xact_commit + xact_rollback from pg_stat_database where datname = current_database()").Scan(&n)
+	err = d.db.QueryRow(ctx, "select xact_commit + xact_rollback from pg_stat_database where datname = "+
+		"current_database()").Scan(&n)
 	return n, err
 }
 

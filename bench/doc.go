@@ -1,6 +1,6 @@
-// Bench measures GEM beside others on one private Postgres: go run . in this folder. It starts the server on 127.0.0.1 with
-// durability on (fsync and synchronous_commit, the data on a disk), gives each run a database of its own, and talks to no
-// other server. It needs Go, and the server's programs as gem dev does.
+// Bench measures GEM next to others on one private Postgres: go run . in this folder. It starts the server on 127.0.0.1
+// with durability on (fsync and synchronous_commit, the data on a disk), gives each run a database of its own, and
+// talks to no other server. It needs Go, and the server's programs as gem dev does.
 //
 // Figures compare only inside one run: on another machine, another disk or another hour all of them are others. So the
 // rounds go through all contestants in turn, and what counts is a ratio in the table.
@@ -9,10 +9,14 @@
 //
 //   - gem: as it ships. Input and output validated, every step in the journal, the receipt in one transaction with what
 //     the handler wrote, a log at the level info.
-//   - gem-rule: gem with a rule that looks at the input of each call. gem-limit: with a limit, whose counter each call has to
+//   - gem-rule: gem with a rule that looks at the input of each call. gem-limit: with a limit, whose counter each call
+//     has to
 //     itself. gem-one-limit: with a limit that counts all calls together. None of them stops a call.
-//   - river-receipt: River with the same promise. A job's completion, its receipt and its row are in one transaction. It
-//     checks no input and keeps no journal. It may fetch, and be told of inserts, every millisecond instead of every 100,
+//   - river-receipt: River with the same promise. A job's completion, its receipt and its row are in one transaction.
+//     It
+//     checks no input and keeps no journal. It may fetch, and be notified of inserts, every millisecond instead of
+//     every
+//     100,
 //     and has three connections more, since its claims share the pool with its jobs.
 //   - river: River as it comes. Completions are written in batches, and there is neither receipt nor row, so that its
 //     figures of throughput with and without the row are one and the same.
@@ -30,19 +34,19 @@
 //	throughput-norow-rtt5  the same without the row
 //	cpu                    CPU time of a call in µs, in the runs of throughput: user and system time of the server and of the
 //	                       process that works, from before the worker starts until it has stopped, divided by the calls
-//	cpu-postgres           the server's part: that of all of its processes, those that ended meanwhile included
+//	cpu-postgres           the server's part: that of all of its processes, including processes that ended meanwhile
 //	cpu-worker             the part of the process that works and that, for all contestants, is the bench itself
 //	cpu-norow, cpu-postgres-norow, cpu-worker-norow
 //	                       the same in the runs of throughput-norow
 //	allocations            of the process that works and that, for all of them, is the bench itself, a call of throughput
 //	allocated-bytes        the same in bytes
-//	throughput-rules       as throughput, of gem with rules beside gem without
+//	throughput-rules       as throughput, of gem with rules next to gem without
 //	cpu-rules, cpu-postgres-rules, cpu-worker-rules
 //	                       CPU time of a call in the runs of throughput-rules
-//	throughput-awaited     as throughput, of gem with a listener that is told of each end beside gem without
+//	throughput-awaited     as throughput, of gem with a listener that is notified of each end next to gem without
 //	cpu-awaited, cpu-postgres-awaited, cpu-worker-awaited
 //	                       CPU time of a call in the runs of throughput-awaited
-//	throughput-watched     as throughput, of gem while somebody has the overview of its dashboard open beside gem alone
+//	throughput-watched     as throughput, of gem while somebody has the overview of its dashboard open next to gem alone
 //	cpu-watched, cpu-postgres-watched, cpu-worker-watched
 //	                       CPU time of a call in the runs of throughput-watched, with what the dashboard costs
 //	latency-1, -10, -100   ms from just before a client sends an insert to the commit of its receipt, at so many inserts a
@@ -78,9 +82,10 @@
 //	llm-chats              calls of llm.chat a second, whose answers come at once from a provider in the bench's process. 200 slots,
 //	                       10 connections, as for all of llm-…
 //	llm-cpu-worker         CPU time of the worker for such a call, in µs
-//	llm-beside, -p99       ms from the insert of a leads.create to the commit of its receipt, 20 a second, while 150 chats stall;
+//	llm-meanwhile, -p99    ms from the insert of a leads.create to the commit of its receipt, 20 a second, while 150 chats stall;
 //	                       the median, and the 99th percentile
-//	llm-beside-none, -p99  the same without chats
+//	llm-meanwhile-none, -p99
+//	                       the same without chats
 //	llm-memory             MB that 1,000 open streams take above llm-idle-memory, that of the idle worker
 //	llm-cancel             ms from cancel_tool_call to the end of the chat's connection
 //	extract-0ms            seconds of an extract.run, from the commit of its insert to that of its receipt: 489 shards of 4,000
@@ -105,8 +110,8 @@
 //	mcp-waits-…            of 1,000 requests of 25 users that wait for calls which are to run at one time: the connections of gem mcp, how
 //	                       many of them listen, its CPU in percent of a core, and ms from the commit of a receipt to its answer
 //	mcp-wait-memory        kB that each of them takes above an idle gem mcp --http
-//	mcp-idle-…             of 100 servers over stdio that have made a call each: connections of each at once and 50 s later, those that
-//	                       listen, and MB that each has resident, and has for itself
+//	mcp-idle-…             of 100 servers over stdio that have made a call each: connections of each at once and 50 s later,
+//	                       how many listen, and MB that each has resident, and has for itself
 //	mcp-start              ms from before the exec of gem mcp over stdio to its first answer
 //	dashboard-page         ms for a page of gem dashboard, of 19 kinds in turn, one at a time, as an operator: with 5,000,000 calls that ended
 //	                       within 31 days, and 1,000,000 each that are queued, scheduled and waiting; -p99 is over all of them
@@ -118,43 +123,43 @@
 //	dashboard-left-reads   transactions a second once they have left; the bench's own are not counted
 //	dashboard-start        ms from before the exec of gem dashboard until its link was followed to the overview
 //
-// The process measures are of the program itself, built from this tree. CPU and memory are read from /proc. Where there is
-// none, the bench says that they are not measured, and leaves them out. The server counts what a session does some seconds late: with -quick, which does not wait for
-// that, an idle worker's statements are partly its start's.
+// The process measures are of the program itself, built from this tree. CPU and memory are read from /proc. Where there
+// is none, the bench says that they are not measured, and leaves them out. The server counts what a session does some
+// seconds late: with -quick, which does not wait for that, an idle worker's statements are partly its start's.
 //
 // # Two builds side by side
 //
-// go run . -beside PROGRAM runs the bench that was built in another checkout and this one by turns, a round of each on a
-// new server of its own, and prints for each measure both medians and the ratio: the median of the ratios of each round,
-// with the least and the greatest. By default it measures throughput and the CPU of a call, of gem alone.
+// go run . -against PROGRAM runs the bench that was built in another checkout and this one by turns, a round of each on
+// a new server of its own, and prints for each measure both medians and the ratio: the median of the ratios of each
+// round, with the least and the greatest. By default it measures throughput and the CPU of a call, of gem alone.
 //
 //	git worktree add /tmp/base COMMIT
 //	cp *.go /tmp/base/bench/
 //	(cd /tmp/base/bench && go build -o /tmp/bench-base .)
-//	go run . -beside /tmp/bench-base -rounds 5
+//	go run . -against /tmp/bench-base -rounds 5
 //	git worktree remove --force /tmp/base
 //
-// Both are measured by the same code, which is why it is copied. gem.go, llm.go and extract.go use GEM's Go packages. Where
-// the other checkout has another API, take gem.go from the last commit whose gem.go fits it:
+// Both are measured by the same code, which is why it is copied. gem.go, llm.go and extract.go use GEM's Go packages.
+// Where the other checkout has another API, take gem.go from the last commit whose gem.go fits it:
 //
 //	git show COMMIT:bench/gem.go > /tmp/base/bench/gem.go
 //
 // -after FILE runs SQL in GEM's databases once they are migrated, and only here. With the same program on both sides it
 // shows what a change to the SQL is worth, before any code is written:
 //
-//	go build -o /tmp/bench . && /tmp/bench -beside /tmp/bench -after change.sql -contestants gem-sql
+//	go build -o /tmp/bench . && /tmp/bench -against /tmp/bench -after change.sql -contestants gem-sql
 //
 // CPU time is less sensitive to other load than elapsed time is, but not free of it: caches are shared. Run the same
 // program on both sides first: by how much its ratios differ from 1 is noise. On a machine that others use, -together
-// runs both at once, so that both meet the same load. At a load of 15 on two cores the ratios of a program to itself were
-// between 0.91 and 1.04 that way, and between 0.5 and 1.5 by turns.
+// runs both at once, so that both meet the same load. At a load of 15 on two cores the ratios of a program to itself
+// were between 0.91 and 1.04 that way, and between 0.5 and 1.5 by turns.
 //
 // # The table
 //
-// The median is that of the rounds' figures, where a round's figure of a latency or a claim is its median; the spread is
-// the least and the greatest of them. The claims are made once, in three parts that stand for rounds. p99 (the nearest
-// rank) and worst are over the single calls of all rounds: with few of them the p99 is the worst. The last columns are
-// the median divided by that of river-receipt and of floor.
+// The median is that of the rounds' figures, where a round's figure of a latency or a claim is its median; the spread
+// is the least and the greatest of them. The claims are made once, in three parts, which count as rounds. p99 (the
+// nearest rank) and worst are over the single calls of all rounds: with few of them the p99 is the worst. The last
+// columns are the median divided by that of river-receipt and of floor.
 //
 // With -json FILE the same goes to a file, as a list of objects:
 //
@@ -162,5 +167,5 @@
 //	median, p99             p99 is null where no single calls are timed
 //	min, max                over single calls where they are timed, else over the rounds
 //	rounds                  the figure of each
-//	series                  of snapshot: calls in each second of the round that stands in the middle
+//	series                  of snapshot: calls in each second of the middle round
 package main

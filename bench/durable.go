@@ -21,26 +21,33 @@ type durable struct {
 
 // ofJournal are the measures that a journal gives, in SQL, of the calls of a tool.
 var ofJournal = []struct{ measure, unit, tool, sql string }{
-	{"steps", "steps/s", "bench.steps", `select count(*) filter (where event = 'step') / extract(epoch from max(at) filter (where event = 'step') - min(at) filter (where event = 'claimed')) from event`},
-	{"fan-out", "ends/s", "bench.family", `select count(*) filter (where event = 'returned') / extract(epoch from max(at) filter (where event = 'woken') - min(at) filter (where event = 'called')) from event`},
+	{"steps", "steps/s", "bench.steps", `select count(*) filter (where event = 'step') / extract(epoch
+		from max(at) filter (where event = 'step') - min(at) filter (where event = 'claimed')) from event`},
+	{"fan-out", "ends/s", "bench.family", `select count(*) filter (where event = 'returned') / extract(epoch
+		from max(at) filter (where event = 'woken') - min(at) filter (where event = 'called')) from event`},
 	{"park-resume", "ms", "bench.parent", `select percentile_cont(0.5) within group (order by took) from (
-		select extract(epoch from (max(at) filter (where event = 'claimed')) - max(at) filter (where event = 'waiting')) * 1000 as took from event group by call_id) calls`},
+		select extract(epoch from (max(at) filter (where event = 'claimed')) - max(at) filter (where event = 'waiting')) *
+			1000 as took from event group by call_id) calls`},
 	{"park-resume-p99", "ms", "bench.parent", `select percentile_cont(0.99) within group (order by took) from (
-		select extract(epoch from (max(at) filter (where event = 'claimed')) - max(at) filter (where event = 'waiting')) * 1000 as took from event group by call_id) calls`},
+		select extract(epoch from (max(at) filter (where event = 'claimed')) - max(at) filter (where event = 'waiting')) *
+			1000 as took from event group by call_id) calls`},
 	{"answer", "ms", "bench.ask", answered("0.5")},
 	{"answer-p99", "ms", "bench.ask", answered("0.99")},
-	{"replay", "ms", "bench.replay", `select extract(epoch from (max(at) filter (where event = 'succeeded')) - max(at) filter (where event = 'claimed')) * 1000 from event`},
+	{"replay", "ms", "bench.replay", `select extract(epoch
+		from (max(at) filter (where event = 'succeeded')) - max(at) filter (where event = 'claimed')) * 1000 from event`},
 }
 
 // answered is the time from an answer to the run of the handler that asked, in SQL.
 func answered(part string) string {
 	return `select percentile_cont(` + part + `) within group (order by took) from (
-		select extract(epoch from (select max(e.at) from event e where e.call_id = q.parent_call_id and e.event = 'claimed') - a.at) * 1000 as took
+		select extract(epoch from (select max(e.at) from event e where e.call_id = q.parent_call_id
+			and e.event = 'claimed') - a.at) * 1000 as took
 		from core_tool_events a join core_tool_calls q on q.id = a.call_id where a.event = 'answered') calls`
 }
 
 // whileWorking starts a contestant on a database of its own, and measures while it works.
-func whileWorking(measure func(ctx context.Context, db *pgxpool.Pool, d durable) ([]figure, error)) func(context.Context, *bench, contestant) ([]figure, error) {
+func whileWorking(measure func(ctx context.Context, db *pgxpool.Pool, d durable) ([]figure, error)) func(
+	context.Context, *bench, contestant) ([]figure, error) {
 	return func(ctx context.Context, b *bench, c contestant) ([]figure, error) {
 		s, err := b.lab.stage(ctx, c)
 		if err != nil {
@@ -65,9 +72,11 @@ func durableCalls(ctx context.Context, db *pgxpool.Pool, d durable) ([]figure, e
 		tool           string
 		amount, before int // of each call; calls, one after another
 		together       int
-	}{{"bench.steps", d.steps, 1, d.calls}, {"bench.family", d.children, 1, 1}, {"bench.parent", 1, d.parked, 1}, {"bench.ask", 1, d.parked, 1}, {"bench.replay", d.replayed, 1, 1}} {
+	}{{"bench.steps", d.steps, 1, d.calls}, {"bench.family", d.children, 1, 1}, {"bench.parent", 1, d.parked, 1},
+		{"bench.ask", 1, d.parked, 1}, {"bench.replay", d.replayed, 1, 1}} {
 		for range part.before {
-			if _, err := db.Exec(ctx, `insert into core_tool_calls (tool_name, input) select $1, jsonb_build_object('customer', 'c', 'note', $2::text)
+			if _, err := db.Exec(ctx, `insert into core_tool_calls (tool_name, input) select $1,
+				jsonb_build_object('customer', 'c', 'note', $2::text)
 				from generate_series(1, $3::int)`, part.tool, fmt.Sprint(part.amount), part.together); err != nil {
 				return nil, err
 			}
@@ -78,7 +87,8 @@ func durableCalls(ctx context.Context, db *pgxpool.Pool, d durable) ([]figure, e
 				if _, err := db.Exec(ctx, `select answer_tool_call(id, '"yes"') from open_questions`); err != nil {
 					return nil, err
 				}
-				if err := db.QueryRow(ctx, "select count(*) from core_tool_calls where status in ('queued', 'running', 'waiting')").Scan(&open); err != nil {
+				if err := db.QueryRow(ctx, "select count(*) from core_tool_calls where status in ('queued', 'running', 'waiting')").
+					Scan(&open); err != nil {
 					return nil, err
 				}
 			}
@@ -88,7 +98,8 @@ func durableCalls(ctx context.Context, db *pgxpool.Pool, d durable) ([]figure, e
 	for _, m := range ofJournal {
 		var value float64
 		if err := db.QueryRow(ctx, `with event as (
-			select e.* from core_tool_events e join core_tool_calls c on c.id = e.call_id where c.tool_name = $1 and c.status = 'succeeded') select (`+m.sql+`)::float8`, m.tool).Scan(&value); err != nil {
+			select e.* from core_tool_events e join core_tool_calls c on c.id = e.call_id where c.tool_name = $1
+				and c.status = 'succeeded') select (`+m.sql+`)::float8`, m.tool).Scan(&value); err != nil {
 			return nil, fmt.Errorf("%s: %w", m.measure, err)
 		}
 		figures = append(figures, figure{measure: m.measure, unit: m.unit, value: value})
@@ -118,6 +129,7 @@ func chainsOfJobs(ctx context.Context, db *pgxpool.Pool, d durable) ([]figure, e
 		}
 	}
 	var value float64
-	err = db.QueryRow(ctx, "select (count(*) / extract(epoch from max(created_at) - min(created_at)))::float8 from river_receipts").Scan(&value)
+	err = db.QueryRow(ctx, "select (count(*) / extract(epoch from max(created_at) - min(created_at)))::float8 from "+
+		"river_receipts").Scan(&value)
 	return []figure{{measure: "steps", unit: "steps/s", value: value}}, err
 }

@@ -62,8 +62,10 @@ var fullSizes = sizes{
 	durable:    durable{calls: 100, steps: 200, children: 1000, parked: 300, replayed: 1000},
 	chatting:   chatting{chats: 3000, streams: 1000, stalled: 150, beside: 20 * time.Second, cancels: 20},
 	extracting: extracting{shards: 489, delay: time.Second / 2},
-	serving:    serving{paced: 20 * time.Second, clients: 64, calls: 12_800, waits: 1000, held: 20 * time.Second, idle: 100, idleTime: 50 * time.Second, starts: 20},
-	looking:    looking{crowd: crowd{ended: 5_000_000, queued: 1_000_000, later: 1_000_000, waiting: 1_000_000}, rounds: 30, streams: 100, settling: 5 * time.Second, held: 20 * time.Second, starts: 10},
+	serving: serving{paced: 20 * time.Second, clients: 64, calls: 12_800, waits: 1000, held: 20 * time.Second,
+		idle: 100, idleTime: 50 * time.Second, starts: 20},
+	looking: looking{crowd: crowd{ended: 5_000_000, queued: 1_000_000, later: 1_000_000, waiting: 1_000_000},
+		rounds: 30, streams: 100, settling: 5 * time.Second, held: 20 * time.Second, starts: 10},
 }
 
 var quickSizes = sizes{
@@ -77,7 +79,8 @@ var quickSizes = sizes{
 	chatting:   chatting{chats: 100, streams: 50, stalled: 20, beside: time.Second, cancels: 1},
 	extracting: extracting{shards: 40, delay: time.Second / 2},
 	serving:    serving{paced: time.Second, clients: 8, calls: 160, waits: 50, held: 3 * time.Second, idle: 3, starts: 2},
-	looking:    looking{crowd: crowd{ended: 20_000, queued: 5_000, later: 5_000, waiting: 5_000}, rounds: 1, streams: 20, settling: time.Second, held: time.Second, starts: 1},
+	looking: looking{crowd: crowd{ended: 20_000, queued: 5_000, later: 5_000, waiting: 5_000}, rounds: 1, streams: 20,
+		settling: time.Second, held: time.Second, starts: 1},
 }
 
 var (
@@ -88,7 +91,8 @@ var (
 
 var experiments = []experiment{
 	throughputOf("", throughputRun{withRow: true, conns: 20, slots: 100},
-		[]string{"throughput", "cpu", "cpu-postgres", "cpu-worker", "allocations", "allocated-bytes"}, gem, gemSQL, riverReceipt, bareFloor),
+		[]string{"throughput", "cpu", "cpu-postgres", "cpu-worker", "allocations", "allocated-bytes"}, gem, gemSQL,
+		riverReceipt, bareFloor),
 	{
 		measures: []string{"throughput-norow", "cpu-norow", "cpu-postgres-norow", "cpu-worker-norow",
 			"throughput", "cpu", "cpu-postgres", "cpu-worker", "allocations", "allocated-bytes"},
@@ -99,13 +103,15 @@ var experiments = []experiment{
 		},
 	},
 	throughputOf("-norow", throughputRun{conns: 20, slots: 100},
-		[]string{"throughput-norow", "cpu-norow", "cpu-postgres-norow", "cpu-worker-norow"}, gem, gemSQL, riverReceipt, bareFloor),
+		[]string{"throughput-norow", "cpu-norow", "cpu-postgres-norow", "cpu-worker-norow"}, gem, gemSQL, riverReceipt,
+		bareFloor),
 	throughputOf("-rtt5", throughputRun{withRow: true, roundTrip: 5 * time.Millisecond, conns: 10, slots: 100},
 		[]string{"throughput-rtt5"}, gem, riverReceipt, bareFloor),
 	throughputOf("-norow-rtt5", throughputRun{roundTrip: 5 * time.Millisecond, conns: 10, slots: 100},
 		[]string{"throughput-norow-rtt5"}, gem, riverReceipt, bareFloor),
 	throughputOf("-rules", throughputRun{withRow: true, conns: 20, slots: 100},
-		[]string{"throughput-rules", "cpu-rules", "cpu-postgres-rules", "cpu-worker-rules"}, gem, gemRule, gemLimit, gemOneLimit),
+		[]string{"throughput-rules", "cpu-rules", "cpu-postgres-rules", "cpu-worker-rules"}, gem, gemRule, gemLimit,
+		gemOneLimit),
 	throughputOf("-awaited", throughputRun{withRow: true, conns: 20, slots: 100},
 		[]string{"throughput-awaited", "cpu-awaited", "cpu-postgres-awaited", "cpu-worker-awaited"}, gem, gemAwaited),
 	throughputOf("-watched", throughputRun{withRow: true, conns: 20, slots: 100},
@@ -113,8 +119,10 @@ var experiments = []experiment{
 	latencyOf(false, []pace{{"latency-1", 1}, {"latency-10", 10}, {"latency-100", 100}}, gem, riverReceipt, riverAsIs),
 	latencyOf(true, []pace{{"latency-10-poll", 10}}, gem, riverReceipt),
 	claimOf("claim-1m", func(s sizes) filling { return filling{queued: s.queued} }, gem, riverReceipt),
-	claimOf("claim-scheduled-1m", func(s sizes) filling { return filling{queued: fewQueued, later: s.later} }, gem, riverReceipt),
-	claimOf("claim-behind-5m", func(s sizes) filling { return filling{queued: fewQueued, ended: s.ended} }, gem, riverReceipt),
+	claimOf("claim-scheduled-1m", func(s sizes) filling { return filling{queued: fewQueued, later: s.later} }, gem,
+		riverReceipt),
+	claimOf("claim-behind-5m", func(s sizes) filling { return filling{queued: fewQueued, ended: s.ended} }, gem,
+		riverReceipt),
 	claimOf("claim-waiting-1m", func(s sizes) filling { return filling{queued: fewQueued, waiting: s.waiting} }, gem),
 	underSnapshot("snapshot", true),
 	underSnapshot("snapshot-novacuum", false),
@@ -166,7 +174,7 @@ var experiments = []experiment{
 		run:         chatsAtOnce,
 	},
 	{
-		measures:    []string{"llm-beside-none", "llm-beside-none-p99", "llm-beside", "llm-beside-p99"},
+		measures:    []string{"llm-meanwhile-none", "llm-meanwhile-none-p99", "llm-meanwhile", "llm-meanwhile-p99"},
 		contestants: []contestant{gem},
 		run:         besideChats,
 	},
@@ -181,8 +189,10 @@ var experiments = []experiment{
 		run:         cancelledChats,
 	},
 	{
-		measures: []string{"extract-0ms", "extract-0ms-requests", "extract-0ms-shard", "extract-0ms-cpu-postgres", "extract-0ms-cpu-worker",
-			"extract-again", "extract-again-requests", "extract-again-cpu-postgres", "extract-again-cpu-worker", "extract-changed", "extract-changed-requests", "extract-500ms"},
+		measures: []string{"extract-0ms", "extract-0ms-requests", "extract-0ms-shard", "extract-0ms-cpu-postgres",
+			"extract-0ms-cpu-worker",
+			"extract-again", "extract-again-requests", "extract-again-cpu-postgres", "extract-again-cpu-worker",
+			"extract-changed", "extract-changed-requests", "extract-500ms"},
 		contestants: []contestant{gem},
 		run:         documents,
 	},
@@ -197,12 +207,14 @@ var experiments = []experiment{
 		run:         callsAtOnce,
 	},
 	{
-		measures:    []string{"mcp-waits-connections", "mcp-waits-listens", "mcp-wait-memory", "mcp-waits-cpu", "mcp-waits-released"},
+		measures: []string{"mcp-waits-connections", "mcp-waits-listens", "mcp-wait-memory", "mcp-waits-cpu",
+			"mcp-waits-released"},
 		contestants: []contestant{gem},
 		run:         waitsAtOnce,
 	},
 	{
-		measures:    []string{"mcp-idle-connections", "mcp-idle-connections-later", "mcp-idle-listens", "mcp-idle-memory", "mcp-idle-memory-own"},
+		measures: []string{"mcp-idle-connections", "mcp-idle-connections-later", "mcp-idle-listens", "mcp-idle-memory",
+			"mcp-idle-memory-own"},
 		contestants: []contestant{gem},
 		run:         idleServers,
 	},
@@ -212,8 +224,10 @@ var experiments = []experiment{
 		run:         startOfServer,
 	},
 	{
-		measures: []string{"dashboard-page", "dashboard-page-p99", "dashboard-filtered", "dashboard-filtered-p99", "dashboard-page-size", "dashboard-scans",
-			"dashboard-live-reads", "dashboard-live-statements", "dashboard-live-cpu", "dashboard-live-memory", "dashboard-left-reads"},
+		measures: []string{"dashboard-page", "dashboard-page-p99", "dashboard-filtered", "dashboard-filtered-p99",
+			"dashboard-page-size", "dashboard-scans",
+			"dashboard-live-reads", "dashboard-live-statements", "dashboard-live-cpu", "dashboard-live-memory",
+			"dashboard-left-reads"},
 		contestants: []contestant{gem},
 		once:        true,
 		run:         pagesOfMany,
@@ -259,7 +273,8 @@ func measureNames() (names []string) {
 }
 
 // contestantNames are all contestants, in the order of the table.
-var contestantNames = []string{gem.Name(), gemRule.Name(), gemLimit.Name(), gemOneLimit.Name(), gemAwaited.Name(), gemWatched.Name(), gemSQL.Name(), riverReceipt.Name(), riverAsIs.Name(), bareFloor.Name()}
+var contestantNames = []string{gem.Name(), gemRule.Name(), gemLimit.Name(), gemOneLimit.Name(), gemAwaited.Name(),
+	gemWatched.Name(), gemSQL.Name(), riverReceipt.Name(), riverAsIs.Name(), bareFloor.Name()}
 
 func (e experiment) gives(wanted map[string]bool) bool {
 	return slices.ContainsFunc(e.measures, func(m string) bool { return wanted[m] })

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gemworker/gem/internal/llm/llmtest"
+	"github.com/gemworker/gem/internal/testing/llmtest"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -20,7 +20,7 @@ type extracting struct {
 }
 
 const (
-	shardSize     = 4000 // characters of a paragraph with the blank line behind it, each of which is a shard
+	shardSize     = 4000 // characters of a paragraph with the blank line behind it; each is a shard
 	itemsOfShard  = 10
 	partOfText    = 100 * shardSize // of a call of extract.add_document
 	extractLimit  = 3 * time.Minute
@@ -70,7 +70,7 @@ func reader(delay time.Duration) *llmtest.Server {
 	}})
 }
 
-// reading is a database with two workers of the program beside a model.
+// reading is a database with two workers of the program and a model.
 type reading struct {
 	*stage
 	server     *llmtest.Server
@@ -87,7 +87,8 @@ func (b *bench) withReaders(ctx context.Context, c contestant, delay time.Durati
 	r := &reading{stage: s, server: reader(delay)}
 	defer r.server.Close()
 	for range 2 {
-		pid, stop, err := b.startWorker(ctx, s, "LLM_ROUTES="+routesTo(r.server), fmt.Sprint("WORKER_CONCURRENCY=", slotsOfReader))
+		pid, stop, err := b.startWorker(ctx, s, "LLM_ROUTES="+routesTo(r.server),
+			fmt.Sprint("WORKER_CONCURRENCY=", slotsOfReader))
 		if err != nil {
 			return err
 		}
@@ -117,15 +118,19 @@ func (s *stage) started(ctx context.Context, n int) error {
 }
 
 // call makes a call, and returns its result and the seconds from its insert to the commit of its receipt.
-func (r *reading) call(ctx context.Context, tool string, input any) (result json.RawMessage, seconds float64, err error) {
+func (r *reading) call(ctx context.Context, tool string, input any) (result json.RawMessage, seconds float64,
+	err error) {
 	var id string
-	if err := r.db.QueryRow(ctx, "insert into core_tool_calls (tool_name, input) values ($1, $2) returning id::text", tool, jsonOf(input)).Scan(&id); err != nil {
+	if err := r.db.QueryRow(ctx, "insert into core_tool_calls (tool_name, input) values ($1, $2) returning id::text", tool,
+		jsonOf(input)).Scan(&id); err != nil {
 		return nil, 0, err
 	}
 	for limit := time.Now().Add(extractLimit); time.Now().Before(limit); {
 		var status string
-		err := r.db.QueryRow(ctx, `select r.status, r.result, extract(epoch from pg_xact_commit_timestamp(r.xmin) - pg_xact_commit_timestamp(e.xmin))::float8
-			from core_tool_receipts r join core_tool_events e on e.call_id = r.call_id and e.seq = 1 where r.call_id = $1`, id).Scan(&status, &result, &seconds)
+		err := r.db.QueryRow(ctx, `select r.status, r.result,
+			extract(epoch from pg_xact_commit_timestamp(r.xmin) - pg_xact_commit_timestamp(e.xmin))::float8
+			from core_tool_receipts r join core_tool_events e on e.call_id = r.call_id and e.seq = 1 where r.call_id = $1`,
+			id).Scan(&status, &result, &seconds)
 		if err == nil && status != "succeeded" {
 			err = fmt.Errorf("%s is %s: %.500s", tool, status, result)
 		}
@@ -159,7 +164,8 @@ func (r *reading) document(ctx context.Context, text string) (any, error) {
 		text = text[len(part["text"]):]
 	}
 	return map[string]any{"document_id": made.ID, "chunk": map[string]int{"size": shardSize},
-		"program": map[string]any{"instructions": "Extract the items of the list.", "classes": []map[string]string{{"name": "item"}}}}, nil
+		"program": map[string]any{"instructions": "Extract the items of the list.",
+			"classes": []map[string]string{{"name": "item"}}}}, nil
 }
 
 // read runs extract.run, checks that it found all, and returns how long it took, and how often it asked the model.
@@ -174,7 +180,8 @@ func (r *reading) read(ctx context.Context, input any, shards int) (seconds floa
 		return 0, 0, err
 	}
 	if len(got.Shards) != shards || len(got.Extractions) != shards*itemsOfShard {
-		return 0, 0, fmt.Errorf("%d shards and %d items, not %d and %d", len(got.Shards), len(got.Extractions), shards, shards*itemsOfShard)
+		return 0, 0, fmt.Errorf("%d shards and %d items, not %d and %d", len(got.Shards), len(got.Extractions), shards,
+			shards*itemsOfShard)
 	}
 	return seconds, r.server.Counts().Requests - before, nil
 }
@@ -198,15 +205,18 @@ func (r *reading) measured(ctx context.Context, measure string, input any, shard
 		return nil, err
 	}
 	n := float64(shards)
-	figures := []figure{{measure: measure, unit: "s", value: seconds}, {measure: measure + "-requests", unit: "requests", value: float64(requests)},
+	figures := []figure{{measure: measure, unit: "s", value: seconds},
+		{measure: measure + "-requests", unit: "requests", value: float64(requests)},
 		{measure: measure + "-shard", unit: "ms/shard", value: seconds * 1000 / n}}
 	if errors.Is(cpuErr, errNoProc) {
 		say("%s-cpu is not measured here: %v", measure, cpuErr)
 		return figures, nil
 	}
 	server, workers, err := r.cpu()
-	return append(figures, figure{measure: measure + "-cpu-postgres", unit: "ms/shard", value: (server - serverBefore) / n},
-		figure{measure: measure + "-cpu-worker", unit: "ms/shard", value: (workers - workersBefore) / n}), errors.Join(cpuErr, err)
+	return append(figures, figure{measure: measure + "-cpu-postgres", unit: "ms/shard",
+			value: (server - serverBefore) / n},
+			figure{measure: measure + "-cpu-worker", unit: "ms/shard", value: (workers - workersBefore) / n}),
+		errors.Join(cpuErr, err)
 }
 
 // documents measures extract.run: a text that is new, the same again, and the same with one changed paragraph.

@@ -11,8 +11,8 @@ import (
 )
 
 // floor makes the fewest statements and round trips that any system must make that promises one receipt a call, in a
-// transaction of its own: claims in batches, one round trip for a call without a row, two for one with. It checks nothing,
-// keeps no journal and survives nothing. With 5 ms on the way it may not share a connection either.
+// transaction of its own: claims in batches, one round trip for a call without a row, two for one with. It checks
+// nothing, keeps no journal and survives nothing. With 5 ms on the way it may not share a connection either.
 //
 // Other tables and statements may take the place of its own: see gemSQL.
 type floor struct {
@@ -37,9 +37,11 @@ var bareFloor = floor{
 	ended:   `select call_id::text, pg_xact_commit_timestamp(xmin) from floor_receipts`,
 	claim: `with picked as materialized (
 			select id from floor_calls where status = 'queued' order by seq limit $1 for update skip locked)
-		update floor_calls c set status = 'running', attempt = attempt + 1, claimed_by = 'floor', claimed_at = now(), updated_at = now()
+		update floor_calls c set status = 'running', attempt = attempt + 1, claimed_by = 'floor', claimed_at = now(),
+			updated_at = now()
 		from picked where c.id = picked.id returning c.id::text, c.tool_name, c.input::text, c.attempt`,
-	finish: `with ended as (update floor_calls set status = 'succeeded', updated_at = now() where id = $1 and status = 'running' returning id)
+	finish: `with ended as (update floor_calls set status = 'succeeded', updated_at = now() where id = $1
+		and status = 'running' returning id)
 		insert into floor_receipts (call_id, tool_name, status, result, effects) select id, $2, 'succeeded', $3, $4 from ended`,
 	arguments: func(c floorCall) []any { return []any{c.id, c.tool, floorResult, floorEffects} },
 }
@@ -53,9 +55,11 @@ func floorTables(ctx context.Context, db *pgxpool.Pool) error {
 	_, err := db.Exec(ctx, rowTable+`;
 		create table floor_calls (id uuid primary key default gen_random_uuid(), seq bigint generated always as identity,
 			tool_name text not null, input jsonb not null, status text not null default 'queued', attempt int not null default 0,
-			claimed_by text, claimed_at timestamptz, created_at timestamptz not null default now(), updated_at timestamptz not null default now());
+			claimed_by text, claimed_at timestamptz, created_at timestamptz not null default now(),
+				updated_at timestamptz not null default now());
 		create index on floor_calls (seq) where status = 'queued';
-		create table floor_receipts (id uuid primary key default gen_random_uuid(), call_id uuid not null unique, tool_name text not null,
+		create table floor_receipts (id uuid primary key default gen_random_uuid(), call_id uuid not null unique,
+			tool_name text not null,
 			status text not null, result jsonb not null, effects jsonb not null, created_at timestamptz not null default now())`)
 	return err
 }

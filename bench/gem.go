@@ -15,10 +15,11 @@ import (
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/dashboard"
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/binding"
 	"github.com/gemworker/gem/handlers/builtin"
 	"github.com/gemworker/gem/handlers/wait"
-	"github.com/gemworker/gem/internal/pgpool"
-	"github.com/gemworker/gem/internal/pgserver"
+	"github.com/gemworker/gem/internal/postgres/pgpool"
+	"github.com/gemworker/gem/internal/postgres/pgserver"
 	"github.com/gemworker/gem/migrations"
 	"github.com/gemworker/gem/registry"
 	"github.com/gemworker/gem/rules"
@@ -28,15 +29,16 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// This file is the only one that uses GEM's Go packages, so that the bench of this checkout measures another one that has
-// another API: see "Two builds side by side" in the package's documentation.
+// This file is the only one that uses GEM's Go packages, so that the bench of this checkout measures another one that
+// has another API: see "Two builds side by side" in the package's documentation.
 
 // startServer starts the private Postgres that all contestants share.
 func startServer(ctx context.Context, folder string, settings map[string]string) (postgres, error) {
 	return pgserver.Start(ctx, pgserver.Options{DataDir: folder, Durable: true, Settings: settings})
 }
 
-// gemWorker is GEM as it ships: validation of input and output, the journal, the receipt, and its log at the level info.
+// gemWorker is GEM as it ships: validation of input and output, the journal, the receipt, and its log at the level
+// info.
 type gemWorker struct {
 	differs string // what its name says of how it differs; empty if it does not
 	rules   string // as JSON
@@ -48,10 +50,13 @@ func (g gemWorker) Name() string { return strings.TrimSuffix("gem-"+g.differs, "
 
 // The rules of these contestants meet each call, and stop none.
 var (
-	gemRule = gemWorker{differs: "rule", rules: `{"name": "large", "tools": ["bench.*"], "action": "block", "when": {"input": {"amount": {"minimum": 1000}}}}`}
+	gemRule = gemWorker{differs: "rule",
+		rules: `{"name": "large", "tools": ["bench.*"], "action": "block", "when": {"input": {"amount": {"minimum": 1000}}}}`}
 	// A counter for each customer, and each call has another one.
-	gemLimit    = gemWorker{differs: "limit", rules: `{"name": "many", "tools": ["bench.*"], "action": "block", "limit": {"max": 100, "within": "1h", "per": ["input:/customer"]}}`}
-	gemOneLimit = gemWorker{differs: "one-limit", rules: `{"name": "many", "tools": ["bench.*"], "action": "block", "limit": {"max": 1000000, "within": "1h"}}`}
+	gemLimit = gemWorker{differs: "limit",
+		rules: `{"name": "many", "tools": ["bench.*"], "action": "block", "limit": {"max": 100, "within": "1h", "per": ["input:/customer"]}}`}
+	gemOneLimit = gemWorker{differs: "one-limit",
+		rules: `{"name": "many", "tools": ["bench.*"], "action": "block", "limit": {"max": 1000000, "within": "1h"}}`}
 )
 
 func (gemWorker) Migrate(ctx context.Context, db *pgxpool.Pool) error {
@@ -83,27 +88,34 @@ func (gemWorker) Ended() string {
 	return `select call_id::text, pg_xact_commit_timestamp(xmin) from core_tool_receipts where status = 'succeeded'`
 }
 
-// Fill gives each call that ended the journal and the receipt that it has. Ids come in the order of time, as those do that
-// the database gives.
+// Fill gives each call that ended the journal and the receipt that it has. Ids come in the order of time, as those do
+// that the database gives.
 func (gemWorker) Fill(ctx context.Context, db *pgxpool.Pool, f filling) error {
 	input := "'" + jsonOf(newPayload(0, true)) + "'::jsonb"
-	const columns = `insert into core_tool_calls (id, tool_name, input, status, attempt, claimed_by, claimed_at, run_at, created_at, updated_at, priority, events) `
-	queued := columns + `select ('018f0000-0000-7%[2]s-8000-' || lpad(to_hex(i), 12, '0'))::uuid, 'bench.write', ` + input + `, 'queued', 0, null, null, at, now(), now(), 0, 1
+	const columns = `insert into core_tool_calls (id, tool_name, input, status, attempt, claimed_by, claimed_at, run_at,
+		created_at, updated_at, priority, events) `
+	queued := columns + `select ('018f0000-0000-7%[2]s-8000-' || lpad(to_hex(i), 12, '0'))::uuid, 'bench.write', ` +
+		input + `, 'queued', 0, null, null, at, now(), now(), 0, 1
 		from (select i, %[1]s as at from generate_series(1, $1::int) i) s`
-	const ids = ` from (select ('018e0000-0000-7000-8000-' || lpad(to_hex(i), 12, '0'))::uuid as id from generate_series(1, $1::int) i) s`
+	const ids = ` from (select ('018e0000-0000-7000-8000-' || lpad(to_hex(i), 12, '0'))::uuid as id
+		from generate_series(1, $1::int) i) s`
 	return fillWith(ctx, db, []fillStatement{
 		{1, `insert into gem.levels select 0 where $1::int = 1 on conflict do nothing`},
 		{f.ended, columns + `select id, 'bench.write', ` + input + `, 'succeeded', 1, 'before', now() - interval '1 day',
 			now() - interval '1 day', now() - interval '1 day', now() - interval '1 day', 0, 3` + ids},
-		{f.ended, `insert into core_tool_receipts (id, call_id, tool_name, status, result, effects, created_at, attempt, worker_id, registry_version, duration)
-			select id, id, 'bench.write', 'succeeded', '` + floorResult + `', '` + floorEffects + `', now() - interval '1 day', 1, 'before', '1.0.0', '2 ms'` + ids},
+		{f.ended, `insert into core_tool_receipts (id, call_id, tool_name, status, result, effects, created_at, attempt,
+			worker_id, registry_version, duration)
+			select id, id, 'bench.write', 'succeeded', '` + floorResult + `', '` + floorEffects +
+			`', now() - interval '1 day', 1, 'before', '1.0.0', '2 ms'` + ids},
 		{f.ended, `insert into core_tool_events (call_id, seq, at, event, attempt, worker_id)
 			select id, seq, now() - interval '1 day', event, least(seq - 1, 1), 'before'` + ids + `,
 			(values (1, 'queued'), (2, 'claimed'), (3, 'succeeded')) step (seq, event)`},
 		{f.queued, fmt.Sprintf(queued, `now() - interval '1 hour' + i * interval '1 ms'`, "001")},
 		{f.later, fmt.Sprintf(queued, `now() + interval '1 hour' + i * interval '1 ms'`, "002")},
-		{f.waiting, `insert into core_tool_calls (id, tool_name, status, attempt, events, steps, run_at, created_at, updated_at, waits_for, waits, need, wake_at)
-			select ('018f0000-0000-7003-8000-' || lpad(to_hex(i), 12, '0'))::uuid, 'bench.parent', 'waiting', 1, 4, 2, now(), now(), now(),
+		{f.waiting, `insert into core_tool_calls (id, tool_name, status, attempt, events, steps, run_at, created_at,
+			updated_at, waits_for, waits, need, wake_at)
+			select ('018f0000-0000-7003-8000-' || lpad(to_hex(i), 12, '0'))::uuid, 'bench.parent', 'waiting', 1, 4, 2, now(),
+				now(), now(),
 				case when i % 2 = 0 then 'call' else 'time' end, '{child}', 1, case when i % 2 = 1 then now() + interval '1 day' end
 			from generate_series(1, $1::int) i`},
 		{f.queued + f.later, `insert into core_tool_events (call_id, seq, at, event, attempt)
@@ -121,7 +133,8 @@ func (gemWorker) Claimer(ctx context.Context, db *pgxpool.Pool) (func(ctx contex
 	return func(ctx context.Context, n int) (int, error) {
 		var last time.Time
 		rows, err := db.Query(ctx, `
-			select id::text, attempt, tool_name, input, idempotency_key, session_id, created_by, level, run_at, seq, retries, losses, cancelled_for
+			select id::text, attempt, tool_name, input, idempotency_key, session_id, created_by, level, run_at, seq, retries,
+				losses, cancelled_for
 			from gem.claim($1, $2, $3, $4)`, name, n, true, marks)
 		if err != nil {
 			return 0, err
@@ -147,7 +160,7 @@ func (g gemWorker) Start(ctx context.Context, w work) (stop func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	bound, err := handlers.Bind(Bench{w.Handled}, wait.Domain())
+	bound, err := binding.Bind(Bench{w.Handled}, wait.Domain())
 	if err != nil {
 		return nil, err
 	}
@@ -170,8 +183,10 @@ func (g gemWorker) Start(ctx context.Context, w work) (stop func(), err error) {
 		listen = ""
 	}
 	// Written and thrown away: what a log costs the worker is its own part.
-	log := zap.New(zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), zapcore.AddSync(io.Discard), zap.InfoLevel))
-	running, err := worker.New(worker.Options{Calls: calls, Control: control, ListenURL: listen, Registry: tools, Handlers: bound, Rules: set,
+	log := zap.New(zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), zapcore.AddSync(io.Discard),
+		zap.InfoLevel))
+	running, err := worker.New(worker.Options{Calls: calls, Control: control, ListenURL: listen, Registry: tools,
+		Handlers: bound, Rules: set,
 		Concurrency: w.Slots, Log: log})
 	if err != nil {
 		return nil, err
@@ -205,7 +220,8 @@ func (g gemWorker) Start(ctx context.Context, w work) (stop func(), err error) {
 
 // watchOverview serves the dashboard in this process and has its overview open until ctx ends.
 func watchOverview(ctx context.Context, until *sync.WaitGroup, db *pgxpool.Pool) error {
-	pages, err := dashboard.New(dashboard.Options{Read: db, User: func(*http.Request) (dashboard.User, error) { return dashboard.User{Name: "bench"}, nil }})
+	pages, err := dashboard.New(dashboard.Options{Read: db,
+		User: func(*http.Request) (dashboard.User, error) { return dashboard.User{Name: "bench"}, nil }})
 	if err != nil {
 		return err
 	}
@@ -260,13 +276,17 @@ func (b Bench) Write(ctx context.Context, tx handlers.Tx, call *handlers.Call, i
 }
 
 // Answer is bench.answer: no row.
-func (b Bench) Answer(_ context.Context, _ *handlers.Call, _ payload) (result, error) { //nolint:unparam // a handler's form
+//
+//nolint:unparam // a handler's form
+func (b Bench) Answer(_ context.Context, _ *handlers.Call, _ payload) (result, error) {
 	b.handled.Add(1)
 	return result{NoteID: "none", Status: "answered"}, nil
 }
 
 // Wait is bench.wait: it takes a slot until its worker stops.
-func (b Bench) Wait(ctx context.Context, _ *handlers.Call, _ payload) (result, error) { //nolint:unparam // a handler's form
+//
+//nolint:unparam // a handler's form
+func (b Bench) Wait(ctx context.Context, _ *handlers.Call, _ payload) (result, error) {
 	b.handled.Add(1)
 	<-ctx.Done()
 	return result{}, ctx.Err()
@@ -316,11 +336,13 @@ func (b Bench) Ask(ctx context.Context, d *handlers.Durable, _ payload) (result,
 
 // benchRegistry describes them with schemas as a tool has them.
 var benchRegistry = fmt.Sprintf(`{"version": "1.0.0", "tools": [%s, %s, %s, %s, %s, %s, %s, %s]}`,
-	benchTool("bench.write"), benchTool("bench.answer"), benchTool("bench.wait"), benchTool("bench.steps"), benchTool("bench.replay"),
+	benchTool("bench.write"), benchTool("bench.answer"), benchTool("bench.wait"), benchTool("bench.steps"),
+	benchTool("bench.replay"),
 	benchTool("bench.family"), benchTool("bench.parent"), benchTool("bench.ask"))
 
 func benchTool(name string) string {
-	return `{"name": "` + name + `", "description": "For measuring.", "permissions": ["write:db"], "calls": ["bench.answer"],
+	return `{"name": "` + name +
+		`", "description": "For measuring.", "permissions": ["write:db"], "calls": ["bench.answer"],
 		"input_schema": {"type": "object", "required": ["customer", "note"], "additionalProperties": false, "properties": {
 			"customer": {"type": "string", "minLength": 1, "maxLength": 200},
 			"note": {"type": "string", "maxLength": 10000},

@@ -12,7 +12,8 @@ import (
 const (
 	insertClients = 32
 	insertSlices  = 10
-	withoutWake   = `create or replace function gem.wake_workers(p_hint text default '') returns void language sql set search_path = '' as ''`
+	withoutWake   = `create or replace function gem.wake_workers(p_hint text default '') returns void language sql
+		set search_path = '' as ''`
 )
 
 // insertKinds are what an insert may meet.
@@ -28,8 +29,8 @@ type insertKind struct {
 	busyWorker bool   // there is one, and all of its slots are taken
 }
 
-// inserts measures how many calls the clients insert a second, each client one after the other, in a transaction of its own.
-// The kinds take turns, in slices of the time, each in a database of its own.
+// inserts measures how many calls the clients insert a second, each client one after the other, in a transaction of its
+// own. The kinds take turns, in slices of the time, each in a database of its own.
 func inserts(ctx context.Context, b *bench, c contestant) (figures []figure, err error) {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
@@ -55,13 +56,15 @@ func inserts(ctx context.Context, b *bench, c contestant) (figures []figure, err
 		}
 	}
 	for i, kind := range insertKinds {
-		figures = append(figures, figure{measure: kind.measure, unit: "inserts/s", value: float64(done[i]) / took[i].Seconds()})
+		figures = append(figures, figure{measure: kind.measure, unit: "inserts/s",
+			value: float64(done[i]) / took[i].Seconds()})
 	}
 	return figures, nil
 }
 
 // startInserting prepares the database of a kind, with a connection open for each client.
-func startInserting(ctx context.Context, l *lab, c contestant, kind insertKind, fail func(error)) (insert inserter, stop func(), err error) {
+func startInserting(ctx context.Context, l *lab, c contestant, kind insertKind, fail func(error)) (insert inserter,
+	stop func(), err error) {
 	s, err := l.stage(ctx, c)
 	if err != nil {
 		return nil, nil, err
@@ -124,7 +127,8 @@ func insertAll(ctx context.Context, insert inserter, enough func(done int) bool)
 // busyWorker starts a worker all of whose slots are taken by calls that last until it is stopped.
 func (s *stage) busyWorker(ctx context.Context, fail func(error)) (stop func(), err error) {
 	const slots = 10
-	if _, err := s.db.Exec(ctx, `insert into core_tool_calls (tool_name, input) select 'bench.wait', $1::jsonb from generate_series(1, $2::int)`,
+	if _, err := s.db.Exec(ctx, `insert into core_tool_calls (tool_name, input) select 'bench.wait', $1::jsonb
+		from generate_series(1, $2::int)`,
 		jsonOf(newPayload(0, false)), slots); err != nil {
 		return nil, err
 	}
@@ -137,7 +141,8 @@ func (s *stage) busyWorker(ctx context.Context, fail func(error)) (stop func(), 
 	for {
 		// The notifications that it asked for before would be measured else.
 		var wanted bool
-		if err := s.db.QueryRow(ctx, "select coalesce(bool_or(wants_wake), false) from core_workers").Scan(&wanted); err != nil {
+		if err := s.db.QueryRow(ctx, "select coalesce(bool_or(wants_wake), false) from core_workers").
+			Scan(&wanted); err != nil {
 			stop()
 			return nil, err
 		}

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// warmUp is how many calls a contestant has done before its latency is measured: connected, and prepared its statements.
+// warmUp is how many calls a contestant has done before its latency is measured: connected, and prepared its
+// statements.
 const warmUp = 50
 
 // pace is a rate of inserts, and the measure of it.

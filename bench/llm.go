@@ -9,25 +9,28 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gemworker/gem/internal/llm"
-	"github.com/gemworker/gem/internal/llm/llmtest"
+	"github.com/gemworker/gem/internal/provider"
+	"github.com/gemworker/gem/internal/testing/llmtest"
 )
 
 // chatting is how many there are of what calls of llm.chat are measured by.
 type chatting struct {
 	chats   int           // that are answered at once
-	streams int           // that are open at a time
-	stalled int           // beside which other calls are made
+	streams int           // open at a time
+	stalled int           // other calls are made meanwhile
 	beside  time.Duration // how long they are made
 	cancels int
 }
 
 // routesTo is a routes file over a server of models.
 func routesTo(s *llmtest.Server) string {
-	return jsonOf(map[string]any{"version": "bench", "providers": map[string]any{"fake": map[string]any{"dialect": "openai", "base_url": s.BaseURL(llmtest.OpenAI), "local": true}},
-		"arms": map[string]any{"fake": map[string]any{"provider": "fake", "model": "fake", "context": 100000, "max_output": 10000, "capabilities": []string{},
+	return jsonOf(map[string]any{"version": "bench",
+		"providers": map[string]any{"fake": map[string]any{"dialect": "openai", "base_url": s.BaseURL(llmtest.OpenAI),
+			"local": true}},
+		"targets": map[string]any{"fake": map[string]any{"provider": "fake", "model": "fake", "context": 100000,
+			"max_output": 10000, "capabilities": []string{},
 			"first_content_s": 600, "idle_s": 600}},
-		"routes": map[string]any{"default": map[string]any{"arms": []string{"fake"}}}})
+		"routes": map[string]any{"default": map[string]any{"targets": []string{"fake"}}}})
 }
 
 // chat is what is asked; kind is what the server is to do.
@@ -37,15 +40,17 @@ func chat(kind string) string {
 
 // chats queues calls of llm.chat.
 func (s *stage) chats(ctx context.Context, n int, kind string) error {
-	_, err := s.db.Exec(ctx, "insert into core_tool_calls (tool_name, input) select 'llm.chat', $1::jsonb from generate_series(1, $2::int)", chat(kind), n)
+	_, err := s.db.Exec(ctx, "insert into core_tool_calls (tool_name, input) select 'llm.chat', $1::jsonb from "+
+		"generate_series(1, $2::int)", chat(kind), n)
 	return err
 }
 
-// models is a provider that answers at once, or begins an answer and goes on when let, or when its client leaves.
+// models is a provider that answers at once, or begins an answer and continues when released, or when its client
+// leaves.
 func models(release <-chan struct{}) *llmtest.Server {
 	return llmtest.New(llmtest.Options{Answer: func(r *llmtest.Request) llmtest.Script {
 		script := llmtest.Say("Called back, wants an offer by Friday.")
-		script.Usage = &llm.Usage{Input: 20, Output: 10, Known: true}
+		script.Usage = &provider.Usage{Input: 20, Output: 10, Known: true}
 		if r.Asked.Messages[0].Content[0].Text == "stall" {
 			script.Before = func(ctx context.Context, delta int) {
 				if delta == 1 {
@@ -60,8 +65,9 @@ func models(release <-chan struct{}) *llmtest.Server {
 	}})
 }
 
-// withModels starts a worker of the program beside a provider.
-func (b *bench) withModels(ctx context.Context, c contestant, slots int, run func(s *stage, pid int, server *llmtest.Server, release chan struct{}) error) error {
+// withModels starts a worker of the program and a provider.
+func (b *bench) withModels(ctx context.Context, c contestant, slots int,
+	run func(s *stage, pid int, server *llmtest.Server, release chan struct{}) error) error {
 	s, err := b.lab.stage(ctx, c)
 	if err != nil {
 		return err
@@ -70,7 +76,8 @@ func (b *bench) withModels(ctx context.Context, c contestant, slots int, run fun
 	release := make(chan struct{})
 	server := models(release)
 	defer server.Close()
-	pid, stop, err := b.startWorker(ctx, s, "LLM_ROUTES="+routesTo(server), fmt.Sprint("WORKER_CONCURRENCY=", slots), "WORKER_CONNECTIONS=10")
+	pid, stop, err := b.startWorker(ctx, s, "LLM_ROUTES="+routesTo(server), fmt.Sprint("WORKER_CONCURRENCY=", slots),
+		"WORKER_CONNECTIONS=10")
 	if err != nil {
 		return err
 	}
@@ -111,7 +118,8 @@ func chatsAtOnce(ctx context.Context, b *bench, c contestant) (figures []figure,
 		if err := errors.Join(cpuErr, err); err != nil {
 			return err
 		}
-		figures = append(figures, figure{measure: "llm-cpu-worker", unit: "µs", value: float64((after - before).Microseconds()) / float64(n)})
+		figures = append(figures, figure{measure: "llm-cpu-worker", unit: "µs",
+			value: float64((after - before).Microseconds()) / float64(n)})
 		return nil
 	})
 	return figures, err
@@ -140,7 +148,8 @@ func openStreams(ctx context.Context, b *bench, c contestant) (figures []figure,
 			return err
 		}
 		with, err := residentMemory(pid)
-		figures = []figure{{measure: "llm-idle-memory", unit: "MB", value: float64(idle) / 1e6}, {measure: "llm-memory", unit: "MB", value: float64(with-idle) / 1e6}}
+		figures = []figure{{measure: "llm-idle-memory", unit: "MB", value: float64(idle) / 1e6},
+			{measure: "llm-memory", unit: "MB", value: float64(with-idle) / 1e6}}
 		return err
 	})
 	return figures, err
@@ -151,7 +160,7 @@ func besideChats(ctx context.Context, b *bench, c contestant) (figures []figure,
 	for _, m := range []struct {
 		measure string
 		stalled int
-	}{{"llm-beside-none", 0}, {"llm-beside", b.sizes.chatting.stalled}} {
+	}{{"llm-meanwhile-none", 0}, {"llm-meanwhile", b.sizes.chatting.stalled}} {
 		err := b.withModels(ctx, c, 200, func(s *stage, _ int, server *llmtest.Server, release chan struct{}) error {
 			defer close(release)
 			if err := s.chats(ctx, m.stalled, "stall"); err != nil {
@@ -162,7 +171,9 @@ func besideChats(ctx context.Context, b *bench, c contestant) (figures []figure,
 			}
 			var n atomic.Int64
 			insert := func(ctx context.Context) (id string, err error) {
-				err = s.db.QueryRow(ctx, `insert into core_tool_calls (tool_name, input) values ('leads.create', jsonb_build_object('name', 'Jo', 'suburb', 'North', 'phone', '+1555' || $1::text)) returning id::text`,
+				err = s.db.QueryRow(ctx, `insert into core_tool_calls (tool_name, input)
+					values ('leads.create', jsonb_build_object('name', 'Jo', 'suburb', 'North', 'phone', '+1555' || $1::text))
+						returning id::text`,
 					fmt.Sprintf("%07d", n.Add(1))).Scan(&id)
 				return id, err
 			}
@@ -177,7 +188,8 @@ func besideChats(ctx context.Context, b *bench, c contestant) (figures []figure,
 			if err != nil {
 				return err
 			}
-			figures = append(figures, figure{measure: m.measure, unit: "ms", value: median(took), singles: took}, figure{measure: m.measure + "-p99", unit: "ms", value: rank(took, 0.99)})
+			figures = append(figures, figure{measure: m.measure, unit: "ms", value: median(took), singles: took},
+				figure{measure: m.measure + "-p99", unit: "ms", value: rank(took, 0.99)})
 			return nil
 		})
 		if err != nil {
@@ -200,7 +212,8 @@ func cancelledChats(ctx context.Context, b *bench, c contestant) (figures []figu
 		defer close(release)
 		for range b.sizes.chatting.cancels {
 			var id string
-			if err := s.db.QueryRow(ctx, "insert into core_tool_calls (tool_name, input) values ('llm.chat', $1) returning id::text", chat("stall")).Scan(&id); err != nil {
+			if err := s.db.QueryRow(ctx, "insert into core_tool_calls (tool_name, input) values ('llm.chat', $1) returning "+
+				"id::text", chat("stall")).Scan(&id); err != nil {
 				return err
 			}
 			if err := server.Wait(ctx, func(c llmtest.Counts) bool { return c.Open == 1 }); err != nil {

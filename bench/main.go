@@ -38,20 +38,26 @@ type options struct {
 
 func parse(args []string) (o options, err error) {
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
-	f.BoolVar(&o.quick, "quick", false, "one round of small sizes, within a minute: it shows that all works, and little more")
+	f.BoolVar(&o.quick, "quick", false, "one round of small sizes, within a minute: it shows that all works, and little "+
+		"more")
 	f.StringVar(&o.json, "json", "", "also write the figures to this `file`")
-	f.StringVar(&o.only, "only", "", "measure no more than these: a `list` of names such as throughput,latency,claim-1m.\n"+
+	f.StringVar(&o.only, "only", "", "measure no more than these: a `list` of names such as "+
+		"throughput,latency,claim-1m.\n"+
 		"What is no measure's name stands for all that begin with it")
 	f.StringVar(&o.contestants, "contestants", "", "measure only these: a `list` of names such as gem,floor")
 	f.IntVar(&o.calls, "calls", 0, "how many calls a backlog of throughput has (0: 50,000, or 1,500 with -quick)")
 	f.IntVar(&o.conns, "conns", 0, "how many connections a throughput has (0: what the measure says)")
-	f.StringVar(&o.after, "after", "", "run the SQL in this `file` in GEM's databases after their migration, to see what a change costs")
-	f.StringVar(&o.beside, "beside", "", "compare with the bench of another checkout, the `program` that go build made there: one round of each\n"+
+	f.StringVar(&o.after, "after", "", "run the SQL in this `file` in GEM's databases after their migration, to see "+
+		"what a change costs")
+	f.StringVar(&o.beside, "against", "", "compare with the bench of another checkout, the `program` that go build made "+
+		"there: one round of each\n"+
 		"by turns. -after then counts only here, and what is measured by default is the throughput and CPU of gem")
-	f.BoolVar(&o.together, "together", false, "with -beside: run both at once and not by turns. On a machine that others use too, the ratio of the\n"+
+	f.BoolVar(&o.together, "together", false, "with -against: run both at once and not by turns. On a machine that "+
+		"others use too, the ratio of the\n"+
 		"CPU times is then far steadier; elapsed times say nothing")
 	f.IntVar(&o.rounds, "rounds", 3, "how often each contestant has its turn (with -quick: 1)")
-	f.StringVar(&o.folder, "folder", os.TempDir(), "the `folder` in which the server makes one for its data while it runs; on a disk, since a\ncommit is to cost what it costs")
+	f.StringVar(&o.folder, "folder", os.TempDir(), "the `folder` in which the server makes one for its data while it "+
+		"runs; on a disk, since a\ncommit is to cost what it costs")
 	f.Usage = func() {
 		fmt.Fprint(f.Output(), `Measures GEM beside River and the least that anyone could do, on a private
 Postgres with durability on, and prints one table. Run it in its folder, on a
@@ -60,7 +66,7 @@ machine that does nothing else:
   go run .                                 everything: about an hour
   go run . -quick                          a look: a minute
   go run . -only throughput -json out.json
-  go run . -beside /tmp/base/bench/bench   GEM here beside GEM there: CPU of a call
+  go run . -against /tmp/base/bench/bench   GEM here next to GEM there: CPU of a call
 
 Figures compare only inside one run. What each measure and each contestant is:
 go doc
@@ -86,10 +92,11 @@ Measures:
 		return o, errors.New("-calls and -conns must not be negative")
 	}
 	if o.together && o.beside == "" {
-		return o, errors.New("-together needs -beside")
+		return o, errors.New("-together needs -against")
 	}
 	if o.beside != "" {
-		o.only = cmp.Or(o.only, "throughput,throughput-norow,cpu,cpu-norow,cpu-postgres,cpu-postgres-norow,cpu-worker,cpu-worker-norow")
+		o.only = cmp.Or(o.only,
+			"throughput,throughput-norow,cpu,cpu-norow,cpu-postgres,cpu-postgres-norow,cpu-worker,cpu-worker-norow")
 		o.contestants = cmp.Or(o.contestants, gem.Name())
 	} else if o.quick {
 		o.rounds = 1
@@ -147,8 +154,8 @@ func run(ctx context.Context, args []string) int {
 	return 0
 }
 
-// measure runs the experiments that give what is wanted. What one of them fails at keeps no other from running; the error
-// is of all that failed, and the rows are those of the rest.
+// measure runs the experiments that give what is wanted. What one of them fails at keeps no other from running; the
+// error is of all that failed, and the rows are those of the rest.
 func measure(ctx context.Context, o options, wanted, contestants map[string]bool) ([]row, error) {
 	l, err := startLab(ctx, o.folder)
 	if err != nil {
@@ -205,7 +212,7 @@ func measure(ctx context.Context, o options, wanted, contestants map[string]bool
 	return summarise(figures), errors.Join(failures...)
 }
 
-// say tells the person what goes on; what the bench found goes to the standard output alone.
+// say reports progress to the person; results go only to the standard output.
 func say(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
 
 // wrapped puts words on lines of up to width characters.

@@ -20,9 +20,10 @@ type serving struct {
 	starts   int
 }
 
-// pacedCalls measures tools/call beside an insert and a wait in the bench's own process, by turns, ten of each a second.
+// pacedCalls measures tools/call next to an insert and a wait in the bench's own process, by turns, ten of each a
+// second.
 func pacedCalls(ctx context.Context, b *bench, c contestant) (figures []figure, err error) {
-	err = b.withDoor(ctx, c, 10, 1, func(d *door) error {
+	err = b.withServer(ctx, c, 10, 1, func(d *mcpServer) error {
 		listens, err := d.inProcess(ctx, true)
 		if err != nil {
 			return err
@@ -83,10 +84,11 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// callsAtOnce measures how many calls one gem mcp --http answers, and the CPU of a call in it, in the worker and in Postgres.
+// callsAtOnce measures how many calls one gem mcp --http answers, and the CPU of a call in it, in the worker and in
+// Postgres.
 func callsAtOnce(ctx context.Context, b *bench, c contestant) (figures []figure, err error) {
 	size := b.sizes.serving
-	err = b.withDoor(ctx, c, 100, size.clients, func(d *door) error {
+	err = b.withServer(ctx, c, 100, size.clients, func(d *mcpServer) error {
 		each := size.calls / size.clients
 		run := func(n int) error {
 			return together(size.clients, func(user int) error {
@@ -122,7 +124,8 @@ func callsAtOnce(ctx context.Context, b *bench, c contestant) (figures []figure,
 			return nil
 		}
 		for i, measure := range []string{"mcp-cpu", "mcp-cpu-worker", "mcp-cpu-postgres"} {
-			figures = append(figures, figure{measure: measure, unit: "µs", value: float64((after[i] - before[i]).Microseconds()) / n})
+			figures = append(figures, figure{measure: measure, unit: "µs",
+				value: float64((after[i] - before[i]).Microseconds()) / n})
 		}
 		return nil
 	})
@@ -147,11 +150,12 @@ func together(n int, run func(i int) error) error {
 	return nil
 }
 
-// waitsAtOnce measures requests that wait at a time for calls that are to run later: what they take, and how soon after its commit each is answered.
+// waitsAtOnce measures requests that wait at a time for calls that are to run later: what they take, and how soon after
+// its commit each is answered.
 func waitsAtOnce(ctx context.Context, b *bench, c contestant) (figures []figure, err error) {
 	const users = 25 // a user may have 64 requests in flight
 	size := b.sizes.serving
-	err = b.withDoor(ctx, c, 100, users, func(d *door) error {
+	err = b.withServer(ctx, c, 100, users, func(d *mcpServer) error {
 		idle, err := residentMemory(d.pid)
 		if err != nil {
 			say("mcp-waits is not measured here: %v", err)
@@ -168,7 +172,8 @@ func waitsAtOnce(ctx context.Context, b *bench, c contestant) (figures []figure,
 			})
 		}()
 		for open := 0; open < size.waits; {
-			if err := d.db.QueryRow(ctx, "select count(*) from core_tool_calls where status = 'queued'").Scan(&open); err != nil {
+			if err := d.db.QueryRow(ctx, "select count(*) from core_tool_calls where status = 'queued'").
+				Scan(&open); err != nil {
 				return err
 			}
 			if err := sleepUntil(ctx, time.Now().Add(20*time.Millisecond)); err != nil {
@@ -187,8 +192,9 @@ func waitsAtOnce(ctx context.Context, b *bench, c contestant) (figures []figure,
 		}
 		began := time.Now()
 		var connections, listens int
-		if err := d.db.QueryRow(ctx, `select count(*), count(*) filter (where query ilike 'listen%') from pg_stat_activity where usename = $1 and datname = current_database()`,
-			doorLogin).Scan(&connections, &listens); err != nil {
+		if err := d.db.QueryRow(ctx, `select count(*), count(*) filter (where query ilike 'listen%') from pg_stat_activity
+			where usename = $1 and datname = current_database()`,
+			mcpLogin).Scan(&connections, &listens); err != nil {
 			return err
 		}
 		if err := sleepUntil(ctx, at.Add(-200*time.Millisecond)); err != nil {
@@ -223,7 +229,7 @@ func waitsAtOnce(ctx context.Context, b *bench, c contestant) (figures []figure,
 }
 
 // afterCommit returns how many milliseconds after the commit of its receipt each call was answered.
-func (d *door) afterCommit(ctx context.Context, ids []string, answered []time.Time) (late []float64, err error) {
+func (d *mcpServer) afterCommit(ctx context.Context, ids []string, answered []time.Time) (late []float64, err error) {
 	rows, err := d.db.Query(ctx, "select call_id::text, pg_xact_commit_timestamp(xmin) from core_tool_receipts")
 	if err != nil {
 		return nil, err
@@ -253,7 +259,7 @@ func (d *door) afterCommit(ctx context.Context, ids []string, answered []time.Ti
 // idleServers measures servers over stdio that have made a call each, and do nothing.
 func idleServers(ctx context.Context, b *bench, c contestant) (figures []figure, err error) {
 	size := b.sizes.serving
-	err = b.withDoor(ctx, c, 10, 0, func(d *door) error {
+	err = b.withServer(ctx, c, 10, 0, func(d *mcpServer) error {
 		var memory, private []float64
 		var pids []int
 		for range size.idle {
@@ -271,8 +277,9 @@ func idleServers(ctx context.Context, b *bench, c contestant) (figures []figure,
 			pids = append(pids, a.pid)
 		}
 		connections := func() (all, listens int, err error) {
-			err = d.db.QueryRow(ctx, `select count(*), count(*) filter (where query ilike 'listen%') from pg_stat_activity where usename = $1 and datname = current_database()`,
-				doorLogin).Scan(&all, &listens)
+			err = d.db.QueryRow(ctx, `select count(*), count(*) filter (where query ilike 'listen%') from pg_stat_activity
+				where usename = $1 and datname = current_database()`,
+				mcpLogin).Scan(&all, &listens)
 			return all, listens, err
 		}
 		first, listens, err := connections()
@@ -305,7 +312,8 @@ func idleServers(ctx context.Context, b *bench, c contestant) (figures []figure,
 			}
 			memory, private = append(memory, float64(all)/1e6), append(private, float64(own)/1e6)
 		}
-		figures = append(figures, figure{measure: "mcp-idle-memory", unit: "MB", value: median(memory)}, figure{measure: "mcp-idle-memory-own", unit: "MB", value: median(private)})
+		figures = append(figures, figure{measure: "mcp-idle-memory", unit: "MB", value: median(memory)},
+			figure{measure: "mcp-idle-memory-own", unit: "MB", value: median(private)})
 		return nil
 	})
 	return figures, err
@@ -313,7 +321,7 @@ func idleServers(ctx context.Context, b *bench, c contestant) (figures []figure,
 
 // startOfServer measures from the start of gem mcp over stdio to its first answer.
 func startOfServer(ctx context.Context, b *bench, c contestant) (figures []figure, err error) {
-	err = b.withDoor(ctx, c, 10, 0, func(d *door) error {
+	err = b.withServer(ctx, c, 10, 0, func(d *mcpServer) error {
 		var took []float64
 		for range b.sizes.serving.starts {
 			began := time.Now()

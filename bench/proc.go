@@ -36,7 +36,8 @@ func readStat(pid int) (s processStat, err error) {
 	// The second field is a name in parentheses that may hold anything. Fields are numbered from 1.
 	fields := strings.Fields(content[strings.LastIndexByte(content, ')')+1:])
 	const afterName = 3
-	const ppid, utime, stime, cutime, cstime = 4 - afterName, 14 - afterName, 15 - afterName, 16 - afterName, 17 - afterName
+	const ppid, utime, stime, cutime, cstime = 4 - afterName, 14 - afterName, 15 - afterName, 16 - afterName,
+		17 - afterName
 	if len(fields) <= cstime {
 		return s, fmt.Errorf("/proc/%d/stat has only %d fields", pid, len(fields))
 	}
@@ -60,8 +61,8 @@ func cpuTime(pid int) (time.Duration, error) {
 	return s.own, err
 }
 
-// cpuTimeOfServer is the CPU time of a Postgres server since its start: of the postmaster, of its children (backends, WAL
-// writer, checkpointer, autovacuum and so on) and of those that have ended.
+// cpuTimeOfServer is the CPU time of a Postgres server since its start: of the postmaster, of its children (backends,
+// WAL writer, checkpointer, autovacuum and so on) and of ended ones.
 func cpuTimeOfServer(postmaster int) (time.Duration, error) {
 	const tries = 20
 	for range tries {

@@ -22,7 +22,8 @@ func (b *bench) build(ctx context.Context) (program string, err error) {
 		return "", fmt.Errorf("find GEM's source (run the bench in its folder): %w", err)
 	}
 	program = filepath.Join(b.lab.scratch, "gem")
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags=grpcnotrace", "-gcflags=google.golang.org/...=-l", "-ldflags", "-s -w", "-o", program, "./cmd/gem")
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags=grpcnotrace", "-gcflags=google.golang.org/...=-l",
+		"-ldflags", "-s -w", "-o", program, "./cmd/gem")
 	cmd.Dir = strings.TrimSpace(string(root))
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if said, err := cmd.CombinedOutput(); err != nil {
@@ -44,14 +45,15 @@ func sizeOfProgram(ctx context.Context, b *bench, _ contestant) ([]figure, error
 	return []figure{{measure: "binary", unit: "MB", value: float64(file.Size()) / 1e6}}, nil
 }
 
-// startWorker starts a gem worker on the stage's database, with further variables. It gets nothing else of the bench's environment: what that
-// may say of other databases is none of its business. Its output goes nowhere.
+// startWorker starts a gem worker on the stage's database, with further variables. It gets nothing else of the bench's
+// environment: what that may say of other databases is none of its business. Its output goes nowhere.
 func (b *bench) startWorker(ctx context.Context, s *stage, variables ...string) (pid int, stop func(), err error) {
 	program, err := b.build(ctx)
 	if err != nil {
 		return 0, nil, err
 	}
-	cmd, end := command(ctx, b.lab.scratch, program, []string{"worker"}, append([]string{"DATABASE_URL=" + s.url, "LOG_LEVEL=info"}, variables...))
+	cmd, end := command(ctx, b.lab.scratch, program, []string{"worker"},
+		append([]string{"DATABASE_URL=" + s.url, "LOG_LEVEL=info"}, variables...))
 	if err := cmd.Start(); err != nil {
 		end()
 		return 0, nil, fmt.Errorf("start gem worker: %w", err)
@@ -59,8 +61,10 @@ func (b *bench) startWorker(ctx context.Context, s *stage, variables ...string) 
 	return cmd.Process.Pid, func() { end(); _ = cmd.Wait() }, nil
 }
 
-// command is a command in a folder where no registry lies, with these variables alone. SIGTERM ends it when ctx ends, or end is called.
-func command(ctx context.Context, folder, program string, args, variables []string) (cmd *exec.Cmd, end context.CancelFunc) {
+// command is a command in a folder where no registry lies, with these variables alone. SIGTERM ends it when ctx ends,
+// or end is called.
+func command(ctx context.Context, folder, program string, args, variables []string) (cmd *exec.Cmd,
+	end context.CancelFunc) {
 	running, end := context.WithCancel(ctx)
 	cmd = exec.CommandContext(running, program, args...)
 	cmd.Dir, cmd.Env, cmd.WaitDelay = folder, variables, 10*time.Second
@@ -71,12 +75,14 @@ func command(ctx context.Context, folder, program string, args, variables []stri
 // notes queues calls of a tool that the program has.
 func (s *stage) notes(ctx context.Context, n int) error {
 	_, err := s.db.Exec(ctx, `insert into core_tool_calls (tool_name, input)
-		select 'os.create_note', jsonb_build_object('domain', 'business', 'title', 'Note ' || i, 'content', 'Wants an offer by Friday.')
+		select 'os.create_note', jsonb_build_object('domain', 'business', 'title', 'Note ' || i, 'content',
+			'Wants an offer by Friday.')
 		from generate_series(1, $1::int) i`, n)
 	return err
 }
 
-// startOfWorker measures up to the first claim: the program is loaded, the registry is checked, the worker is connected.
+// startOfWorker measures up to the first claim: the program is loaded, the registry is checked, the worker is
+// connected.
 func startOfWorker(ctx context.Context, b *bench, c contestant) ([]figure, error) {
 	if _, err := b.build(ctx); err != nil {
 		return nil, err
@@ -147,7 +153,8 @@ func idleWorker(ctx context.Context, b *bench, c contestant) ([]figure, error) {
 	}
 	defer outside.Close()
 	statements := func() (n int64, err error) {
-		err = outside.QueryRow(ctx, "select xact_commit + xact_rollback from pg_stat_database where datname = $1", s.name).Scan(&n)
+		err = outside.QueryRow(ctx, "select xact_commit + xact_rollback from pg_stat_database where datname = $1",
+			s.name).Scan(&n)
 		return n, err
 	}
 
@@ -174,7 +181,8 @@ func idleWorker(ctx context.Context, b *bench, c contestant) ([]figure, error) {
 	if err := errors.Join(cpuErr, err); err != nil {
 		return figures, err
 	}
-	return append(figures, figure{measure: "idle-cpu", unit: "% of a core", value: 100 * (cpuAfter - cpuBefore).Seconds() / took.Seconds()}), nil
+	return append(figures, figure{measure: "idle-cpu", unit: "% of a core",
+		value: 100 * (cpuAfter - cpuBefore).Seconds() / took.Seconds()}), nil
 }
 
 // memoryOfWorker is the most that the process held at any time while it ran its calls.

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// proxy delays what passes through it, half of the round-trip time each way, without holding back what comes after; or it counts what clients ask for.
+// proxy delays what passes through it, half of the round-trip time each way, without holding back what comes after; or
+// it counts what clients ask for.
 type proxy struct {
 	listener net.Listener
 	executed *atomic.Int64 // nil: nothing is counted
@@ -25,15 +26,16 @@ func delayed(ctx context.Context, to string, roundTrip time.Duration) (through s
 	return (&proxy{}).start(ctx, to, roundTrip)
 }
 
-// counted returns url with a proxy in front of its server, and how many statements were executed through it. The begin, the settings and the end of a
-// transaction are not counted: pgx sends them as messages Query.
+// counted returns url with a proxy in front of its server, and how many statements were executed through it. The begin,
+// the settings and the end of a transaction are not counted: pgx sends them as messages Query.
 func counted(ctx context.Context, to string) (through string, executed *atomic.Int64, stop func(), err error) {
 	executed = &atomic.Int64{}
 	through, stop, err = (&proxy{executed: executed}).start(ctx, to, 0)
 	return through, executed, stop, err
 }
 
-func (p *proxy) start(ctx context.Context, to string, roundTrip time.Duration) (through string, stop func(), err error) {
+func (p *proxy) start(ctx context.Context, to string, roundTrip time.Duration) (through string, stop func(),
+	err error) {
 	parsed, err := url.Parse(to)
 	if err != nil {
 		return "", nil, err

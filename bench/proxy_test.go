@@ -15,7 +15,7 @@ func TestTheProxyAddsItsRoundTrip(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer server.Close()
-	go func() { // says what it hears
+	go func() { // echoes
 		for {
 			conn, err := server.Accept()
 			if err != nil {
@@ -58,8 +58,10 @@ func TestTheProxyCountsStatements(t *testing.T) {
 	message := func(kind string, body string) string {
 		return kind + string(binary.BigEndian.AppendUint32(nil, uint32(4+len(body)))) + body
 	}
-	sent := message("", "\x04\xd2\x16\x2f") + message("", "\x00\x03\x00\x00user\x00E\x00\x00") + message("Q", "begin; E\x00") + message("P", "EEEE") +
-		message("B", "E") + message("E", "\x00\x00\x00\x00\x00") + message("E", "\x00\x00\x00\x00\x00") + message("S", "") + message("Q", "commit\x00")
+	sent := message("", "\x04\xd2\x16\x2f") + message("", "\x00\x03\x00\x00user\x00E\x00\x00") +
+		message("Q", "begin; E\x00") + message("P", "EEEE") +
+		message("B", "E") + message("E", "\x00\x00\x00\x00\x00") + message("E", "\x00\x00\x00\x00\x00") + message("S", "") +
+		message("Q", "commit\x00")
 	go func() {
 		for i := range len(sent) { // however it is cut
 			_, _ = client.Write([]byte{sent[i]})

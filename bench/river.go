@@ -17,8 +17,8 @@ import (
 	"github.com/riverqueue/river/rivermigrate"
 )
 
-// riverQueue is River: with receipt true with the promise of GEM, a job's completion and its receipt (and its row) in one
-// transaction; else as it comes, with its completions batched, no receipt and no row.
+// riverQueue is River: with receipt true with the promise of GEM, a job's completion and its receipt (and its row) in
+// one transaction; else as it comes, with its completions batched, no receipt and no row.
 type riverQueue struct{ receipt bool }
 
 func (r riverQueue) Name() string {
@@ -30,7 +30,8 @@ func (r riverQueue) Name() string {
 
 func (r riverQueue) Migrate(ctx context.Context, db *pgxpool.Pool) error {
 	if _, err := db.Exec(ctx, rowTable+`;
-		create table river_receipts (id uuid primary key default gen_random_uuid(), job_id bigint not null unique, tool_name text not null,
+		create table river_receipts (id uuid primary key default gen_random_uuid(), job_id bigint not null unique,
+			tool_name text not null,
 			status text not null, result jsonb not null, effects jsonb not null, created_at timestamptz not null default now())`); err != nil {
 		return err
 	}
@@ -69,7 +70,8 @@ func (r riverQueue) Backlog(ctx context.Context, db *pgxpool.Pool, n int, withRo
 }
 
 func (r riverQueue) Inserter(db *pgxpool.Pool, withRow bool) (inserter, error) {
-	client, err := river.NewClient(riverpgxv5.New(db), &river.Config{FetchCooldown: fetchCooldown}) // its notifications keep that distance
+	// its notifications keep that distance
+	client, err := river.NewClient(riverpgxv5.New(db), &river.Config{FetchCooldown: fetchCooldown})
 	if err != nil {
 		return nil, err
 	}
@@ -84,19 +86,24 @@ func (r riverQueue) Inserter(db *pgxpool.Pool, withRow bool) (inserter, error) {
 
 func (r riverQueue) Fill(ctx context.Context, db *pgxpool.Pool, f filling) error {
 	args := "'" + jsonOf(newPayload(0, true)) + "'::jsonb"
-	const columns = `insert into river_job (id, state, attempt, max_attempts, attempted_at, attempted_by, created_at, finalized_at, scheduled_at, args, kind) `
-	waiting := columns + `select nextval('river_job_id_seq'), '%s', 0, 25, null, null, now(), null, %s, ` + args + `, 'bench' from generate_series(1, $1::int) i`
+	const columns = `insert into river_job (id, state, attempt, max_attempts, attempted_at, attempted_by, created_at,
+		finalized_at, scheduled_at, args, kind) `
+	waiting := columns + `select nextval('river_job_id_seq'), '%s', 0, 25, null, null, now(), null, %s, ` + args +
+		`, 'bench' from generate_series(1, $1::int) i`
 	return fillWith(ctx, db, []fillStatement{
-		{f.ended, columns + `select nextval('river_job_id_seq'), 'completed', 1, 25, now() - interval '1 hour', '{before}', now() - interval '1 hour',
+		{f.ended, columns + `select nextval('river_job_id_seq'), 'completed', 1, 25, now() - interval '1 hour', '{before}',
+			now() - interval '1 hour',
 			now() - interval '1 hour', now() - interval '1 hour', ` + args + `, 'bench' from generate_series(1, $1::int)`},
 		{f.ended, `insert into river_receipts (job_id, tool_name, status, result, effects)
-			select id, 'bench.write', 'succeeded', '` + floorResult + `', '` + floorEffects + `' from river_job where state = 'completed' limit $1::int`},
+			select id, 'bench.write', 'succeeded', '` + floorResult + `', '` + floorEffects +
+			`' from river_job where state = 'completed' limit $1::int`},
 		{f.queued, fmt.Sprintf(waiting, "available", `now() - interval '1 hour' + i * interval '1 ms'`)},
 		{f.later, fmt.Sprintf(waiting, "scheduled", `now() + interval '1 hour' + i * interval '1 ms'`)},
 	})
 }
 
-func (r riverQueue) Claimer(_ context.Context, db *pgxpool.Pool) (claim func(ctx context.Context, n int) (int, error), err error) { //nolint:unparam // see claimer
+func (r riverQueue) Claimer(_ context.Context, db *pgxpool.Pool) (claim func(ctx context.Context, n int) (int, error),
+	err error) { //nolint:unparam // see claimer
 	executor := riverpgxv5.New(db).GetExecutor()
 	return func(ctx context.Context, n int) (int, error) {
 		got, err := executor.JobGetAvailable(ctx, &riverdriver.JobGetAvailableParams{
@@ -123,7 +130,7 @@ func (r riverQueue) Start(ctx context.Context, w work) (stop func(), err error) 
 	if err != nil {
 		return nil, err
 	}
-	config.MaxConns = int32(w.Conns + 3) // for what GEM has beside its calls: claims, heartbeat, notifications
+	config.MaxConns = int32(w.Conns + 3) // for what GEM has in addition to its calls: claims, heartbeat, notifications
 	db, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, err
@@ -174,7 +181,8 @@ func (w *riverWorker) Work(ctx context.Context, job *river.Job[riverArgs]) error
 			return err
 		}
 	}
-	if _, err := tx.Exec(ctx, `insert into river_receipts (job_id, tool_name, status, result, effects) values ($1, $2, 'succeeded', $3, $4)`,
+	if _, err := tx.Exec(ctx, `insert into river_receipts (job_id, tool_name, status, result, effects)
+		values ($1, $2, 'succeeded', $3, $4)`,
 		job.ID, tool(job.Args.WithRow), jsonOf(out), floorEffects); err != nil {
 		return err
 	}

@@ -16,7 +16,7 @@ import (
 type lab struct {
 	server  postgres
 	folder  string
-	scratch string // for what is no data
+	scratch string // for everything except data
 	after   string // SQL to run in GEM's databases after their migration
 	made    atomic.Int64
 }

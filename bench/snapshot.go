@@ -10,9 +10,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// underSnapshot measures throughput while another session holds a snapshot: nothing that the worker leaves behind can be
-// cleaned up meanwhile. Autovacuum tries all the same, every minute, and takes its part of the machine for nothing; the
-// measure snapshot-novacuum is without.
+// underSnapshot measures throughput while another session holds a snapshot: nothing that the worker leaves behind can
+// be cleaned up meanwhile. Autovacuum tries all the same, every minute, and takes its part of the machine for nothing;
+// the measure snapshot-novacuum is without.
 func underSnapshot(measure string, autovacuum bool) experiment {
 	return experiment{
 		measures:    []string{measure},
@@ -85,15 +85,16 @@ func leaveUnvacuumed(ctx context.Context, db *pgxpool.Pool) error {
 	_, err := db.Exec(ctx, `do $$
 		declare t regclass;
 		begin
-			for t in select c.oid from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.relkind = 'r' and n.nspname in ('public', 'gem') loop
+			for t in select c.oid from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.relkind = 'r'
+				and n.nspname in ('public', 'gem') loop
 				execute format('alter table %s set (autovacuum_enabled = off)', t);
 			end loop;
 		end $$`)
 	return err
 }
 
-// lastToFirst compares the last ten seconds with the first ten, or the thirds where there are not so many. The first second
-// is the start's, and counts in neither.
+// lastToFirst compares the last ten seconds with the first ten, or the thirds where there are not so many. The first
+// second is the start's, and counts in neither.
 func lastToFirst(series []float64) float64 {
 	running := series[1:]
 	part := max(1, min(10, len(running)/3))

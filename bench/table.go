@@ -27,7 +27,8 @@ func printTable(to io.Writer, rows []row) error {
 		if len(r.Rounds) > 1 {
 			spread = number(slices.Min(r.Rounds)) + "–" + number(slices.Max(r.Rounds))
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Measure, r.Contestant, number(r.Median), spread, p99, worst, r.Unit,
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Measure, r.Contestant, number(r.Median), spread, p99, worst,
+			r.Unit,
 			ratio(rows, r, "river-receipt"), ratio(rows, r, "floor"))
 	}
 	return t.Flush()
@@ -42,7 +43,7 @@ func ratio(rows []row, r row, contestant string) string {
 	return fmt.Sprintf("%.2f", r.Median/rows[other].Median)
 }
 
-// number writes what can be told apart: three digits, and all before the point.
+// number writes the significant digits: three, and all before the point.
 func number(v float64) string {
 	switch size := math.Abs(v); {
 	case size >= 100:

@@ -46,7 +46,8 @@ func (r throughputResult) figures(suffix string) []figure {
 	return figures
 }
 
-// throughput measures from the start of the worker to the last commit, by the clock that the server and the bench share.
+// throughput measures from the start of the worker to the last commit, by the clock that the server and the bench
+// share.
 func throughput(ctx context.Context, l *lab, c contestant, run throughputRun) (r throughputResult, err error) {
 	s, err := l.stage(ctx, c)
 	if err != nil {
@@ -118,8 +119,8 @@ func throughput(ctx context.Context, l *lab, c contestant, run throughputRun) (r
 	return r, nil
 }
 
-// startCPU begins to measure CPU time. The function that it returns divides what was used since by a number of calls. The
-// worker's part is that of the bench's own process, in which every contestant works.
+// startCPU begins to measure CPU time. The function that it returns divides what was used since by a number of calls.
+// The worker's part is that of the bench's own process, in which every contestant works.
 func (s *stage) startCPU(ctx context.Context) (perCall func(calls int) (*callCPU, error), err error) {
 	postmaster, err := s.postmaster(ctx)
 	if err != nil {

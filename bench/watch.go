@@ -14,27 +14,36 @@ var watched = map[string]string{
 	"watch-workers":  "select * from gem.workers",
 }
 
-// fillToWatch makes n calls that ended in the last forty days, counted, and n that wait: of twenty tools, with durations of
-// all sizes, a twentieth failed, and a tenth of the rest hits.
+// fillToWatch makes n calls that ended in the last forty days, counted, and n that wait: of twenty tools, with
+// durations of all sizes, a twentieth failed, and a tenth of the rest hits.
 func fillToWatch(n int) []fillStatement {
 	id := func(at string) string {
 		return "(left(gem.first_id_at(" + at + ")::text, 15) || right(gen_random_uuid()::text, 21))::uuid"
 	}
 	return []fillStatement{
 		{1, `insert into gem.levels select generate_series(0, 2 * $1::int) on conflict do nothing`},
-		{n, `insert into core_tool_calls (id, tool_name, status, attempt, claimed_by, claimed_at, run_at, created_at, updated_at, events, created_by)
-			select ` + id("at") + `, 'bench.t' || i % 20, case when i % 20 = 3 then 'failed' else 'succeeded' end, 1, 'before', at, at, at, at, 3, 'caller ' || i % 500
+		{n, `insert into core_tool_calls (id, tool_name, status, attempt, claimed_by, claimed_at, run_at, created_at,
+			updated_at, events, created_by)
+			select ` + id("at") +
+			`, 'bench.t' || i % 20, case when i % 20 = 3 then 'failed' else 'succeeded' end, 1, 'before', at, at, at, at, 3,
+				'caller ' || i % 500
 			from (select i, now() - interval '40 days' * random() as at from generate_series(1, $1::int) i) s`},
-		{n, `insert into core_tool_receipts (id, call_id, tool_name, status, result, effects, created_at, attempt, worker_id, replay_of, duration)
-			select ` + id("created_at") + `, id, tool_name, status, case status when 'failed' then '{"error": {"error_code": "execution_error", "message": "it failed"}}' else '` + floorResult + `' end::jsonb,
+		{n, `insert into core_tool_receipts (id, call_id, tool_name, status, result, effects, created_at, attempt, worker_id,
+			replay_of, duration)
+			select ` + id("created_at") +
+			`, id, tool_name, status, case status when 'failed' then '{"error": {"error_code": "execution_error", "message": "it failed"}}' else '` + floorResult + `' end::jsonb,
 				'` + floorEffects + `', created_at, 1, 'before', case when seq % 10 = 0 and status = 'succeeded' then id end, interval '0.1 ms' * exp(11 * random())
 			from core_tool_calls limit $1::int`},
 		{n, `insert into core_tool_calls (id, run_at, created_at, updated_at, tool_name, level, created_by)
-			select gen_random_uuid(), now(), now(), now(), 'bench.t' || i % 20, i % 3, 'caller ' || i % 500 from generate_series(1, $1::int) i`},
+			select gen_random_uuid(), now(), now(), now(), 'bench.t' || i % 20, i % 3, 'caller ' || i % 500
+				from generate_series(1, $1::int) i`},
 		{n / 10, `insert into core_tool_calls (id, created_at, updated_at, tool_name, run_at)
-			select gen_random_uuid(), now(), now(), 'bench.t' || i % 20, now() + interval '1 day' * random() from generate_series(1, $1::int) i`},
-		{50, `insert into core_tool_calls (id, run_at, created_at, updated_at, tool_name, status, attempt, claimed_by, claimed_at)
-			select gen_random_uuid(), now(), now(), now(), 'bench.t1', 'running', 1, 'bench', now() from generate_series(1, $1::int) i`},
+			select gen_random_uuid(), now(), now(), 'bench.t' || i % 20, now() + interval '1 day' * random()
+				from generate_series(1, $1::int) i`},
+		{50, `insert into core_tool_calls (id, run_at, created_at, updated_at, tool_name, status, attempt, claimed_by,
+			claimed_at)
+			select gen_random_uuid(), now(), now(), now(), 'bench.t1', 'running', 1, 'bench', now()
+				from generate_series(1, $1::int) i`},
 		{1, `update gem.outcomes_counted set upto = gem.first_id_at(now() - interval '41 days') where $1::int = 1`},
 	}
 }

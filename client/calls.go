@@ -20,33 +20,36 @@ type Call struct {
 	Input json.RawMessage
 	// Status is queued, running, waiting, succeeded, failed or not_configured.
 	Status string
-	// SessionID, CreatedBy and IdempotencyKey are the frontend's; empty for none.
+	// SessionID, CreatedBy and IdempotencyKey are set by the frontend, and may be empty.
 	SessionID, CreatedBy, IdempotencyKey string
-	// Key is the computed key that the call holds, or waits for: see receipts.Key. It is empty for none.
+	// Key is the computed key that the call holds, or waits for: see receipts.Key. It may be empty.
 	Key string
-	// WaitsFor says what a waiting call waits for: key, call, answer, time or code. Otherwise it is empty. WakeAt is when it goes on in any case; zero if
-	// it does not.
+	// WaitsFor is the reason for which a waiting call waits: key, call, answer, time or code. Otherwise it is empty.
+	// WakeAt is when the call continues at the latest; zero means no limit.
 	WaitsFor string
 	WakeAt   time.Time
-	// Needs is what a worker must have to claim the call, such as `tool leads.create`; empty if any worker will do.
+	// Needs is the capability that a worker must have to claim the call, such as `tool leads.create`; empty if any
+	// worker can.
 	Needs    string
-	Priority int       // -1000 to 1000; calls of a higher one run first
-	Level    int       // the priority, or -500 and less while its caller crowds: such calls come last, in some of the slots
-	RunAt    time.Time // the earliest time to run
-	Seq      int64     // rises in the order of inserts
-	// Attempt counts the claims so far, Retries the attempts that ended with a transient error, and Losses those whose worker
-	// died.
+	Priority int // -1000 to 1000; higher runs first
+	// the priority, or -500 and less while its caller crowds: such calls come last, in some of the slots
+	Level int
+	RunAt time.Time // the earliest time to run
+	Seq   int64     // rises in the order of inserts
+	// Attempt counts the claims so far, Retries the attempts that ended with a transient error, and Losses the
+	// attempts whose worker died.
 	Attempt, Retries, Losses int
-	// Kills are the losses since the call last waited: with two it is suspected of killing its workers.
+	// Kills are the losses since the call last waited: after two it is suspected of killing its workers.
 	Kills int
-	// WorkerID and ClaimedAt are those of the current or last attempt. They are zero while the call is queued or waiting.
+	// WorkerID and ClaimedAt belong to the current or last attempt. They are zero while the call is queued or
+	// waiting.
 	WorkerID        string
 	ClaimedAt       time.Time
 	CancelRequested bool // someone asked to cancel it
 	CreatedAt       time.Time
 }
 
-// Get returns the call of an id.
+// Get returns the call with an id, or a [*NotFoundError].
 func Get(ctx context.Context, db DB, id string) (*Call, error) {
 	c, _, err := getAt(ctx, db, id)
 	return c, err
@@ -64,17 +67,20 @@ func getAt(ctx context.Context, db DB, id string) (*Call, time.Time, error) {
 	return c, now, err
 }
 
-// readCall reads the one call for which the condition holds, and Postgres's clock.
+// readCall reads the one call that meets the condition, and Postgres's clock.
 func readCall(ctx context.Context, db DB, where, value string) (c *Call, now time.Time, err error) {
 	c = new(Call)
 	err = db.QueryRow(ctx, `
-		select id::text, coalesce(tool_name, ''), coalesce(input, '{}')::text, status, session_id, created_by, idempotency_key, computed_key,
-		       waits_for, wake_at, needs, priority, level, run_at, seq, attempt, retries, losses, kills, claimed_by, claimed_at, cancel_requested_at is not null, created_at,
+		select id::text, coalesce(tool_name, ''), coalesce(input, '{}')::text, status, session_id, created_by,
+			idempotency_key, computed_key,
+		       waits_for, wake_at, needs, priority, level, run_at, seq, attempt, retries, losses, kills, claimed_by,
+		         claimed_at, cancel_requested_at is not null, created_at,
 		       clock_timestamp()
 		from public.core_tool_calls where `+where, value).
 		Scan(&c.ID, &c.Tool, &c.Input, &c.Status, (*zeronull.Text)(&c.SessionID), (*zeronull.Text)(&c.CreatedBy),
 			(*zeronull.Text)(&c.IdempotencyKey), (*zeronull.Text)(&c.Key),
-			(*zeronull.Text)(&c.WaitsFor), (*zeronull.Timestamptz)(&c.WakeAt), (*zeronull.Text)(&c.Needs), &c.Priority, &c.Level, &c.RunAt, &c.Seq, &c.Attempt, &c.Retries, &c.Losses, &c.Kills,
+			(*zeronull.Text)(&c.WaitsFor), (*zeronull.Timestamptz)(&c.WakeAt), (*zeronull.Text)(&c.Needs), &c.Priority, &c.Level,
+			&c.RunAt, &c.Seq, &c.Attempt, &c.Retries, &c.Losses, &c.Kills,
 			(*zeronull.Text)(&c.WorkerID), (*zeronull.Timestamptz)(&c.ClaimedAt), &c.CancelRequested, &c.CreatedAt, &now)
 	if err != nil {
 		return nil, now, err
@@ -82,9 +88,11 @@ func readCall(ctx context.Context, db DB, where, value string) (c *Call, now tim
 	return c, now, nil
 }
 
-// LastDurable returns the ids of the last calls of a tool whose durable handlers made progress, the newest first, up to a limit.
+// LastDurable returns the ids of the last calls of a tool whose durable handlers made progress, the newest first. It
+// returns at most limit ids.
 func LastDurable(ctx context.Context, db DB, tool string, limit int) ([]string, error) {
-	rows, err := db.Query(ctx, "select id::text from public.core_tool_calls where tool_name = $1 and steps > 0 order by id desc limit $2", tool, limit)
+	rows, err := db.Query(ctx, "select id::text from public.core_tool_calls where tool_name = $1 and steps > 0 order by "+
+		"id desc limit $2", tool, limit)
 	if err == nil {
 		var ids []string
 		if ids, err = pgx.CollectRows(rows, pgx.RowTo[string]); err == nil {
@@ -94,20 +102,21 @@ func LastDurable(ctx context.Context, db DB, tool string, limit int) ([]string, 
 	return nil, fmt.Errorf("read the calls of %s: %w", tool, err)
 }
 
-// Child is a call that a handler made, somewhere below another one.
+// Child is a call that a handler made, directly or indirectly below another call.
 type Child struct {
 	ID, Tool, Status string
 	Name             string // under which its parent made it
-	Depth            int    // 1 for those of the call itself
+	Depth            int    // 1 for a direct child
 }
 
-// Children returns the calls that the handler of a call made, each followed by its own, up to a limit.
+// Children returns the calls that the handler of a call made, each followed by its own children, up to a limit.
 func Children(ctx context.Context, db DB, id string, limit int) ([]Child, error) {
 	rows, err := db.Query(ctx, `
 		with recursive below (id, tool, status, name, depth, place) as (
-			select c.id, c.tool_name, c.status, c.parent_step, 1, array[c.seq] from public.core_tool_calls c where c.parent_call_id = $1 and c.parent_step is not null
+			select c.id, c.tool_name, c.status, c.parent_step, 1, array[c.seq] from public.core_tool_calls c
+				where c.parent_call_id = $1 and c.parent_step is not null
 			union all
-			select c.id, c.tool_name, c.status, c.parent_step, b.depth + 1, b.place || c.seq from below b
+			select c.id, c.tool_name, c.status, c.parent_step, b.depth + 1, pg_catalog.array_append(b.place, c.seq) from below b
 			join public.core_tool_calls c on c.parent_call_id = b.id and c.parent_step is not null where b.depth < 20
 		)
 		select id::text, tool, status, name, depth from below order by place limit $2`, id, limit)
@@ -134,10 +143,10 @@ func Receipt(ctx context.Context, db DB, id string) (*receipts.Receipt, error) {
 	return r, err
 }
 
-// ErrNoReceipt says that the call has not ended.
+// ErrNoReceipt means that the call has not ended.
 var ErrNoReceipt = receipts.ErrNone
 
-// Journal returns what happened to a call, in order.
+// Journal returns the events of a call, in order.
 func Journal(ctx context.Context, db DB, id string) ([]receipts.Event, error) {
 	events, err := store.Journal(ctx, db, id)
 	if err == nil && len(events) == 0 {
@@ -146,10 +155,10 @@ func Journal(ctx context.Context, db DB, id string) ([]receipts.Event, error) {
 	return events, err
 }
 
-// NotFoundError says that the database has no call of that id, or none that this role may see.
+// NotFoundError means that the database has no call with that id, or none that this role may see.
 type NotFoundError struct {
 	ID string
-	// ReceiptOf is the call whose receipt has this id; empty if none has. The two are easily confused.
+	// ReceiptOf is the call whose receipt has this id, because people confuse the two ids; empty if there is none.
 	ReceiptOf string
 }
 
@@ -162,7 +171,8 @@ func (e *NotFoundError) Error() string {
 
 func notFound(ctx context.Context, db DB, id string) error {
 	call, err := callOfReceipt(ctx, db, id)
-	if err != nil && !errors.Is(err, pgx.ErrNoRows) && !store.HasCode(err, "25P02") { // a transaction that the refusal has broken
+	// the failed statement broke the transaction
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) && !store.HasCode(err, "25P02") {
 		return err
 	}
 	return &NotFoundError{ID: id, ReceiptOf: call}

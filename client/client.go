@@ -1,12 +1,12 @@
-// Package client makes tool calls and reads what became of them: all that a frontend, a command or a dashboard does with
-// GEM's tables. It returns values, not prose, and needs no worker in its process.
+// Package client makes tool calls and reads their outcomes. It has all operations that a frontend, a command or a
+// dashboard needs on GEM's tables. It returns data instead of texts, and needs no worker in its process.
 //
 //	id, err := client.Enqueue(ctx, pool, client.NewCall{Tool: "leads.create", Input: lead})
 //	receipt, err := client.Await(ctx, pool, id)
 //
-// Every function takes a [DB]. With a transaction, [Enqueue] inserts the call together with the caller's own rows, or not at
-// all. Errors of Postgres are wrapped, so that errors.As finds a *pgconn.PgError: its message, detail and hint say what the
-// tables refuse. Where no call has the given id, every function returns a [*NotFoundError].
+// Every function takes a [DB]. With a transaction, [Enqueue] inserts the call together with the caller's own rows, or
+// not at all. Errors of Postgres are wrapped, so that errors.As finds a *pgconn.PgError: its message, detail and hint
+// explain why the tables reject a call. If no call has the given id, every function returns a [*NotFoundError].
 package client
 
 import (
@@ -24,38 +24,42 @@ import (
 	"github.com/jackc/pgx/v5/pgtype/zeronull"
 )
 
-// DB is a pool, a connection or a transaction of pgx. A call that was inserted in a transaction runs after the commit, so
-// await it only then.
+// DB is a pool, a connection or a transaction of pgx. A call inserted in a transaction runs after the commit, so wait
+// for it only then.
 type DB = handlers.DB
 
 // NewCall is a call to insert. Only Tool is required.
 type NewCall struct {
 	// Tool is a name of the registry, such as leads.create: 1 to 200 characters. The worker checks it, not the insert.
 	Tool string
-	// Input is encoded as JSON and must give an object of at most 1 MiB; nil means {}.
+	// Input is encoded as JSON, which must be an object of at most 1 MiB; nil means {}.
 	Input any
 	// SessionID groups the calls of one conversation: at most 255 characters; empty means none.
 	SessionID string
-	// IdempotencyKey gives a call of a safe-retry tool the result of an earlier success with the same key, tool and caller:
-	// at most 255 characters; empty means none.
+	// IdempotencyKey gives a call of a safe-retry tool the result of an earlier success with the same key, tool and
+	// caller: at most 255 characters; empty means none.
 	IdempotencyKey string
 	// CreatedBy is the user on whose behalf the call is made: at most 255 characters; empty means the token's, if any.
 	CreatedBy string
-	// Priority is from -1000 to 1000; calls of a higher one run first. 0 is the default.
+	// Priority is from -1000 to 1000; higher runs first. The default is 0.
 	Priority int
 	// RunAt is the earliest time to run, at most 366 days ahead; zero means at once.
 	RunAt time.Time
-	// Delay is the shortest time until the call runs, by Postgres's clock, at most 366 days; 0 means that RunAt counts.
+	// Delay is the shortest time until the call runs, by Postgres's clock, at most 366 days; 0 means that RunAt
+	// applies.
 	Delay time.Duration
-	// ParentCallID is the call on whose behalf this one is made; empty means none. A signed-in user names one of its own.
+	// ParentCallID is the call on whose behalf this one is made; empty means none. A signed-in user may name only
+	// their own calls, and only calls with fewer than eight calls above them.
 	ParentCallID string
 	// Traceparent is the W3C trace context of version 00 in which the call is made; empty means none.
 	Traceparent string
-	// ID is the call's id, a UUID that the caller chose; empty means that Postgres makes one. Asked again with the same id by the same user, and with
-	// the same Tool, Input and IdempotencyKey, Enqueue returns the id and inserts nothing, whatever became of the call. An id that belongs to any
-	// other call is refused (23505). CreatedBy cannot be set beside it: see [As].
+	// ID is the call's id, a UUID that the caller chooses; empty means that Postgres generates one. If the same user
+	// calls Enqueue again with the same ID, Tool, Input and IdempotencyKey, it returns the id and inserts nothing,
+	// whatever the state of the call. An id that belongs to any other call is rejected (23505). CreatedBy cannot be
+	// set together with ID: see [As].
 	ID string
-	// Awaited asks for a notification when the call ends, for a [Waiter]: a hint, which the database ignores where a user has 64 such calls open.
+	// Awaited requests a notification when the call ends, for a [Waiter]. It is a hint, which the database ignores if
+	// a user has 64 such open calls.
 	Awaited bool
 }
 
@@ -69,9 +73,9 @@ func Enqueue(ctx context.Context, db DB, c NewCall) (id string, err error) {
 		input = []byte("{}")
 	}
 	if c.ID != "" && c.CreatedBy != "" {
-		return "", errors.New("a call with an ID is made by the user of the connection: CreatedBy cannot be set beside it")
+		return "", errors.New("a call with an ID is made by the user of the connection: CreatedBy cannot be set")
 	}
-	// Only what is given is named: a frontend may have rights on few columns.
+	// Only given columns are named: a frontend may have rights on few columns.
 	names, values, args := []string{"tool_name", "input"}, []string{"$1", "$2"}, []any{c.Tool, string(input)}
 	set := func(given bool, name string, value any, sql string) {
 		if given {
@@ -85,12 +89,13 @@ func Enqueue(ctx context.Context, db DB, c NewCall) (id string, err error) {
 	set(c.CreatedBy != "", "created_by", c.CreatedBy, "$%d")
 	set(c.ParentCallID != "", "parent_call_id", c.ParentCallID, "$%d")
 	set(c.Priority != 0, "priority", c.Priority, "$%d")
-	set(c.Delay != 0, "run_at", c.Delay.Seconds(), "clock_timestamp() + make_interval(secs => $%d)")
+	set(c.Delay != 0, "run_at", c.Delay.Seconds(), "clock_timestamp() + pg_catalog.make_interval(secs => $%d)")
 	set(c.Delay == 0 && !c.RunAt.IsZero(), "run_at", c.RunAt, "$%d")
 	set(c.Traceparent != "", "traceparent", c.Traceparent, "$%d")
 	set(c.Awaited, "awaited", true, "$%d")
-	statement := "insert into public.core_tool_calls (" + strings.Join(names, ", ") + ") values (" + strings.Join(values, ", ") + ") returning id::text"
-	if c.ID != "" { // the function knows whether it is the same call
+	statement := "insert into public.core_tool_calls (" + strings.Join(names, ", ") + ") values (" +
+		strings.Join(values, ", ") + ") returning id::text"
+	if c.ID != "" { // the function checks whether it is the same call
 		for i, name := range names {
 			values[i] = name + " => " + values[i]
 		}
@@ -102,14 +107,15 @@ func Enqueue(ctx context.Context, db DB, c NewCall) (id string, err error) {
 	return id, nil
 }
 
-// IdempotencyMode returns the mode of a tool: none, safe-retry or keyed. It is empty for a tool that is in no recorded registry. Of
-// several, that of a living worker counts, and of those the one recorded last.
+// IdempotencyMode returns the mode of a tool: none, safe-retry or keyed. It is empty for a tool in no recorded
+// registry. A registry of a living worker takes precedence, then the one recorded last.
 func IdempotencyMode(ctx context.Context, db DB, tool string) (mode string, err error) {
 	err = db.QueryRow(ctx, `
 		select t.entry #>> '{idempotency,mode}'
 		from public.core_registry_versions v, jsonb_array_elements(v.registry -> 'tools') t (entry)
 		where t.entry ->> 'name' = $1
-		order by exists (select from public.core_workers w where w.registry_version = v.version and `+alive+`) desc, v.recorded_at desc
+		order by exists (select from public.core_workers w where w.registry_version = v.version and `+alive+
+		`) desc, v.recorded_at desc
 		limit 1`, tool).Scan((*zeronull.Text)(&mode))
 	if errors.Is(err, pgx.ErrNoRows) {
 		return "", nil
@@ -117,8 +123,8 @@ func IdempotencyMode(ctx context.Context, db DB, tool string) (mode string, err 
 	return mode, err
 }
 
-// Await returns the receipt of a call as soon as there is one. It reads at intervals that grow from 20 ms to 250 ms. When ctx
-// ends, it returns the error of ctx; the call itself goes on.
+// Await returns the receipt of a call as soon as it exists. It reads at intervals that grow from 20 ms to 250 ms.
+// When ctx ends, it returns the error of ctx; the call itself continues.
 func Await(ctx context.Context, db DB, id string) (*receipts.Receipt, error) {
 	r, err := Receipt(ctx, db, id)
 	for pause := 20 * time.Millisecond; errors.Is(err, ErrNoReceipt); pause = min(pause*5/4, 250*time.Millisecond) {
@@ -132,22 +138,22 @@ func Await(ctx context.Context, db DB, id string) (*receipts.Receipt, error) {
 	return r, err
 }
 
-// Cancellation is the answer of [Cancel]: one of the constants, or the status of a call that had ended before.
+// Cancellation is the answer of [Cancel]: one of the constants, or the status of a call that had already ended.
 type Cancellation string
 
 const (
 	// Cancelled means that the call was queued or waiting, and has ended with a receipt.
 	Cancelled Cancellation = "cancelled"
-	// CancelRequested means that the call runs, and its worker ends it within a heartbeat; or that it has made progress, and its handler may clean up
-	// first. It may still succeed before that.
+	// CancelRequested means that the call runs, and its worker ends it within a heartbeat; or that the call has made
+	// progress, and its handler may clean up first. The call may still succeed before that.
 	CancelRequested Cancellation = "requested"
 )
 
-// Cancel ends a call, or asks its worker to.
+// Cancel ends a call, or asks its worker to end it. It returns a [*NotFoundError] for an unknown call.
 func Cancel(ctx context.Context, db DB, id string) (answer Cancellation, err error) {
 	err = db.QueryRow(ctx, "select public.cancel_tool_call($1)", id).Scan(&answer)
 	switch {
-	case store.HasCode(err, "PT404"): // which PostgREST makes a 404
+	case store.HasCode(err, "PT404"): // PostgREST returns 404 for it
 		return "", notFound(ctx, db, id)
 	case err != nil:
 		return "", fmt.Errorf("cancel call %s: %w", id, err)

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/client"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/receipts"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -20,13 +20,15 @@ const missing = "0b8f6e1c-3a52-4c1e-9f63-2d7a1b9c4e55"
 func TestACallIsInsertedAsItIsDescribed(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	id := enqueue(t, db, client.NewCall{Tool: "shop.order", Input: map[string]any{"item": "a lamp"}, SessionID: "s", IdempotencyKey: "k",
-		CreatedBy: "u", Priority: 7, Delay: time.Hour})
+	id := enqueue(t, db, client.NewCall{Tool: "shop.order", Input: map[string]any{"item": "a lamp"}, SessionID: "s",
+		IdempotencyKey: "k",
+		CreatedBy:      "u", Priority: 7, Delay: time.Hour})
 	c, err := client.Get(t.Context(), db, id)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.ID != id || c.Tool != "shop.order" || string(c.Input) != `{"item": "a lamp"}` || c.Status != "queued" || c.SessionID != "s" ||
+	if c.ID != id || c.Tool != "shop.order" || string(c.Input) != `{"item": "a lamp"}` || c.Status != "queued" ||
+		c.SessionID != "s" ||
 		c.IdempotencyKey != "k" || c.CreatedBy != "u" || c.Priority != 7 {
 		t.Errorf("got %+v", c)
 	}
@@ -186,14 +188,18 @@ func TestAskedForAreTheQuestionsOfACallAndOfWhatItMade(t *testing.T) {
 	}
 	exec(t, db, `set session_replication_role = replica;
 		update core_tool_calls set status = 'waiting', waits_for = 'call';
-		insert into core_tool_calls (id, tool_name, input, parent_call_id, parent_step, status, waits_for, waits, run_at, created_at, updated_at)
-		select gen_random_uuid(), k.tool, k.input::jsonb, f.id, k.step, k.status, 'answer', '{#answer}', now(), now(), now() from core_tool_calls f, (values
-			('wait.approval', '{"tool": "a.pay", "text": "May it?", "by": ["role:boss"]}', '##1', 'waiting'), ('wait.answer', '{}', 'of a frontend', 'waiting'),
+		insert into core_tool_calls (id, tool_name, input, parent_call_id, parent_step, status, waits_for, waits, run_at,
+			created_at, updated_at)
+		select gen_random_uuid(), k.tool, k.input::jsonb, f.id, k.step, k.status, 'answer', '{#answer}', now(), now(), now()
+			from core_tool_calls f, (values
+			('wait.approval', '{"tool": "a.pay", "text": "May it?", "by": ["role:boss"]}', '##1', 'waiting'),
+				('wait.answer', '{}', 'of a frontend', 'waiting'),
 			('wait.answer', '{}', 'ended', 'succeeded')) k (tool, input, step, status);
 		update core_tool_calls set status = 'waiting', parent_step = null where parent_step = 'of a frontend';
 		reset session_replication_role`)
 	all := asked()
-	if len(all) != 1 || all[0].Tool != "wait.approval" || all[0].About != "a.pay" || all[0].Text != "May it?" || all[0].By[0] != "role:boss" || all[0].Names[0] != "answer" {
+	if len(all) != 1 || all[0].Tool != "wait.approval" || all[0].About != "a.pay" || all[0].Text != "May it?" ||
+		all[0].By[0] != "role:boss" || all[0].Names[0] != "answer" {
 		t.Errorf("got %+v", all)
 	}
 }

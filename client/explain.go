@@ -17,97 +17,104 @@ type WaitsFor string
 const (
 	// ForNothing means that the call has ended.
 	ForNothing WaitsFor = ""
-	// ForTime means that the call is queued and its RunAt has not come, or that its handler sleeps.
+	// ForTime means that the call is queued and its RunAt is in the future, or that its handler sleeps.
 	ForTime WaitsFor = "time"
 	// ForWorker means that no worker is alive.
 	ForWorker WaitsFor = "worker"
-	// ForCapability means that the call is queued, and no worker is alive that has what it needs: see [Call.Needs].
+	// ForCapability means that the call is queued, and no living worker has the capability that it needs: see
+	// [Call.Needs].
 	ForCapability WaitsFor = "capability"
 	// ForSlot means that the call is queued and a worker claims it when it is next in line and a slot is free.
 	ForSlot WaitsFor = "slot"
-	// ForIdleWorker means that the call is queued and lost two workers or more, which it may have killed: a worker claims it only
-	// while it runs no other such call.
+	// ForIdleWorker means that the call is queued and lost two workers or more, which it may have killed: a worker
+	// claims it only while it runs no other such call.
 	ForIdleWorker WaitsFor = "idle worker"
 	// ForHandler means that a living worker has claimed the call.
 	ForHandler WaitsFor = "handler"
-	// ForRecovery means that the call runs on a dead worker while others are alive: one puts it back into the queue within seconds.
+	// ForRecovery means that the call runs on a dead worker while others are alive: one of them requeues it within
+	// seconds.
 	ForRecovery WaitsFor = "recovery"
-	// ForKey is said of a waiting call: another one runs with its key.
+	// ForKey means that the call waits: another one runs with its key.
 	ForKey WaitsFor = "key"
-	// ForCalls is said of a waiting call: calls that its handler made have not ended.
+	// ForCalls means that the call waits: calls that its handler made have not ended.
 	ForCalls WaitsFor = "calls"
-	// ForAnswer is said of a waiting call: somebody has to answer it.
+	// ForAnswer means that the call waits for somebody's answer.
 	ForAnswer WaitsFor = "answer"
-	// ForApproval is said of a waiting call: rules ask people whether it may run. Approvals says whom.
+	// ForApproval means that the call waits: rules ask people whether it may run. Approvals names the people.
 	ForApproval WaitsFor = "approval"
-	// ForTurn means that a rule lets the call wait, in the queue, until RunAt.
-	ForTurn WaitsFor = "turn"
-	// ForCode is said of a waiting call: no program that took it could go on with it. Misfit says why.
+	// ForLimit means that the limit of a rule delays the call, in the queue, until RunAt.
+	ForLimit WaitsFor = "limit"
+	// ForCode means that the call waits: no program that claimed it could continue it. Misfit gives the reason.
 	ForCode WaitsFor = "code"
 )
 
-// Explanation says where a call stands, and why.
+// Explanation describes the state of a call, and the reason.
 type Explanation struct {
 	Call     Call
-	At       time.Time // when this was read, by Postgres's clock
+	At       time.Time // the time of the read, by Postgres's clock
 	WaitsFor WaitsFor
 
-	// CameBack is the event that put a queued call back into the queue: retried, delayed, released, lost or woken. It is nil for one
-	// that was never claimed.
+	// CameBack is the event that requeued a queued call: retried, delayed, released, lost or woken. It is nil for a
+	// call that was never claimed.
 	CameBack *receipts.Event
-	// Ahead is the number of calls that come before one that waits for a slot; more than [MaxAhead] are not counted.
+	// Ahead is the number of calls ahead of one that waits for a slot; it counts at most [MaxAhead].
 	Ahead int
-	// ClockBack is how far Postgres's clock went back, if the call waits for a time and the clock has not caught up since; otherwise 0.
+	// ClockBack is how far Postgres's clock was set back, if the call waits for a time and the clock has not caught
+	// up since; otherwise 0.
 	ClockBack time.Duration
-	// Workers says who could take the call. It is filled in where the call waits for a worker, a slot, an idle worker or its
-	// recovery.
+	// Workers are the workers that could claim the call. It is set if the call waits for a worker, a slot, an idle
+	// worker or its recovery.
 	Workers Workers
-	// Worker is the one that runs a running call; nil when the database does not know it.
+	// Worker is the worker of a running call; nil if the database does not know it.
 	Worker *Worker
-	// Timeout is how long a running call may take, by the registry of its worker; 0 when that is not known.
+	// Timeout is how long a running call may take, by the registry of its worker; 0 if unknown.
 	Timeout time.Duration
-	// KeyHolder is the call that has the key for which a waiting call waits. It is nil if there is none any more: a worker
-	// then takes the call within seconds.
+	// KeyHolder is the call that holds the key that a waiting call waits for. It is nil if no call holds it any more:
+	// a worker then claims the call within seconds.
 	KeyHolder *Call
-	// Children are the open calls of its handler, if the call waits for such: the first, up to [MaxChildren].
+	// Children are the first open calls of its handler, up to [MaxChildren], if the call waits for them.
 	Children []Call
-	// Asked are the questions that these calls, and the calls below them, wait for: the first, up to [MaxChildren].
+	// Asked are the first questions that these calls, and the calls below them, wait for, up to [MaxChildren].
 	Asked []Asked
-	// Misfit says why no program could go on with a call that waits for code: what does not fit under which name of its journal, which is empty
-	// where the tool or its handler is missing.
+	// Misfit is the reason why no program could continue a call that waits for code: Message, and the Name in its
+	// journal that does not fit. Name is empty if the tool or its handler is missing.
 	Misfit struct{ Name, Message string }
-	// Answers are the names for which the call waits, if it waits for answers: see [Answer].
+	// Answers are the names under which the call waits for answers: see [Answer].
 	Answers []string
-	// AskedFor is who asks, if the call is a question that waits for answers. AskedInside reports whether another call waits for its answer.
+	// AskedFor is the asker, if the call is a question that waits for answers. AskedInside reports whether another
+	// call waits for its answer.
 	AskedFor    Asker
 	AskedInside bool
-	// Rules are those that ask people about the call, or gave it the turn that it has or waits for, and their version, if that is known still.
+	// Rules are the rules that ask people about the call, or that delayed it, and their version, if it is still
+	// known.
 	Rules        []string
 	RulesVersion string
-	// Approvals are the questions to people that are still open.
+	// Approvals are the open questions to people.
 	Approvals []Question
-	// Cancel is the person who asked to cancel the call, if anyone did, and CancelAt the time: zero if the call ended at once, or if nobody did.
+	// Cancel is the person who requested the cancellation, and CancelAt the time. CancelAt is zero if the call ended at
+	// once. Both are zero without a request.
 	Cancel   Act
 	CancelAt time.Time
-	// AgainOf is the call that an operator had made again by this one, and Again who it was; empty where it was made in another way.
+	// AgainOf is the call that an operator repeated with this one, and Again the operator. Both are empty for other
+	// calls.
 	AgainOf string
 	Again   Act
-	// Context is where a function in SQL failed, after Postgres's message; for a queued call, in its last attempt. It may show code, so
-	// only operators may see it. Empty if there is none.
+	// Context is the place at which a function in SQL failed, with Postgres's message; for a queued call, the failure of
+	// its last attempt. It may contain code, so only operators may see it. It may be empty.
 	Context string
-	// Receipt says how and why a call ended; nil before that.
+	// Receipt is the receipt of the call; nil before its end.
 	Receipt *receipts.Receipt
-	// RepeatedCall is the call whose receipt this call's receipt repeats; empty if it repeats none.
+	// RepeatedCall is the call whose receipt this call's receipt repeats; it may be empty.
 	RepeatedCall string
 }
 
-// MaxAhead bounds [Explanation.Ahead].
+// MaxAhead limits [Explanation.Ahead].
 const MaxAhead = 1000
 
-// MaxChildren bounds [Explanation.Children]: there may be more.
+// MaxChildren limits [Explanation.Children]: there may be more.
 const MaxChildren = 10
 
-// Explain finds out what a call waits for, or how it ended.
+// Explain returns why a call waits, or how it ended.
 func Explain(ctx context.Context, db DB, id string) (*Explanation, error) {
 	c, at, err := getAt(ctx, db, id)
 	if err != nil {
@@ -138,12 +145,14 @@ func Explain(ctx context.Context, db DB, id string) (*Explanation, error) {
 	return e, err
 }
 
-// readActs reads whom the journal names as having asked for the call, again, or for its end.
+// readActs reads from the journal who repeated the call or asked to cancel it.
 func (e *Explanation) readActs(ctx context.Context, db DB) error {
-	rows, err := db.Query(ctx, `select event, at, coalesce(data ->> 'again_of', ''), coalesce(data ->> 'by', ''), coalesce(data ->> 'login', ''),
+	rows, err := db.Query(ctx, `select event, at, coalesce(data ->> 'again_of', ''), coalesce(data ->> 'by', ''),
+		coalesce(data ->> 'login', ''),
 			coalesce(data ->> 'reason', '')
 		from public.core_tool_events
-		where call_id = $1 and (event in ('queued', 'failed') and data ? 'by' or event = 'cancel_requested') order by seq`, e.Call.ID)
+		where call_id = $1 and (event in ('queued', 'failed') and data ? 'by' or event = 'cancel_requested') order by seq`,
+		e.Call.ID)
 	if err != nil {
 		return err
 	}
@@ -170,23 +179,30 @@ func (e *Explanation) waiting(ctx context.Context, db DB) (err error) {
 		e.WaitsFor = ForTime
 	case "code":
 		e.WaitsFor = ForCode
-		return db.QueryRow(ctx, `select coalesce(data #>> '{code,name}', ''), coalesce(data #>> '{code,message}', '') from public.core_tool_events
-			where call_id = $1 and event = 'waiting' order by seq desc limit 1`, e.Call.ID).Scan(&e.Misfit.Name, &e.Misfit.Message)
+		return db.QueryRow(ctx, `select coalesce(data #>> '{code,name}', ''), coalesce(data #>> '{code,message}', '')
+			from public.core_tool_events
+			where call_id = $1 and event = 'waiting' order by seq desc limit 1`, e.Call.ID).Scan(&e.Misfit.Name,
+			&e.Misfit.Message)
 	case "answer":
 		e.WaitsFor = ForAnswer
-		return db.QueryRow(ctx, `select array(select ltrim(n, '#') from unnest(waits) n where n like '#%'), coalesce(asked_for, ''),
-				parent_step is not null from public.core_tool_calls where id = $1`, e.Call.ID).Scan(&e.Answers, &e.AskedFor, &e.AskedInside)
+		return db.QueryRow(ctx, `select array(select ltrim(n, '#') from pg_catalog.unnest(waits) n where n like '#%'),
+			coalesce(asked_for, ''),
+				parent_step is not null from public.core_tool_calls where id = $1`, e.Call.ID).Scan(&e.Answers, &e.AskedFor,
+			&e.AskedInside)
 	case "call":
 		if asks, err := e.asking(ctx, db); asks || err != nil {
 			return err
 		}
 		e.WaitsFor = ForCalls
 		rows, err := db.Query(ctx, `select id::text, tool_name, status from public.core_tool_calls
-			where parent_call_id = $1 and parent_step is not null and status in ('queued', 'running', 'waiting') order by id limit $2`, e.Call.ID, MaxChildren)
+			where parent_call_id = $1 and parent_step is not null and status in ('queued', 'running', 'waiting')
+				order by id limit $2`, e.Call.ID, MaxChildren)
 		if err != nil {
 			return err
 		}
-		e.Children, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (c Call, err error) { return c, row.Scan(&c.ID, &c.Tool, &c.Status) })
+		e.Children, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (c Call, err error) {
+			return c, row.Scan(&c.ID, &c.Tool, &c.Status)
+		})
 		if err != nil {
 			return err
 		}
@@ -194,7 +210,8 @@ func (e *Explanation) waiting(ctx context.Context, db DB) (err error) {
 		return err
 	default:
 		e.WaitsFor = ForKey
-		e.KeyHolder, _, err = readCall(ctx, db, "(status in ('running', 'queued') or status = 'waiting' and waits_for <> 'key') and computed_key = $1", e.Call.Key)
+		e.KeyHolder, _, err = readCall(ctx, db, "(status in ('running', 'queued') or status = 'waiting' and waits_for <> "+
+			"'key') and computed_key = $1", e.Call.Key)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil
 		}
@@ -202,9 +219,10 @@ func (e *Explanation) waiting(ctx context.Context, db DB) (err error) {
 	return err
 }
 
-// asking reports whether the call waits for people whom rules ask, and reads what they are asked.
+// asking reports whether the call waits for people whom rules ask, and reads their questions.
 func (e *Explanation) asking(ctx context.Context, db DB) (asks bool, err error) {
-	err = db.QueryRow(ctx, "select coalesce(waits[1] like '##%', false) from public.core_tool_calls where id = $1", e.Call.ID).Scan(&asks)
+	err = db.QueryRow(ctx, "select coalesce(waits[1] like '##%', false) from public.core_tool_calls where id = $1",
+		e.Call.ID).Scan(&asks)
 	if err != nil || !asks {
 		return false, err
 	}
@@ -212,10 +230,12 @@ func (e *Explanation) asking(ctx context.Context, db DB) (asks bool, err error) 
 	if err = e.readRules(ctx, db, "waiting"); err != nil {
 		return true, err
 	}
-	rows, err := db.Query(ctx, `select id::text, tool_name, coalesce(input ->> 'text', ''), array(select jsonb_array_elements_text(input -> 'by')),
+	rows, err := db.Query(ctx, `select id::text, tool_name, coalesce(input ->> 'text', ''),
+		array(select jsonb_array_elements_text(input -> 'by')),
 			created_at, (input ->> 'until')::timestamptz, parent_call_id::text, input::text, coalesce(input ->> 'tool', ''),
 			coalesce(input -> 'input', 'null')::text, created_by
-		from public.core_tool_calls where parent_call_id = $1 and parent_step like '##%' and status in ('queued', 'running', 'waiting') order by id`, e.Call.ID)
+		from public.core_tool_calls where parent_call_id = $1 and parent_step like '##%'
+			and status in ('queued', 'running', 'waiting') order by id`, e.Call.ID)
 	if err != nil {
 		return true, err
 	}
@@ -228,7 +248,7 @@ func (e *Explanation) asking(ctx context.Context, db DB) (asks bool, err error) 
 	return true, err
 }
 
-// readRules reads which rules the last event of a name is of.
+// readRules reads the rules in the last event of a name.
 func (e *Explanation) readRules(ctx context.Context, db DB, event string) error {
 	return db.QueryRow(ctx, `
 		select array(select jsonb_array_elements_text(j.data -> 'rules')), coalesce(w.rules_version, '')
@@ -242,7 +262,8 @@ func (e *Explanation) queued(ctx context.Context, db DB) error {
 	if err != nil {
 		return err
 	}
-	if e.CameBack, err = pgx.CollectOneRow(rows, pgx.RowToAddrOfStructByPos[receipts.Event]); errors.Is(err, pgx.ErrNoRows) {
+	if e.CameBack, err = pgx.CollectOneRow(rows, pgx.RowToAddrOfStructByPos[receipts.Event]); errors.Is(err,
+		pgx.ErrNoRows) {
 		e.CameBack = nil
 	} else if err != nil {
 		return err
@@ -255,32 +276,34 @@ func (e *Explanation) queued(ctx context.Context, db DB) error {
 		_ = json.Unmarshal(e.CameBack.Data, &data) // most events have no error
 		e.Context = data.Error.Context
 	}
-	turn := e.CameBack != nil && e.CameBack.Event == "delayed"
-	if turn {
+	delayed := e.CameBack != nil && e.CameBack.Event == "delayed"
+	if delayed {
 		if err := e.readRules(ctx, db, "delayed"); err != nil {
 			return err
 		}
 	}
 	if e.Call.RunAt.After(e.At) {
 		e.WaitsFor = ForTime
-		if turn {
-			e.WaitsFor = ForTurn
+		if delayed {
+			e.WaitsFor = ForLimit
 		}
-		return db.QueryRow(ctx, "select coalesce(max(clock_back), '0') from public.core_workers where clock_until > clock_timestamp()").Scan(&e.ClockBack)
+		return db.QueryRow(ctx, "select coalesce(max(clock_back), '0') from public.core_workers where clock_until > "+
+			"clock_timestamp()").Scan(&e.ClockBack)
 	}
 	if e.Workers, err = ReadWorkers(ctx, db); err != nil {
 		return err
 	}
 	capable := e.Call.Needs == ""
 	if !capable {
-		err = db.QueryRow(ctx, "select exists (select from public.core_workers where "+alive+" and $1 = any (can))", e.Call.Needs).Scan(&capable)
+		err = db.QueryRow(ctx, "select exists (select from public.core_workers where "+alive+" and $1 = any (can))",
+			e.Call.Needs).Scan(&capable)
 	}
 	switch {
 	case e.Workers.Alive == 0:
 		e.WaitsFor = ForWorker
 	case !capable:
 		e.WaitsFor = ForCapability
-	case e.Call.Kills >= 2: // as gem.claim has it
+	case e.Call.Kills >= 2: // as in gem.claim
 		e.WaitsFor = ForIdleWorker
 	default:
 		e.WaitsFor = ForSlot

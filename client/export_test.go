@@ -1,6 +1,6 @@
 package client
 
-// Waits counts the calls for which somebody waits.
+// Waits returns the number of calls with a wait.
 func (w *Waiter) Waits() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -7,10 +7,10 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/client"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
-// A parked call ends only the waits that asked for it. A later wait is notified as well.
+// A parked call ends only the waits that asked for it. A later wait is notified too.
 func TestAWaitMayEndWhenItsCallIsParked(t *testing.T) {
 	t.Parallel()
 	url := testdb.New(t)
@@ -23,7 +23,8 @@ func TestAWaitMayEndWhenItsCallIsParked(t *testing.T) {
 			go func() { parked <- w.EndedOrParked(t.Context(), id) }()
 		}
 		until(t, func() bool { return w.Waits() == 3 })
-		exec(t, db, "begin; set local session_replication_role = replica; update core_tool_calls set status = 'waiting', waits_for = 'call' where id = '"+ids[0]+"'; "+
+		exec(t, db, "begin; set local session_replication_role = replica; update core_tool_calls set status = 'waiting', "+
+			"waits_for = 'call' where id = '"+ids[0]+"'; "+
 			"update core_tool_calls set status = 'waiting', waits_for = 'answer' where id = '"+ids[1]+"'; "+
 			"update core_tool_calls set status = 'waiting', waits_for = 'time' where id = '"+ids[2]+"'; commit")
 		for range 2 {

@@ -5,14 +5,14 @@ import (
 	"testing"
 
 	"github.com/gemworker/gem/client"
-	"github.com/gemworker/gem/internal/pgbouncer"
-	"github.com/gemworker/gem/internal/pgpool"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/postgres/pgpool"
+	"github.com/gemworker/gem/internal/testing/pgbouncer"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 )
 
-// Two users share one connection of the server, and nothing of one is left for the other.
+// Two users share one connection of the server, and neither leaves anything to the other.
 func TestSubjectsMayComeThroughAPoolerInTransactionMode(t *testing.T) {
 	t.Parallel()
 	url := testdb.New(t)
@@ -33,12 +33,14 @@ func TestSubjectsMayComeThroughAPoolerInTransactionMode(t *testing.T) {
 			t.Fatal(err)
 		}
 		var clean bool
-		if err := db.QueryRow(t.Context(), "select current_user = session_user and coalesce(current_setting('request.jwt.claims', true), '') = ''").Scan(&clean); err != nil || !clean {
+		if err := db.QueryRow(t.Context(), "select current_user = session_user and "+
+			"coalesce(current_setting('request.jwt.claims', true), '') = ''").Scan(&clean); err != nil || !clean {
 			t.Errorf("something of %s is left, %v", sub, err)
 		}
 	}
 	var wrong, right int
-	if err := owner.QueryRow(t.Context(), "select count(*) filter (where created_by <> input ->> 'by'), count(*) from core_tool_calls").Scan(&wrong, &right); err != nil ||
+	if err := owner.QueryRow(t.Context(), "select count(*) filter (where created_by <> input ->> 'by'), count(*) from "+
+		"core_tool_calls").Scan(&wrong, &right); err != nil ||
 		wrong != 0 || right != 3 {
 		t.Errorf("%d of %d calls are another's, %v", wrong, right, err)
 	}

@@ -13,16 +13,16 @@ import (
 	"github.com/jackc/pgx/v5/pgtype/zeronull"
 )
 
-// Question is a row of the view open_questions: a call of wait.answer, wait.approval or wait.event that waits for an answer which the
-// caller may give.
+// Question is a row of the view open_questions: a call of wait.answer, wait.approval or wait.event that waits for an
+// answer which the caller may give.
 type Question struct {
 	ID    string          `json:"id"`     // of its call
 	Tool  string          `json:"tool"`   // wait.answer, wait.approval or wait.event
-	Text  string          `json:"text"`   // if an approval has none, it is made from the call to approve
-	Asks  json.RawMessage `json:"schema"` // what an answer must be, as JSON Schema; null: anything
+	Text  string          `json:"text"`   // if an approval has none, GEM derives it from the call to approve
+	Asks  json.RawMessage `json:"schema"` // JSON Schema of an answer; null allows anything
 	By    []string        `json:"by"`     // who may answer: owner, user:SUBJECT, role:ROLE, service
 	Since time.Time       `json:"since"`
-	Until time.Time       `json:"until,omitzero"` // zero: without end
+	Until time.Time       `json:"until,omitzero"` // zero means no limit
 	Root  string          `json:"root"`           // the call on whose behalf it is asked, or its own
 	Input json.RawMessage `json:"input"`          // of wait.approval: everything about the question; otherwise null
 	// About and Arguments are the tool and the input of the call to approve; empty and null for other
@@ -31,15 +31,15 @@ type Question struct {
 	Arguments json.RawMessage `json:"arguments"`
 	// CallID is the call that waits for the answer; empty for a question that a frontend inserted.
 	CallID string `json:"call_id,omitempty"`
-	// AskedBy is the created_by of the question's call; empty if it names no caller. AskedFor is who asks.
+	// AskedBy is the created_by of the question's call; it may be empty. AskedFor is the kind of asker.
 	AskedBy  string `json:"asked_by,omitempty"`
 	AskedFor Asker  `json:"asked_for"`
-	// OfAsker numbers the open questions of one AskedBy, and AskerOpen is how many there are: see gem.open_questions.
+	// OfAsker numbers the open questions of one AskedBy, and AskerOpen is their number: see gem.open_questions.
 	OfAsker   int `json:"of_asker"`
 	AskerOpen int `json:"asker_open"`
 }
 
-// Asker is who asks a question: see gem.asked_for in migrations/functions/answers.sql.
+// Asker is the kind of asker: see gem.asked_for in migrations/functions/answers.sql.
 type Asker string
 
 // The askers.
@@ -49,10 +49,11 @@ const (
 	AskerUser    Asker = "user" // or a model: its text, its arguments and everything else in it are unverified
 )
 
-// MostOfAsker is how many questions of one asker a list shows; it only counts the rest.
+// MostOfAsker is the number of questions of one asker that a list shows; it only counts the rest.
 const MostOfAsker = 5
 
-// OpenQuestions returns the questions that the caller may answer, up to a limit, in the order of gem.open_questions: those of rules and handlers first.
+// OpenQuestions returns the questions that the caller may answer, up to a limit, in the order of gem.open_questions:
+// questions of rules and handlers first.
 func OpenQuestions(ctx context.Context, db DB, limit int) ([]Question, error) {
 	return readQuestions(ctx, db, "order by place limit $1", limit)
 }
@@ -62,7 +63,7 @@ func FirstQuestions(ctx context.Context, db DB, limit int) ([]Question, error) {
 	return readQuestions(ctx, db, "where of_asker <= $1 order by place limit $2", MostOfAsker, limit)
 }
 
-// More returns how many questions of its asker a list leaves out after this one.
+// More returns the number of this asker's questions that a list omits after this one.
 func (q Question) More() int {
 	if q.OfAsker != MostOfAsker {
 		return 0
@@ -70,31 +71,37 @@ func (q Question) More() int {
 	return q.AskerOpen - q.OfAsker
 }
 
-// OpenQuestionsAbout returns the questions that the caller may answer and that a call waits for, or that were asked below
-// a call without a parent, up to a limit.
+// OpenQuestionsAbout returns the questions that the caller may answer and that a call waits for, or that were asked
+// below a call without a parent, up to a limit.
 func OpenQuestionsAbout(ctx context.Context, db DB, id string, limit int) ([]Question, error) {
 	return readQuestions(ctx, db, "where call_id = $1 or root = $1 order by place limit $2", id, limit)
 }
 
-// OpenQuestion returns the one of a call, or nil if the call asks nothing that the caller may answer.
+// OpenQuestion returns the question of a call, or nil if the call asks nothing that the caller may answer.
 func OpenQuestion(ctx context.Context, db DB, id string) (*Question, error) {
-	found, err := readQuestions(ctx, db, "where id = $1", id)
+	found, err := OpenQuestionsAmong(ctx, db, []string{id})
 	if err != nil || len(found) == 0 {
 		return nil, err
 	}
 	return &found[0], nil
 }
 
-// OpenQuestionsAmong returns the questions among some calls that the caller may answer.
+// OpenQuestionsAmong returns the questions among at most a thousand calls that the caller may answer. It does not
+// read other questions, so OfAsker and AskerOpen count only these calls.
 func OpenQuestionsAmong(ctx context.Context, db DB, ids []string) ([]Question, error) {
-	return readQuestions(ctx, db, "where id = any ($1::text[]::uuid[]) order by place", ids)
+	return readFrom(ctx, db, "public.find_open_questions($1::text[]::uuid[]) order by place", ids)
 }
 
 func readQuestions(ctx context.Context, db DB, which string, args ...any) ([]Question, error) {
-	rows, err := db.Query(ctx, `select id::text, tool, coalesce(text, ''), coalesce(schema, 'null')::text, by, since, until, root::text,
+	return readFrom(ctx, db, "public.open_questions "+which, args...)
+}
+
+func readFrom(ctx context.Context, db DB, from string, args ...any) ([]Question, error) {
+	rows, err := db.Query(ctx, `select id::text, tool, coalesce(text, ''), coalesce(schema, 'null')::text, by, since,
+		until, root::text,
 		coalesce(input, 'null')::text, about, coalesce(arguments, 'null')::text, call_id::text, asked_by, asked_for,
 		of_asker, asker_open
-		from public.open_questions `+which, args...)
+		from `+from, args...)
 	if err == nil {
 		var all []Question
 		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (q Question, err error) {
@@ -116,32 +123,37 @@ func readQuestions(ctx context.Context, db DB, which string, args ...any) ([]Que
 // Asked is a call that waits for somebody's answer.
 type Asked struct {
 	ID, Tool string
-	Text     string   // of wait.answer and wait.approval: what is asked; empty for none
-	By       []string // who may answer, where the input says so: owner, user:SUBJECT, role:ROLE, service
-	About    string   // of wait.approval: the tool of the call that is to be approved
-	// AskedFor is who asks, and AskedBy the caller for whom it is asked; both are empty if that is unknown.
+	Text     string   // of wait.answer and wait.approval: the question; may be empty
+	By       []string // who may answer, if the input names them: owner, user:SUBJECT, role:ROLE, service
+	About    string   // of wait.approval: the tool of the call to approve
+	// AskedFor is the kind of asker, and AskedBy the caller on whose behalf it asks; both are empty if unknown.
 	// Inside means that another call waits for the answer.
 	AskedFor Asker
 	AskedBy  string
 	Inside   bool
-	// Names are those under which an answer is wanted: see [Answer]. A call of wait.* has the one that is meant if none is given.
+	// Names are the names under which the call waits for answers: see [Answer]. A call of wait.* has the default
+	// name.
 	Names []string
 }
 
-// AskedFor returns the calls that wait for somebody's answer among a call and those that handlers and rules made on its behalf, whoever may answer
-// them: the first, up to a limit.
+// AskedFor returns the calls that wait for somebody's answer among a call and the calls that handlers and rules made
+// on its behalf, whether the caller may answer them or not. It returns the first ones, up to a limit.
 func AskedFor(ctx context.Context, db DB, id string, limit int) ([]Asked, error) {
 	rows, err := db.Query(ctx, `
 		with recursive below (id, waits_for, depth) as (
-			select c.id, c.waits_for, 0 from public.core_tool_calls c where c.id = $1 and c.status = 'waiting' and c.waits_for in ('call', 'answer')
+			select c.id, c.waits_for, 0 from public.core_tool_calls c where c.id = $1 and c.status = 'waiting'
+				and c.waits_for in ('call', 'answer')
 			union all
 			select c.id, c.waits_for, b.depth + 1 from below b join public.core_tool_calls c on c.parent_call_id = b.id
-			where c.parent_step is not null and c.status = 'waiting' and c.waits_for in ('call', 'answer') and b.waits_for = 'call' and b.depth < 20)
+			where c.parent_step is not null and c.status = 'waiting' and c.waits_for in ('call', 'answer')
+				and b.waits_for = 'call' and b.depth < 20)
 		select q.id::text, q.tool_name, coalesce(q.input ->> 'text', ''),
-			array(select jsonb_array_elements_text(case when jsonb_typeof(q.input -> 'by') = 'array' then q.input -> 'by' else '[]' end)),
-			coalesce(q.input ->> 'tool', ''), array(select ltrim(n, '#') from unnest(q.waits) n where n like '#%'),
+			array(select jsonb_array_elements_text(case when jsonb_typeof(q.input -> 'by') = 'array' then q.input -> 'by'
+				else '[]' end)),
+			coalesce(q.input ->> 'tool', ''), array(select ltrim(n, '#') from pg_catalog.unnest(q.waits) n where n like '#%'),
 			coalesce(q.asked_for, ''), coalesce(q.created_by, ''), b.depth > 0
-		from below b join public.core_tool_calls q on q.id = b.id where b.waits_for = 'answer' order by q.asked_for is not distinct from 'user', q.id limit $2`, id, limit)
+		from below b join public.core_tool_calls q on q.id = b.id where b.waits_for = 'answer'
+			order by q.asked_for is not distinct from 'user', q.id limit $2`, id, limit)
 	if err == nil {
 		var all []Asked
 		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (a Asked, err error) {
@@ -154,12 +166,13 @@ func AskedFor(ctx context.Context, db DB, id string, limit int) ([]Asked, error)
 	return nil, fmt.Errorf("read the questions of call %s: %w", id, err)
 }
 
-// ErrMayNotAnswer says that there is such a call, and that the caller may not answer it.
+// ErrMayNotAnswer means that the call exists, but the caller may not answer it.
 var ErrMayNotAnswer = errors.New("you may not answer this call")
 
-// Answer gives an answer to a call: JSON of at most 64 KiB, under the name for which its handler waits; empty means `answer`. The same answer
-// may be given again. Errors of Postgres have the codes PT409 (another answer stands, or the call has ended), PT410 (its time is over) and PT422
-// (it does not fit, and the message says where).
+// Answer answers a call with JSON of at most 64 KiB, under the name for which its handler waits; an empty name means
+// `answer`. Repeating the same answer is allowed. Errors of Postgres have the codes PT409 (the call has another answer,
+// has ended, or is a question that is scheduled for later), PT410 (its deadline has passed) and PT422 (the answer does
+// not fit, as the message explains).
 func Answer(ctx context.Context, db DB, id string, answer any, name string) error {
 	encoded, err := json.Marshal(answer)
 	if err != nil {
@@ -171,7 +184,8 @@ func Answer(ctx context.Context, db DB, id string, answer any, name string) erro
 	_, err = db.Exec(ctx, "select public.answer_tool_call($1, $2, $3)", id, string(encoded), name)
 	switch {
 	case store.HasCode(err, "PT404"):
-		if _, err := Get(ctx, db, id); err != nil && !store.HasCode(err, "25P02") { // a transaction that the refusal has broken
+		// the failed statement broke the transaction
+		if _, err := Get(ctx, db, id); err != nil && !store.HasCode(err, "25P02") {
 			return err
 		}
 		return ErrMayNotAnswer
@@ -181,7 +195,8 @@ func Answer(ctx context.Context, db DB, id string, answer any, name string) erro
 	return nil
 }
 
-// Resume lets a call look again at what it waits for. It returns false if the call does not wait, or waits for a key.
+// Resume lets a waiting call check again whether it can continue. It returns false if the call does not wait, or
+// waits for a key.
 func Resume(ctx context.Context, db DB, id string) (resumed bool, err error) {
 	if _, err = Get(ctx, db, id); err != nil {
 		return false, err

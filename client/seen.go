@@ -11,33 +11,38 @@ import (
 	"github.com/jackc/pgx/v5/pgtype/zeronull"
 )
 
-// Seen is what a signed-in user may see of a call.
+// Seen is the part of a call that a signed-in user may see.
 type Seen struct {
 	ID, Tool string
-	// Status is queued, running, waiting, succeeded, failed or not_configured; WaitsFor is that of [Call].
+	// Status is queued, running, waiting, succeeded, failed or not_configured; WaitsFor is as in [Call].
 	Status, WaitsFor     string
 	Attempt              int
 	CreatedAt, UpdatedAt time.Time
-	// Seq and Event are those of the last entry of the journal.
+	// Seq and Event are the last entry of the journal.
 	Seq   int
 	Event string
-	// Receipt is nil while the call has none. It does not name its worker.
+	// Receipt is nil before the end of the call. It does not name its worker.
 	Receipt *receipts.Receipt
 }
 
-// See returns a call as its user may see it. Within [As] there are only calls of that user, whatever the rights of the connection are.
+// See returns a call as its user may see it. Within [As] it finds only calls of that user, whatever the rights of the
+// connection.
 func See(ctx context.Context, db DB, id string) (*Seen, error) {
 	var (
 		s Seen
 		r receipts.Receipt
 	)
 	err := db.QueryRow(ctx, `
-		select c.id::text, coalesce(c.tool_name, ''), c.status, coalesce(c.waits_for, ''), c.attempt, c.created_at, c.updated_at, e.seq, e.event,
-		       coalesce(r.id::text, ''), coalesce(r.status, ''), coalesce(r.result, 'null')::text, coalesce(r.effects, '{}')::text, r.created_at,
-		       coalesce(r.attempt, 0), coalesce(r.registry_version, ''), coalesce(r.idempotency_key, ''), coalesce(r.replay_of::text, ''),
-		       coalesce(extract(epoch from r.duration) * 1000, 0)::float8
+		select c.id::text, coalesce(c.tool_name, ''), c.status, coalesce(c.waits_for, ''), c.attempt, c.created_at,
+			c.updated_at, e.seq, e.event,
+		       coalesce(r.id::text, ''), coalesce(r.status, ''), coalesce(r.result, 'null')::text,
+		         coalesce(r.effects, '{}')::text, r.created_at,
+		       coalesce(r.attempt, 0), coalesce(r.registry_version, ''), coalesce(r.idempotency_key, ''),
+		         coalesce(r.replay_of::text, ''),
+		       coalesce(extract(epoch from r.duration) * 1000.0, 0)::float8
 		from public.core_tool_calls c
-		join lateral (select j.seq, j.event from public.core_tool_events j where j.call_id = c.id order by j.seq desc limit 1) e on true
+		join lateral (select j.seq, j.event from public.core_tool_events j where j.call_id = c.id
+			order by j.seq desc limit 1) e on true
 		left join public.core_tool_receipts r on r.call_id = c.id
 		where c.id = $1 and (c.created_by = (select public.gem_caller()) or (select public.gem_caller()) is null)`, id).
 		Scan(&s.ID, &s.Tool, &s.Status, &s.WaitsFor, &s.Attempt, &s.CreatedAt, &s.UpdatedAt, &s.Seq, &s.Event,
@@ -55,13 +60,14 @@ func See(ctx context.Context, db DB, id string) (*Seen, error) {
 	return &s, nil
 }
 
-// SeeJournal returns what happened to a call after an entry of its journal, in order, as its user may see it: without the names of workers, and the data,
-// which tell of others' calls too.
+// SeeJournal returns the events of a call after an entry of its journal, in order, as its user may see them: without
+// the names of workers, and without the data, which may reveal others' calls.
 func SeeJournal(ctx context.Context, db DB, id string, after int) ([]receipts.Event, error) {
 	rows, err := db.Query(ctx, `
 		select e.seq, e.at, e.event, e.attempt, '', null::jsonb
 		from public.core_tool_calls c join public.core_tool_events e on e.call_id = c.id
-		where c.id = $1 and e.seq > $2 and (c.created_by = (select public.gem_caller()) or (select public.gem_caller()) is null) order by e.seq`, id, after)
+		where c.id = $1 and e.seq > $2 and (c.created_by = (select public.gem_caller())
+			or (select public.gem_caller()) is null) order by e.seq`, id, after)
 	var events []receipts.Event
 	if err == nil {
 		events, err = pgx.CollectRows(rows, pgx.RowToStructByPos[receipts.Event])

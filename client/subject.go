@@ -10,23 +10,24 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Subject is a signed-in user, in whose name statements run: see [As].
+// Subject is a signed-in user, on whose behalf statements run: see [As].
 type Subject struct {
 	// ID is the token's `sub`, which becomes created_by of the user's calls. It is required.
 	ID string
-	// Role is the Postgres role whose rights the statements have: authenticated, or gem_frontend where there is no such role. Empty means the
-	// rights of the connection itself: as the owner of the tables it sees the rows of all users.
+	// Role is the Postgres role whose rights the statements have: authenticated, or gem_frontend if that does not
+	// exist. Empty means the rights of the connection itself: the owner of the tables sees the rows of all users.
 	Role string
-	// Claims are the other claims of the token, a JSON object that policies may read; nil means none. Its `sub` and `role` do not count: those
-	// above do.
+	// Claims are the other claims of the token, a JSON object that policies may read; nil means none. Its `sub` and
+	// `role` are ignored in favour of the fields above.
 	Claims json.RawMessage
 }
 
-// As runs statements as a user, as PostgREST does: in one transaction, with the user's role and `request.jwt.claims`, so that row level security,
-// gem.limits and policies hold for them. It commits if do returns nil, and otherwise rolls back and returns that error. The transaction costs two
-// round trips beside those of do. Nothing of the user stays on the connection, so the pool may lead through a pooler in transaction mode.
+// As runs statements as a user, like PostgREST: in one transaction, with the user's role and `request.jwt.claims`, so
+// that row level security, gem.limits and policies apply. It commits if do returns nil, and otherwise rolls back and
+// returns that error. The transaction costs two round trips in addition to the statements of do. The connection keeps
+// no state of the user, so the pool may use a pooler in transaction mode.
 //
-// The connection's role must be a member of the user's: gem_door is, and can do nothing else.
+// The connection's role must be a member of the user's: gem_mcp is, and has no other rights.
 func As(ctx context.Context, db *pgxpool.Pool, s Subject, do func(DB) error) error {
 	claims, err := s.claims()
 	if err != nil {
@@ -36,7 +37,7 @@ func As(ctx context.Context, db *pgxpool.Pool, s Subject, do func(DB) error) err
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
-	defer conn.Release() // which closes it, should the transaction be open still
+	defer conn.Release() // closes it if the transaction is still open
 	quoted, err := conn.Conn().PgConn().EscapeString(claims)
 	if err != nil {
 		return err
@@ -48,7 +49,7 @@ func As(ctx context.Context, db *pgxpool.Pool, s Subject, do func(DB) error) err
 	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{BeginQuery: begin}, func(tx pgx.Tx) error { return do(tx) })
 }
 
-// claims are those of a token of this user and role.
+// claims returns the claims of a token of this user and role.
 func (s Subject) claims() (string, error) {
 	if s.ID == "" {
 		return "", errors.New("a subject needs an ID")

@@ -11,27 +11,27 @@ import (
 	"testing"
 
 	"github.com/gemworker/gem/client"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-const chosen = "0b8f6e1c-3a52-8c1e-9f63-2d7a1b9c4e55"
+const chosen = "0b8f6e1c-3a52-4c1e-9f63-2d7a1b9c4e55"
 
-// door is a pool of a login role of gem_door, and one of the owner of the same database.
-func door(t *testing.T) (door, owner *pgxpool.Pool) {
+// asMCP returns a pool of a login role of gem_mcp, and one of the owner of the same database.
+func asMCP(t *testing.T) (db, owner *pgxpool.Pool) {
 	t.Helper()
-	url, owner := doorURL(t)
+	url, owner := mcpURL(t)
 	return testdb.Pool(t, url), owner
 }
 
-func doorURL(t *testing.T) (door string, owner *pgxpool.Pool) {
+func mcpURL(t *testing.T) (mcp string, owner *pgxpool.Pool) {
 	t.Helper()
 	address := testdb.New(t)
 	owner = testdb.Pool(t, address)
 	role := "gem_test_" + strings.ToLower(t.Name())
 	role = role[:min(len(role), 60)]
-	exec(t, owner, "create role "+role+" login password 'door' in role gem_door")
+	exec(t, owner, "create role "+role+" login password 'mcp' in role gem_mcp")
 	t.Cleanup(func() {
 		if _, err := owner.Exec(context.Background(), "drop role "+role); err != nil {
 			t.Error(err)
@@ -41,7 +41,7 @@ func doorURL(t *testing.T) (door string, owner *pgxpool.Pool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	u.User = url.UserPassword(role, "door")
+	u.User = url.UserPassword(role, "mcp")
 	return u.String(), owner
 }
 
@@ -64,16 +64,19 @@ func code(err error) string {
 
 func TestAsASubjectOneHasItsRights(t *testing.T) {
 	t.Parallel()
-	db, owner := door(t)
+	db, owner := asMCP(t)
 	others := enqueue(t, owner, client.NewCall{Tool: "shop.order", CreatedBy: "grace"})
-	ada := client.Subject{ID: "ada's", Role: "gem_frontend", Claims: json.RawMessage(`{"sub": "grace", "role": "service_role", "team": "o'hare\\"}`)}
+	ada := client.Subject{ID: "ada's", Role: "gem_frontend",
+		Claims: json.RawMessage(`{"sub": "grace", "role": "service_role", "team": "o'hare\\"}`)}
 	var own string
 	err := client.As(t.Context(), db, ada, func(db client.DB) error {
 		var seen int
 		var sub, role, team, user string
-		err := db.QueryRow(t.Context(), `select (select count(*) from core_tool_calls), c ->> 'sub', c ->> 'role', c ->> 'team', current_user
+		err := db.QueryRow(t.Context(), `select (select count(*) from core_tool_calls), c ->> 'sub', c ->> 'role',
+			c ->> 'team', current_user
 			from (select current_setting('request.jwt.claims')::jsonb as c) claims`).Scan(&seen, &sub, &role, &team, &user)
-		if err != nil || seen != 0 || sub != "ada's" || role != "gem_frontend" || team != `o'hare\` || user != "gem_frontend" {
+		if err != nil || seen != 0 || sub != "ada's" || role != "gem_frontend" || team != `o'hare\` ||
+			user != "gem_frontend" {
 			t.Errorf("it sees %d calls as %s, %s, %s, %s, %v", seen, sub, role, team, user, err)
 		}
 		own, err = client.Enqueue(t.Context(), db, client.NewCall{Tool: "shop.order"})
@@ -85,13 +88,17 @@ func TestAsASubjectOneHasItsRights(t *testing.T) {
 	if c, err := client.Get(t.Context(), owner, own); err != nil || c.CreatedBy != "ada's" {
 		t.Errorf("the call is %+v, %v", c, err)
 	}
-	err = client.As(t.Context(), db, ada, func(db client.DB) error { _, err := client.Cancel(t.Context(), db, others); return err })
+	err = client.As(t.Context(), db, ada, func(db client.DB) error {
+		_, err := client.Cancel(t.Context(), db, others)
+		return err
+	})
 	if none := (*client.NotFoundError)(nil); !errors.As(err, &none) {
 		t.Errorf("another's call was cancelled: %v", err)
 	}
 	for range 3 { // on the same connection
 		var user, claims string
-		if err := db.QueryRow(t.Context(), "select current_user, coalesce(current_setting('request.jwt.claims', true), '')").Scan(&user, &claims); err != nil ||
+		if err := db.QueryRow(t.Context(), "select current_user, coalesce(current_setting('request.jwt.claims', true), '')").
+			Scan(&user, &claims); err != nil ||
 			user == "gem_frontend" || claims != "" {
 			t.Errorf("afterwards the connection is %s's, with %q, %v", user, claims, err)
 		}
@@ -100,14 +107,17 @@ func TestAsASubjectOneHasItsRights(t *testing.T) {
 
 func TestWhatASubjectCannotBeIsRefused(t *testing.T) {
 	t.Parallel()
-	db, _ := door(t)
+	db, _ := asMCP(t)
 	for what, s := range map[string]client.Subject{
 		"nobody":         {Role: "gem_frontend"},
 		"another role":   {ID: "ada", Role: "gem_worker"},
 		"no role at all": {ID: "ada", Role: `gem_frontend"; reset role; select '`},
 		"wrong claims":   {ID: "ada", Role: "gem_frontend", Claims: json.RawMessage(`[1]`)},
 	} {
-		if err := client.As(t.Context(), db, s, func(client.DB) error { t.Errorf("%s: it ran", what); return nil }); err == nil {
+		if err := client.As(t.Context(), db, s, func(client.DB) error {
+			t.Errorf("%s: it ran", what)
+			return nil
+		}); err == nil {
 			t.Errorf("%s: no error", what)
 		}
 	}
@@ -121,25 +131,28 @@ func TestWhatASubjectCannotBeIsRefused(t *testing.T) {
 	if !errors.Is(err, wrong) {
 		t.Errorf("got %v", err)
 	}
-	if id, err := as(t.Context(), db, "grace", client.NewCall{Tool: "shop.order", ID: chosen}); err != nil || id != chosen {
+	if id, err := as(t.Context(), db, "grace", client.NewCall{Tool: "shop.order", ID: chosen}); err != nil ||
+		id != chosen {
 		t.Errorf("the call of a transaction that was rolled back stayed: %v", err)
 	}
 }
 
 func TestTheSameIDIsTheSameCall(t *testing.T) {
 	t.Parallel()
-	db, owner := door(t)
-	order := client.NewCall{Tool: "shop.order", Input: map[string]any{"n": 1.0}, IdempotencyKey: "k", ID: chosen, SessionID: "s", Priority: -1,
+	db, owner := asMCP(t)
+	order := client.NewCall{Tool: "shop.order", Input: map[string]any{"n": 1.0}, IdempotencyKey: "k", ID: chosen,
+		SessionID: "s", Priority: -1,
 		Traceparent: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", Awaited: true}
 	if id, err := as(t.Context(), db, "ada", order); err != nil || id != chosen {
 		t.Fatalf("got %s, %v", id, err)
 	}
 	var row string
-	if err := owner.QueryRow(t.Context(), "select concat_ws(' ', created_by, session_id, priority, traceparent, awaited) from core_tool_calls").Scan(&row); err != nil ||
+	if err := owner.QueryRow(t.Context(), "select concat_ws(' ', created_by, session_id, priority, traceparent, "+
+		"awaited) from core_tool_calls").Scan(&row); err != nil ||
 		row != "ada s -1 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01 t" {
 		t.Errorf("the row has %s, %v", row, err)
 	}
-	// Reasons to refuse a new call are none to refuse the one that is there.
+	// Limits that reject a new call do not reject an existing one.
 	exec(t, owner, "update gem.limits set max_open_calls = 1, max_input_bytes = 2, min_priority = 0")
 	exec(t, owner, "insert into gem.tools (name, frontends, entry) values ('shop.order', false, '{}')")
 	exec(t, owner, "select cancel_tool_call($1)", chosen)
@@ -169,20 +182,22 @@ func TestTheSameIDIsTheSameCall(t *testing.T) {
 		}
 		told[strings.TrimPrefix(fmt.Sprint(err), "insert a call of "+c.call.Tool)] = true
 	}
-	// With the rights of the owner, who sees all rows, too.
-	err := client.As(t.Context(), owner, client.Subject{ID: "grace"}, func(db client.DB) error { _, err := client.Enqueue(t.Context(), db, order); return err })
+	// With the rights of the owner, who sees all rows.
+	err := client.As(t.Context(), owner, client.Subject{ID: "grace"},
+		func(db client.DB) error { _, err := client.Enqueue(t.Context(), db, order); return err })
 	told[strings.TrimPrefix(fmt.Sprint(err), "insert a call of shop.order")] = true
 	if len(told) != 1 {
 		t.Errorf("the refusals differ: %v", told)
 	}
-	if _, err := client.Enqueue(t.Context(), owner, client.NewCall{Tool: "shop.order", ID: chosen, CreatedBy: "ada"}); err == nil {
+	if _, err := client.Enqueue(t.Context(), owner,
+		client.NewCall{Tool: "shop.order", ID: chosen, CreatedBy: "ada"}); err == nil {
 		t.Error("a call with an id was made for another")
 	}
 }
 
 func TestAHundredInsertsOfOneIDMakeOneCall(t *testing.T) {
 	t.Parallel()
-	db, owner := door(t)
+	db, owner := asMCP(t)
 	exec(t, owner, "update gem.limits set max_open_calls = 1")
 	var all sync.WaitGroup
 	for range 100 {
@@ -195,16 +210,17 @@ func TestAHundredInsertsOfOneIDMakeOneCall(t *testing.T) {
 	}
 	all.Wait()
 	var calls, events int
-	if err := owner.QueryRow(t.Context(), "select (select count(*) from core_tool_calls), (select count(*) from core_tool_events)").Scan(&calls, &events); err != nil ||
+	if err := owner.QueryRow(t.Context(), "select (select count(*) from core_tool_calls), (select count(*) from "+
+		"core_tool_events)").Scan(&calls, &events); err != nil ||
 		calls != 1 || events != 1 {
 		t.Errorf("%d calls with %d events, %v", calls, events, err)
 	}
 }
 
-// Beyond 64 the flag is dropped, and the call is made all the same.
+// Above 64 the flag is dropped, and the call is still made.
 func TestFewCallsOfACallerAreAwaitedAtOnce(t *testing.T) {
 	t.Parallel()
-	db, owner := door(t)
+	db, owner := asMCP(t)
 	for range 70 {
 		if _, err := as(t.Context(), db, "ada", client.NewCall{Tool: "shop.order", Awaited: true}); err != nil {
 			t.Fatal(err)
@@ -216,14 +232,16 @@ func TestFewCallsOfACallerAreAwaitedAtOnce(t *testing.T) {
 	count := func(want string) {
 		t.Helper()
 		var got string
-		err := owner.QueryRow(t.Context(), `select string_agg(created_by || ' ' || calls || ' ' || awaited, ', ' order by created_by)
+		err := owner.QueryRow(t.Context(), `select string_agg(created_by || ' ' || calls || ' ' || awaited, ', '
+			order by created_by)
 			from (select created_by, count(*) as calls, count(awaited) as awaited from core_tool_calls group by 1) c`).Scan(&got)
 		if err != nil || got != want {
 			t.Errorf("got %s, want %s, %v", got, want, err)
 		}
 	}
 	count("ada 70 64, grace 1 1")
-	exec(t, owner, "select cancel_tool_call(id) from (select id from core_tool_calls where awaited and created_by = 'ada' limit 1) c")
+	exec(t, owner, "select cancel_tool_call(id) from (select id from core_tool_calls where awaited and created_by = "+
+		"'ada' limit 1) c")
 	for range 2 {
 		if _, err := as(t.Context(), db, "ada", client.NewCall{Tool: "shop.order", Awaited: true}); err != nil {
 			t.Fatal(err)

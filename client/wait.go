@@ -9,50 +9,50 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gemworker/gem/internal/listen"
-	"github.com/gemworker/gem/internal/pgpool"
+	"github.com/gemworker/gem/internal/postgres/listen"
+	"github.com/gemworker/gem/internal/postgres/pgpool"
 	"github.com/gemworker/gem/internal/store"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap"
 )
 
-// Waiter waits for the ends of many calls at once, for a process that serves many users: it polls all of them in one statement, and one connection
-// listens for the ends of calls whose NewCall was Awaited. A wait is an entry of a map, without a goroutine or connection of its own.
-// It learns only that a call has ended or is parked, for calls of any user: read the call with the rights of its user. It is safe for
-// concurrent use.
+// Waiter waits for many calls at once, for a process that serves many users. It polls all of them in one statement,
+// and one connection listens for the ends of calls whose NewCall was Awaited. A wait is an entry of a map and needs
+// no goroutine or connection. The Waiter learns only that a call has ended or is parked, for calls of any user: read
+// the call with the rights of its user. It is safe for concurrent use.
 type Waiter struct {
 	pool      *pgxpool.Pool
 	listenURL string
 	log       *zap.Logger
-	token     string    // of its own notification
+	token     string    // of the notification to itself
 	start     sync.Once // of its two goroutines, with the first wait
 	running   sync.WaitGroup
 	closed    context.Context
 	close     context.CancelFunc
-	sooner    chan struct{} // a wait is due before askAt; carries one signal at most
+	sooner    chan struct{} // a wait is due before askAt; carries at most one signal
 
 	mu        sync.Mutex
 	waits     map[pgtype.UUID]*waiting
 	askAt     time.Time
 	listening bool                    // notifications arrive
-	early     [2]map[pgtype.UUID]bool // calls whose notification came before anybody waited: older ones and newer ones
+	early     [2]map[pgtype.UUID]bool // calls whose notification arrived before a wait: older ones and newer ones
 	turned    time.Time               // when the newer ones became the older
 }
 
-// waiting is a call for which somebody waits.
+// waiting is a call with at least one wait.
 type waiting struct {
-	ended  chan struct{} // closed then
-	parked chan struct{} // closed when the call is parked; nil while no wait asks for that
+	ended  chan struct{} // closed at the end of the call
+	parked chan struct{} // closed when the call is parked; nil unless a wait needs it
 	by     int           // number of waits
 	pause  time.Duration // before the next poll
 	due    time.Time
 }
 
 const (
-	// A wait is polled after a pause, which then doubles up to the longest.
+	// A wait is polled after a pause that doubles up to the longest.
 	firstPause, longestPause = 5 * time.Millisecond, 250 * time.Millisecond
-	// While notifications arrive, polls find the calls that they missed.
+	// While notifications arrive, polls only find calls whose notification was lost.
 	firstPauseListening, longestPauseListening = 50 * time.Millisecond, time.Second
 	// Polls take at most 1/(1+restShare) of the time.
 	restShare = 9
@@ -62,27 +62,29 @@ const (
 	keepEarly, mostEarly = 2 * time.Second, 10_000
 )
 
-// NewWaiter makes a Waiter that asks through a pool, whose role must be the owner of the tables, or a member of gem_door. listenURL is a connection
-// string for notifications, which do not pass a pooler in transaction mode. If it is empty, or nothing arrives there, the Waiter only asks: after
-// 5, 10, 20, … 250 ms. Otherwise it asks after 50, 100, 200, … 1000 ms. Nothing is opened before the first wait. [Waiter.Close] ends it.
+// NewWaiter returns a Waiter that polls through a pool, whose role must be the owner of the tables, or a member of
+// gem_mcp. listenURL is a connection string for notifications, which do not pass a pooler in transaction mode. If it
+// is empty, or no notification arrives, the Waiter only polls: after 5, 10, 20, … 250 ms. Otherwise it polls after
+// 50, 100, 200, … 1000 ms. It opens nothing before the first wait. [Waiter.Close] ends it.
 func NewWaiter(pool *pgxpool.Pool, listenURL string, log *zap.Logger) *Waiter {
 	if log == nil {
 		log = zap.NewNop()
 	}
-	w := &Waiter{pool: pool, listenURL: listenURL, log: log, token: rand.Text(), sooner: make(chan struct{}, 1), waits: map[pgtype.UUID]*waiting{}}
+	w := &Waiter{pool: pool, listenURL: listenURL, log: log, token: rand.Text(), sooner: make(chan struct{}, 1),
+		waits: map[pgtype.UUID]*waiting{}}
 	w.closed, w.close = context.WithCancel(context.Background())
 	return w
 }
 
-// ErrClosed says that the Waiter was closed.
+// ErrClosed means that the Waiter was closed.
 var ErrClosed = errors.New("the waiter is closed")
 
-// Ended returns when the call has a receipt. When ctx ends, it returns the error of ctx, and after Close [ErrClosed]; the call itself continues. It
-// also waits for a call that does not exist. While Postgres is away, it keeps waiting.
+// Ended returns when the call has a receipt. When ctx ends, it returns the error of ctx, and after Close [ErrClosed];
+// the call itself continues. It keeps waiting for a call that does not exist, and while Postgres is unreachable.
 func (w *Waiter) Ended(ctx context.Context, id string) error { return w.wait(ctx, id, false) }
 
-// EndedOrParked is like [Waiter.Ended], but also returns when the call waits for an answer or for calls made on its behalf. Read its row to
-// find out which. It needs no statement or notification of its own: the same polls cover it.
+// EndedOrParked is like [Waiter.Ended], but also returns when the call waits for an answer or for calls made on its
+// behalf. Read its row to find out which. It costs no additional statements or notifications.
 func (w *Waiter) EndedOrParked(ctx context.Context, id string) error { return w.wait(ctx, id, true) }
 
 func (w *Waiter) wait(ctx context.Context, id string, orParked bool) error {
@@ -115,11 +117,12 @@ func (w *Waiter) wait(ctx context.Context, id string, orParked bool) error {
 // Close ends all waits, and returns when the Waiter's connections are closed or back in the pool.
 func (w *Waiter) Close() {
 	w.close()
-	w.start.Do(func() {}) // from here on nothing starts
+	w.start.Do(func() {}) // after this nothing starts
 	w.running.Wait()
 }
 
-// begin registers a wait. It returns nil if the notification has already arrived. parked is nil unless orParked is set.
+// begin registers a wait. It returns nil if the notification has already arrived. parked is nil unless orParked is
+// set.
 func (w *Waiter) begin(call pgtype.UUID, orParked bool) (wait *waiting, parked <-chan struct{}) {
 	w.start.Do(func() {
 		w.running.Go(w.ask)
@@ -131,7 +134,7 @@ func (w *Waiter) begin(call pgtype.UUID, orParked bool) (wait *waiting, parked <
 	defer w.mu.Unlock()
 	for _, early := range w.early {
 		if early[call] {
-			delete(early, call) // once: anybody may send notifications, and the next wait is for the call itself
+			delete(early, call) // only once: anybody may send notifications, and the next wait must poll the call
 			return nil, nil
 		}
 	}
@@ -158,7 +161,7 @@ func (w *Waiter) begin(call pgtype.UUID, orParked bool) (wait *waiting, parked <
 	return wait, wait.parked
 }
 
-// giveUp takes out a wait whose caller has ended it.
+// giveUp removes a wait that its caller has ended.
 func (w *Waiter) giveUp(call pgtype.UUID, wait *waiting) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -182,7 +185,7 @@ func (w *Waiter) tell(ids []string, notified bool) {
 		if wait := w.waits[call]; wait != nil {
 			delete(w.waits, call)
 			close(wait.ended)
-		} else if notified { // the caller may be about to wait
+		} else if notified { // the caller may wait soon
 			w.early[1][call] = true
 		}
 	}
@@ -228,15 +231,16 @@ func (w *Waiter) ask() {
 		w.tellParked(parked)
 		pause = max(pause, restShare*time.Since(began))
 		if err != nil && w.closed.Err() == nil {
-			w.log.Warn("could not ask which calls have ended, trying again", zap.String("error", pgpool.Reason(err)))
+			w.log.Warn("cannot read which calls have ended, trying again", zap.String("error", pgpool.Reason(err)))
 			pause = max(pause, time.Second)
 		}
 		w.sleep(pause, nil)
 	}
 }
 
-// due returns the calls to poll now, those of them that may be parked, and the pause after that; if there are none, the pause until there
-// are. It includes the waits that are due soon; otherwise a thousand waits would each need a statement.
+// due returns the calls to poll now, those of them that may be parked, and the pause after that; if there are none,
+// the pause until the next poll. It includes waits that are due soon; otherwise a thousand waits would each need a
+// statement.
 func (w *Waiter) due(now time.Time) (calls, others []string, pause time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -263,9 +267,9 @@ func (w *Waiter) due(now time.Time) (calls, others []string, pause time.Duration
 	return calls, others, first
 }
 
-// listen receives notifications of ends until the Waiter is closed.
+// listen receives notifications about finished calls until the Waiter is closed.
 func (w *Waiter) listen() {
-	told := false // that the connection string is of no use
+	told := false // whether the error was logged
 	setListening := func(arrive bool) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -281,7 +285,7 @@ func (w *Waiter) listen() {
 				return
 			}
 			told = errors.Is(err, listen.ErrNotDelivered)
-			w.log.Warn("could not get notifications of the ends of calls: asking for them until they are back",
+			w.log.Warn("no notifications about finished calls: polling until they are back",
 				zap.String("error", pgpool.Reason(err)), zap.Duration("next_try", pause))
 		},
 	}

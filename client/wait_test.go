@@ -9,12 +9,12 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/client"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// statements counts those that a pool sends.
+// statements counts the statements of a pool.
 type statements struct{ atomic.Int64 }
 
 func (s *statements) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
@@ -24,7 +24,7 @@ func (s *statements) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.Tra
 
 func (s *statements) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// waiter is a Waiter with a pool of its own, whose statements are counted.
+// waiter returns a Waiter with a private pool, whose statements are counted.
 func waiter(t *testing.T, url, listenURL string) (*client.Waiter, *pgxpool.Pool, *statements) {
 	t.Helper()
 	config, err := pgxpool.ParseConfig(url)
@@ -43,10 +43,11 @@ func waiter(t *testing.T, url, listenURL string) (*client.Waiter, *pgxpool.Pool,
 	return w, pool, sent
 }
 
-// calls makes so many, awaited or not.
+// calls makes n calls, awaited or not.
 func calls(t *testing.T, db *pgxpool.Pool, n int, awaited bool) []string {
 	t.Helper()
-	rows, err := db.Query(t.Context(), "insert into core_tool_calls (tool_name, awaited) select 'a.b', $2 from generate_series(1, $1) returning id::text", n, awaited)
+	rows, err := db.Query(t.Context(), "insert into core_tool_calls (tool_name, awaited) select 'a.b', $2 from "+
+		"generate_series(1, $1) returning id::text", n, awaited)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +58,8 @@ func calls(t *testing.T, db *pgxpool.Pool, n int, awaited bool) []string {
 	return ids
 }
 
-// begin waits for calls, and returns when the waits have begun. The returned function returns when they have ended, all without an error.
+// begin waits for calls, and returns when the waits have begun. The returned function returns when they have ended, all
+// without an error.
 func begin(t *testing.T, w *client.Waiter, ids []string) (end func()) {
 	t.Helper()
 	var all sync.WaitGroup
@@ -82,7 +84,7 @@ func until(t *testing.T, holds func() bool) {
 	}
 }
 
-// listening returns once notifications arrive at a Waiter, which begins with its first wait.
+// listening returns once notifications arrive at a Waiter, which starts with its first wait.
 func listening(t *testing.T, w *client.Waiter) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -102,7 +104,8 @@ func TestAThousandWaitsShareAConnectionThatListens(t *testing.T) {
 	ids := calls(t, db, 1000, true)
 	end := begin(t, w, ids)
 	var listeners int
-	if err := db.QueryRow(t.Context(), "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'gem listen'").Scan(&listeners); err != nil ||
+	if err := db.QueryRow(t.Context(), "select count(*) from pg_stat_activity where datname = current_database() and "+
+		"application_name = 'gem listen'").Scan(&listeners); err != nil ||
 		listeners != 1 || pool.Stat().TotalConns() > 1 {
 		t.Errorf("%d connections listen and %d ask, %v", listeners, pool.Stat().TotalConns(), err)
 	}
@@ -116,7 +119,7 @@ func TestAThousandWaitsShareAConnectionThatListens(t *testing.T) {
 	}
 }
 
-// inBothWays runs a test with a waiter that listens, and with one that only asks.
+// inBothWays runs a test with a waiter that listens, and with one that only polls.
 func inBothWays(t *testing.T, url string, test func(t *testing.T, w *client.Waiter)) {
 	t.Helper()
 	for name, listenURL := range map[string]string{"while it listens": url, "while it only asks": ""} {
@@ -131,7 +134,7 @@ func inBothWays(t *testing.T, url string, test func(t *testing.T, w *client.Wait
 	}
 }
 
-// A call that nobody said to be awaited has no notification, as one has none whose notification was lost.
+// A call that was not Awaited has no notification, like a call whose notification was lost.
 func TestAnEndWithoutANotificationIsFound(t *testing.T) {
 	t.Parallel()
 	url := testdb.New(t)
@@ -191,7 +194,7 @@ func TestANotificationThatComesBeforeTheWaitCounts(t *testing.T) {
 
 func TestAWaiterOutlivesAnOutage(t *testing.T) {
 	t.Parallel()
-	url, db := doorURL(t)
+	url, db := mcpURL(t)
 	w, pool, sent := waiter(t, url, url)
 	listening(t, w)
 	ids := calls(t, db, 10, true)

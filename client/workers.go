@@ -12,31 +12,33 @@ import (
 // Worker is one worker process.
 type Worker struct {
 	ID        string        // its name (WORKER_ID), which several may share, then '-' and eight random hexadecimal digits
-	Alive     bool          // by Postgres's clock: its last heartbeat says so, and it has not stopped
+	Alive     bool          // by Postgres's clock, its last heartbeat and its stop
 	StoppedAt time.Time     // of an orderly stop; zero otherwise
-	Silent    time.Duration // since its last heartbeat
+	Silent    time.Duration // the time since its last heartbeat
 }
 
-// Workers sums up the workers of a database.
+// Workers summarises the workers of a database.
 type Workers struct {
 	Alive   int // processes
-	Slots   int // the calls that they run at once, at most
-	Running int // the calls that they run now
-	// Last is the id of the worker that was heard of last, at LastAt. Both are zero if some worker is alive, and if there never
-	// was one.
+	Slots   int // the number of calls that they can run at once
+	Running int // the number of calls that they run now
+	// Last is the id of the worker with the latest sign of life, at LastAt. Both are zero if a worker is alive, and
+	// if there has never been one.
 	Last   string
 	LastAt time.Time
 }
 
-// alive is the condition on a row of core_workers whose process is alive: each heartbeat says until when it counts as alive.
+// alive is the condition for a living worker on a row of core_workers: each heartbeat sets the time until which it
+// counts as alive.
 const alive = "stopped_at is null and alive_until > clock_timestamp()"
 
-// ReadWorkers sums up all workers.
+// ReadWorkers summarises all workers.
 func ReadWorkers(ctx context.Context, db DB) (w Workers, err error) {
 	err = db.QueryRow(ctx, `
 		with alive as (select worker_id, concurrency from public.core_workers where `+alive+`)
 		select (select count(*) from alive), (select coalesce(sum(concurrency), 0) from alive),
-		       (select count(*) from public.core_tool_calls where status = 'running' and claimed_by in (select worker_id from alive))`).
+		       (select count(*) from public.core_tool_calls where status = 'running'
+		         and claimed_by in (select worker_id from alive))`).
 		Scan(&w.Alive, &w.Slots, &w.Running)
 	if err == nil && w.Alive == 0 {
 		err = db.QueryRow(ctx, `

@@ -9,11 +9,12 @@ import (
 	"strings"
 
 	"github.com/gemworker/gem/client"
-	"github.com/gemworker/gem/internal/watch"
+	"github.com/gemworker/gem/client/view"
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// operator is the user as the journal names it, with the reason that a form gives; an error for somebody who may not act.
+// operator returns the user under the name for the journal, with the reason from the form. It returns an error if the
+// user may not act.
 func (r *request) operator() (client.Operator, error) {
 	switch {
 	case r.site.Act == nil:
@@ -21,55 +22,56 @@ func (r *request) operator() (client.Operator, error) {
 	case !r.user.Operator:
 		return client.Operator{}, forbidden("Only operators may cancel calls or run them again.")
 	}
-	// The name that answers carry too: nobody may approve what the same person asked for.
+	// Answers carry the same name, so that nobody approves their own request.
 	return client.Operator{By: cmp.Or(r.user.Subject, r.user.Name), Reason: r.PostForm.Get("reason")}, nil
 }
 
-// act is the operator, and the id of the call that the path names.
+// act returns the operator, and the id of the call in the path.
 func (r *request) act() (who client.Operator, id string, err error) {
 	if who, err = r.operator(); err != nil {
 		return who, "", err
 	}
-	if id = r.PathValue("id"); !watch.IsID(id) {
-		return who, "", notFound("There is no such call: call ids are UUIDs.")
+	if id = r.PathValue("id"); !view.IsID(id) {
+		return who, "", notFound("This call does not exist: call ids are UUIDs.")
 	}
 	return who, strings.ToLower(id), nil
 }
 
-// idOf is the id of the call that a form makes out of another one: the same however often the form is sent, and to whichever process.
+// idOf returns the id of the call that a form makes from another one. It is the same however often the form is sent,
+// and to any process.
 func idOf(form, call string) string {
 	sum := sha256.Sum256([]byte(form + " " + call))
 	u := pgtype.UUID{Bytes: [16]byte(sum[:16]), Valid: true}
-	u.Bytes[6] = u.Bytes[6]&0x0f | 0x80 // version 8: of one's own making
+	u.Bytes[6] = u.Bytes[6]&0x0f | 0x80 // version 8: custom
 	u.Bytes[8] = u.Bytes[8]&0x3f | 0x80
 	return u.String()
 }
 
-// ending is what the page shows that asks before it ends a call.
+// ending is the data of the page that confirms the cancellation of a call.
 type ending struct {
-	Call   *watch.Call
+	Call   *view.Call
 	Reason string
 	Fault  string
 }
 
-// askCancel says what it means to end a call.
-func (s *site) askCancel(ctx context.Context, r *request) (*view, error) {
+// askCancel shows the effects of cancelling a call.
+func (s *site) askCancel(ctx context.Context, r *request) (*content, error) {
 	_, id, err := r.act()
 	if err != nil {
 		return nil, err
 	}
 	e := ending{Reason: r.PostForm.Get("reason")}
-	err = watch.Read(ctx, r.db(), func(ctx context.Context, db watch.DB) error {
-		e.Call, err = watch.Get(ctx, db, id)
+	err = view.Read(ctx, r.db(), func(ctx context.Context, db view.DB) error {
+		e.Call, err = view.Get(ctx, db, id)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &view{Title: "Cancel a " + e.Call.Status + " call", Template: "cancel", Data: &e}, nil
+	return &content{Title: "Cancel a " + e.Call.Status + " call", Template: "cancel", Data: &e}, nil
 }
 
-// cancel ends a call, or asks its worker to.
+// cancel ends a call, or asks its worker to end it.
 func (s *site) cancel(ctx context.Context, r *request) (to, done string, err error) {
 	who, id, err := r.act()
 	if err != nil {
@@ -88,14 +90,14 @@ func (s *site) cancel(ctx context.Context, r *request) (to, done string, err err
 	case client.CancelUnknown:
 		return "", "", &client.NotFoundError{ID: id}
 	case client.CancelBusy:
-		err = conflict("Something else is changing the call right now. Nothing was done: try again.")
+		err = conflict("The call is being changed right now. Nothing was done: try again.")
 	default:
 		err = conflict("The call had already ended: it %s. Nothing was changed.", endedAs(string(outcome)))
 	}
 	return "", "", s.again(ctx, r, err, s.askCancel)
 }
 
-// endedAs says how a call ended, behind "it".
+// endedAs completes a sentence about the end of a call that begins with "it".
 func endedAs(status string) string {
 	if status == "not_configured" {
 		return "was not configured"
@@ -103,51 +105,54 @@ func endedAs(status string) string {
 	return status
 }
 
-// repetition is what the page shows that asks before it makes a call again.
+// repetition is the data of the page that confirms a repetition.
 type repetition struct {
 	*client.AgainMeans
 	Confirm, Reason string
 	Fault           string
 }
 
-// askAgain says what it would mean to make a call again.
-func (s *site) askAgain(ctx context.Context, r *request) (*view, error) {
+// askAgain shows the effects of repeating a call.
+func (s *site) askAgain(ctx context.Context, r *request) (*content, error) {
 	_, id, err := r.act()
 	if err != nil {
 		return nil, err
 	}
 	p := repetition{Confirm: r.PostForm.Get("confirm"), Reason: r.PostForm.Get("reason")}
-	err = watch.Read(ctx, s.Act, func(ctx context.Context, db watch.DB) error {
+	err = view.Read(ctx, s.Act, func(ctx context.Context, db view.DB) error {
 		p.AgainMeans, err = client.AgainWouldMean(ctx, db, id)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &view{Title: "Run this call again", Template: "again", Data: &p}, nil
+	return &content{Title: "Run this call again", Template: "again", Data: &p}, nil
 }
 
-// doAgain makes a call again, and leads to the new one.
+// doAgain repeats a call, and redirects to the new one.
 func (s *site) doAgain(ctx context.Context, r *request) (to, done string, err error) {
 	who, id, err := r.act()
 	if err != nil {
 		return "", "", err
 	}
-	made, err := client.OperatorAgain(ctx, s.Act, id, client.Again{Operator: who, Confirm: r.PostForm.Get("confirm"), NewID: idOf(r.PostForm.Get("form"), id)})
+	made, err := client.OperatorAgain(ctx, s.Act, id,
+		client.Again{Operator: who, Confirm: r.PostForm.Get("confirm"), NewID: idOf(r.PostForm.Get("form"), id)})
 	if err != nil {
 		return "", "", s.again(ctx, r, err, s.askAgain)
 	}
 	return "/calls/" + made, "This is the new call. The earlier one, " + id + ", is unchanged.", nil
 }
 
-// faulty is what a page shows that can say why its form was not taken.
+// faulty is page data that can show why its form was rejected.
 type faulty interface{ fault(string) }
 
 func (e *ending) fault(why string)     { e.Fault = why }
 func (p *repetition) fault(why string) { p.Fault = why }
 
-// again shows the page of a form once more, with what was typed and why it was not taken, if the user can mend that. It returns err otherwise.
-func (s *site) again(ctx context.Context, r *request, err error, ask func(context.Context, *request) (*view, error)) error {
+// again shows the page of a form again, with the typed values and the reason for the rejection, if the user can
+// correct the form. Otherwise it returns err.
+func (s *site) again(ctx context.Context, r *request, err error,
+	ask func(context.Context, *request) (*content, error)) error {
 	refused := refusalOf(err)
 	if refused == nil || refused.status == http.StatusNotFound {
 		return err

@@ -29,7 +29,7 @@ const toolsOfTests = `{"version": "1", "tools": [
 	{"name": "notes.find", "idempotency": {"mode": "safe-retry"}, "timeout_ms": 1000},
 	{"name": "orders.pay", "idempotency": {"mode": "keyed", "key_field": "order"}, "timeout_ms": 1000}]}`
 
-// with is pages with a registry in force, and a worker w whose statements a test plays.
+// with serves pages with a registry in force, and a worker w whose statements a test runs.
 func with(t *testing.T, user dashboard.User) (*httptest.Server, *pgxpool.Pool) {
 	t.Helper()
 	server, db := pages(t, user)
@@ -75,7 +75,8 @@ func running(t *testing.T, db *pgxpool.Pool, c client.NewCall) (id string) {
 func failed(t *testing.T, db *pgxpool.Pool, c client.NewCall, code, message string) (id string) {
 	t.Helper()
 	id = running(t, db, c)
-	result, err := json.Marshal(map[string]any{"error": map[string]any{"error_code": code, "message": message, "details": map[string]any{}}})
+	result, err := json.Marshal(map[string]any{"error": map[string]any{"error_code": code, "message": message,
+		"details": map[string]any{}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +86,7 @@ func failed(t *testing.T, db *pgxpool.Pool, c client.NewCall, code, message stri
 
 var hiddenField = regexp.MustCompile(`<input type="hidden" name="([^"]*)" value="([^"]*)">`)
 
-// formOf has the hidden fields of a page's last form that posts to a path.
+// formOf returns the hidden fields of a page's last form that posts to a path.
 func formOf(t *testing.T, page, path string) url.Values {
 	t.Helper()
 	_, form, found := strings.Cut(page, `<form method="post" action="`+path+`">`)
@@ -100,7 +101,7 @@ func formOf(t *testing.T, page, path string) url.Values {
 	return v
 }
 
-// send posts a form, and follows to the page that it leads to.
+// send posts a form, and follows the redirect.
 func send(t *testing.T, server *httptest.Server, path string, form url.Values) (status int, at *url.URL, body string) {
 	t.Helper()
 	answer, err := server.Client().PostForm(server.URL+path, form)
@@ -151,7 +152,8 @@ func TestAQueuedCallIsCancelledByAnOperatorWhomTheJournalNames(t *testing.T) {
 	if at.Path != "/calls/"+id || at.Query().Get("done") == "" {
 		t.Errorf("%d, at %s", status, at)
 	}
-	got := valueOf[string](t, db, "select concat_ws(', ', event, data ->> 'by', data ->> 'reason') from core_tool_events where call_id = $1 order by seq desc limit 1", id)
+	got := valueOf[string](t, db, "select concat_ws(', ', event, data ->> 'by', data ->> 'reason') from "+
+		"core_tool_events where call_id = $1 order by seq desc limit 1", id)
 	if want := "failed, ada, no longer needed"; got != want {
 		t.Errorf("the journal says %q, want %q", got, want)
 	}
@@ -185,14 +187,15 @@ func TestAFormThatIsSentTwiceAtOnceActsOnce(t *testing.T) {
 	}
 }
 
-// Also after the process has forgotten the form, and in another one.
+// This holds even after the process has forgotten the form, and in another process.
 func TestAFormMakesACallAgainOnceOverProcesses(t *testing.T) {
 	t.Parallel()
 	server, db := with(t, operator)
 	id := failed(t, db, client.NewCall{Tool: "notes.find"}, "execution_error", "no")
 	path := "/calls/" + id + "/again"
 	form := fill(t, server, path, path)
-	h, err := dashboard.New(dashboard.Options{Read: db, Act: db, User: func(*http.Request) (dashboard.User, error) { return operator, nil }})
+	h, err := dashboard.New(dashboard.Options{Read: db, Act: db,
+		User: func(*http.Request) (dashboard.User, error) { return operator, nil }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,14 +256,16 @@ func TestAnEndedCallIsNotCancelled(t *testing.T) {
 func TestWhatMayHappenTwiceWantsTheToolsName(t *testing.T) {
 	t.Parallel()
 	server, db := with(t, operator)
-	id := failed(t, db, client.NewCall{Tool: "mail.send", Input: map[string]string{"to": "x"}, SessionID: "s1"}, "execution_error", "no")
+	id := failed(t, db, client.NewCall{Tool: "mail.send", Input: map[string]string{"to": "x"}, SessionID: "s1"},
+		"execution_error", "no")
 	path := "/calls/" + id + "/again"
 	form := fill(t, server, path, path, "confirm", "mail.sent", "reason", `a "reason" that was typed`)
 	status, _, body := send(t, server, path, form)
 	if status != 428 {
 		t.Errorf("status %d", status)
 	}
-	says(t, body, "It may happen twice.", "may happen twice. To repeat it anyway, confirm the name of its tool: mail.send.", `value="mail.sent"`, `value="a "reason" that was typed"`)
+	says(t, body, "It may happen twice.", "may happen twice. To repeat it anyway, confirm the name of its tool: "+
+		"mail.send.", `value="mail.sent"`, `value="a "reason" that was typed"`)
 	if n := valueOf[int](t, db, "select count(*) from core_tool_calls"); n != 1 {
 		t.Fatalf("%d calls", n)
 	}
@@ -269,7 +274,9 @@ func TestWhatMayHappenTwiceWantsTheToolsName(t *testing.T) {
 	receipt := valueOf[string](t, db, "select to_jsonb(r)::text from core_tool_receipts r")
 	_, at, _ := send(t, server, path, form)
 	made := strings.TrimPrefix(at.Path, "/calls/")
-	got := valueOf[string](t, db, "select concat_ws(' ', c.tool_name, c.input, c.session_id, c.parent_call_id, e.data ->> 'again_of', e.data ->> 'by') from core_tool_calls c join core_tool_events e on e.call_id = c.id where c.id = $1", made)
+	got := valueOf[string](t, db, "select concat_ws(' ', c.tool_name, c.input, c.session_id, c.parent_call_id, e.data "+
+		"->> 'again_of', e.data ->> 'by') from core_tool_calls c join core_tool_events e on e.call_id = c.id where c.id = $1",
+		made)
 	if want := fmt.Sprintf(`mail.send {"to": "x"} s1 %s %[1]s ada`, id); got != want {
 		t.Errorf("the new call is %s, want %s", got, want)
 	}
@@ -289,7 +296,7 @@ func TestThePageSaysWhatItWouldMeanToMakeACallAgain(t *testing.T) {
 	paid := running(t, db, order)
 	execute(t, db, "select gem.hold_key($1, 1, 'w', 'orders.pay:order=7')", paid)
 	_, page = get(t, server, "/calls/"+lost+"/again")
-	says(t, page, "has its key at the moment", paid)
+	says(t, page, "holds its key now", paid)
 
 	execute(t, db, "select gem.finish($1, 1, 'w', 'succeeded', '{}', '{}', '1')", paid)
 	_, page = get(t, server, "/calls/"+lost+"/again")
@@ -301,7 +308,8 @@ func TestThePageSaysWhatItWouldMeanToMakeACallAgain(t *testing.T) {
 	open := made(t, db, order)
 	_, page = get(t, server, "/calls/"+open+"/again")
 	says(t, page, "It cannot be run again: call "+open+" has not ended: it is queued.")
-	if status, _, body := send(t, server, "/calls/"+open+"/again", url.Values{"form": {"12345678901234567890"}}); status != 409 {
+	if status, _, body := send(t, server, "/calls/"+open+"/again",
+		url.Values{"form": {"12345678901234567890"}}); status != 409 {
 		t.Errorf("%d %s", status, body)
 	}
 }
@@ -333,7 +341,8 @@ func TestViewersDoNotAct(t *testing.T) {
 func TestActsOnNoCallAreNotFound(t *testing.T) {
 	t.Parallel()
 	server, _ := with(t, operator)
-	for _, path := range []string{"/calls/00000000-0000-7000-8000-000000000000/cancel", "/calls/00000000-0000-7000-8000-000000000000/again", "/calls/nothing/again"} {
+	for _, path := range []string{"/calls/00000000-0000-7000-8000-000000000000/cancel",
+		"/calls/00000000-0000-7000-8000-000000000000/again", "/calls/nothing/again"} {
 		if status, body := get(t, server, path); status != 404 {
 			t.Errorf("GET %s: %d %s", path, status, body)
 		}

@@ -10,39 +10,42 @@ import (
 	"strings"
 
 	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/client/view"
 	"github.com/gemworker/gem/internal/store"
-	"github.com/gemworker/gem/internal/watch"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // answersAs returns the subject as which the user answers, and the roles of that subject.
 func (r *request) answersAs(ctx context.Context) (you string, roles []string, err error) {
-	err = watch.Read(ctx, r.site.Act, func(ctx context.Context, db watch.DB) error {
-		return db.QueryRow(ctx, `select who, array(select g.role from gem.roles g where g.subject = who order by g.role limit 100)
+	err = view.Read(ctx, r.site.Act, func(ctx context.Context, db view.DB) error {
+		return db.QueryRow(ctx, `select who, array(select g.role from gem.roles g where g.subject = who
+			order by g.role limit 100)
 			from coalesce(nullif($1, ''), session_user::text) who`, r.user.Subject).Scan(&you, &roles)
 	})
 	return you, roles, err
 }
 
-// asks reads with the rights of the user who answers, for at most 2 s.
+// asks reads with the rights of the answering user, for at most 2 s.
 func (r *request) asks(ctx context.Context, do func(client.DB) error) error {
 	if r.user.Subject == "" && r.site.Act != nil {
-		return watch.Read(ctx, r.site.Act, func(_ context.Context, db watch.DB) error { return do(db) })
+		return view.Read(ctx, r.site.Act, func(_ context.Context, db view.DB) error { return do(db) })
 	}
 	return r.as(ctx, func(db client.DB) error {
-		if _, err := db.Exec(ctx, "set local statement_timeout = '2s'; set local jit = off"); err != nil {
+		if _, err := db.Exec(ctx, "set local search_path = pg_catalog, pg_temp; set local statement_timeout = '2s'; set "+
+			"local jit = off"); err != nil {
 			return err
 		}
-		watch.Count(ctx)
+		view.Count(ctx)
 		return do(db)
 	})
 }
 
-// answers writes with the rights of the user who answers. It waits only 500 ms for a locked call.
+// answers writes with the rights of the answering user. It waits only 500 ms for a locked call.
 func (r *request) answers(ctx context.Context, do func(client.DB) error) error {
 	within := func(db client.DB) error {
-		if _, err := db.Exec(ctx, "set local statement_timeout = '5s'; set local lock_timeout = '500ms'"); err != nil {
+		if _, err := db.Exec(ctx, "set local search_path = pg_catalog, pg_temp; set local statement_timeout = '5s'; set "+
+			"local lock_timeout = '500ms'"); err != nil {
 			return err
 		}
 		return do(db)
@@ -53,7 +56,8 @@ func (r *request) answers(ctx context.Context, do func(client.DB) error) error {
 	return r.as(ctx, within)
 }
 
-// answer handles the form of a question: an answer, or the decision on an approval. If it is refused, the page is shown again, with the typed values.
+// answer handles the form of a question: an answer, or the decision on an approval. If it is rejected, the page is
+// shown again, with the typed values.
 func (s *site) answer(ctx context.Context, r *request) (to, done string, err error) {
 	p, err := r.readQuestion(ctx)
 	if err != nil {
@@ -78,7 +82,8 @@ func (s *site) answer(ctx context.Context, r *request) (to, done string, err err
 		}
 		return again(status, "Your answer was not accepted: you cannot answer this question now.")
 	case r.PostForm.Get("digest") != p.Digest:
-		return again(http.StatusConflict, "Your answer was not accepted because the question has changed. Read it again before you answer.")
+		return again(http.StatusConflict, "Your answer was not accepted because the question has changed. Read it again "+
+			"before you answer.")
 	}
 	var value json.RawMessage
 	decision := r.PostForm.Get("decision")
@@ -101,7 +106,7 @@ func (s *site) answer(ctx context.Context, r *request) (to, done string, err err
 		err = r.answers(ctx, func(db client.DB) error { return client.Answer(ctx, db, p.ID, value, "") })
 	}
 	if why := refused(err); why.Status != 0 {
-		// It may have been answered, withdrawn or timed out since it was read.
+		// The question may have been answered, withdrawn or timed out since it was read.
 		if now, err := r.readQuestion(ctx); err == nil {
 			if now.Fields, now.Reason = p.Fields, p.Reason; !now.Open {
 				now.Typed = typed(r.PostForm)
@@ -113,7 +118,8 @@ func (s *site) answer(ctx context.Context, r *request) (to, done string, err err
 	if err != nil {
 		return "", "", err
 	}
-	return r.backFrom(p), map[string]string{"": "Your answer was recorded.", "approve": "You approved it.", "deny": "You denied it."}[decision], nil
+	return r.backFrom(p), map[string]string{"": "Your answer was recorded.", "approve": "You approved it.",
+		"deny": "You denied it."}[decision], nil
 }
 
 // backFrom returns the page to go back to after an answer: the one with the form.
@@ -128,7 +134,7 @@ func (r *request) backFrom(p *questionPage) string {
 	return "/questions/" + p.ID
 }
 
-// refused returns a sentence that explains why an answer was refused, and the status of the page; zero for other errors.
+// refused explains why an answer was rejected, with the status of the page. It returns a zero value for other errors.
 func refused(err error) shownError {
 	switch {
 	case errors.Is(err, client.ErrMayNotAnswer):
@@ -140,7 +146,8 @@ func refused(err error) shownError {
 		return shownError{Status: page.status, Text: page.text}
 	}
 	var pg *pgconn.PgError
-	if errors.As(err, &pg) && slices.Contains([]string{"23514", "22P02", "22P05", "22003"}, pg.Code) { // it is too large, or jsonb refuses it
+	// The answer is too large, or not valid jsonb.
+	if errors.As(err, &pg) && slices.Contains([]string{"23514", "22P02", "22P05", "22003"}, pg.Code) {
 		return shownError{Status: http.StatusUnprocessableEntity, Text: sentence(pg.Message)}
 	}
 	return shownError{}

@@ -20,7 +20,7 @@ type field struct {
 	Kind        string // text, number, boolean, choice, json
 	Required    bool
 	Options     []option
-	Bounds      string // of what is typed, in words
+	Bounds      string // of the typed value, in words
 	Typed       string
 }
 
@@ -32,7 +32,7 @@ type option struct {
 	answer json.RawMessage
 }
 
-// flat is the schema of an answer, or of a field of one, as wait.answer admits it.
+// flat is the schema of an answer, or of one of its fields, in the form that wait.answer allows.
 type flat struct {
 	Type        string            `json:"type"`
 	Title       string            `json:"title"`
@@ -46,8 +46,8 @@ type flat struct {
 	Required    []string          `json:"required"`
 }
 
-// fieldsOf are the fields of the form for an answer that fits a schema: one for each field of an object, the required ones first, or a single one. The
-// database checks the answer; the form only helps.
+// fieldsOf returns the fields of the form for an answer that fits a schema: one for each field of an object, the
+// required ones first, or a single one. The database checks the answer; the form only helps.
 func fieldsOf(schema json.RawMessage) []field {
 	var f flat
 	if err := json.Unmarshal(schema, &f); err != nil || string(bytes.TrimSpace(schema)) == "null" {
@@ -86,7 +86,8 @@ func (f flat) field(name, form string, required bool) field {
 		}
 	case f.Type == "boolean":
 		out.Kind = "boolean"
-		out.Options = []option{{Value: "0", Label: "Yes", answer: json.RawMessage("true")}, {Value: "1", Label: "No", answer: json.RawMessage("false")}}
+		out.Options = []option{{Value: "0", Label: "Yes", answer: json.RawMessage("true")},
+			{Value: "1", Label: "No", answer: json.RawMessage("false")}}
 	case f.Type == "number", f.Type == "integer":
 		out.Kind = "number"
 		out.Bounds = between("A number", f.Minimum, f.Maximum, "")
@@ -114,7 +115,7 @@ func between(what string, least, most *json.Number, unit string) string {
 	return what + "."
 }
 
-// fill puts into the fields what was typed.
+// fill puts the typed values into the fields.
 func fill(fields []field, form url.Values) {
 	for i := range fields {
 		f := &fields[i]
@@ -125,8 +126,8 @@ func fill(fields []field, form url.Values) {
 	}
 }
 
-// valueOf is the answer that the fields make; otherwise wrong says what to correct. A field that is not required and left empty is left out. Numbers
-// keep the digits that were typed.
+// valueOf returns the answer from the fields; otherwise wrong names the correction. An empty optional field is
+// omitted. Numbers keep their typed digits.
 func valueOf(schema json.RawMessage, fields []field) (value json.RawMessage, wrong string) {
 	object := map[string]json.RawMessage{}
 	for _, f := range fields {
@@ -135,7 +136,7 @@ func valueOf(schema json.RawMessage, fields []field) (value json.RawMessage, wro
 		case wrong != "":
 			return nil, wrong
 		case f.Name == "" && one == nil:
-			return nil, f.Label + " is needed."
+			return nil, f.Label + " is required."
 		case f.Name == "":
 			if !hasProperties(schema) {
 				return one, ""
@@ -152,13 +153,13 @@ func valueOf(schema json.RawMessage, fields []field) (value json.RawMessage, wro
 	return encoded, ""
 }
 
-// hasProperties reports whether answers are objects, of which a field may have the name "".
+// hasProperties reports whether answers are objects; an object's field may have the name "".
 func hasProperties(schema json.RawMessage) bool {
 	var f flat
 	return json.Unmarshal(schema, &f) == nil && f.Type == "object"
 }
 
-// value is nil for a field that was left empty and need not be given.
+// value returns nil for an empty optional field.
 func (f field) value() (value json.RawMessage, wrong string) {
 	label := f.Label
 	switch f.Kind {
@@ -177,33 +178,35 @@ func (f field) value() (value json.RawMessage, wrong string) {
 		var number json.Number
 		switch {
 		case typed == "" && f.Required:
-			return nil, label + " is needed."
+			return nil, label + " is required."
 		case typed == "":
 			return nil, ""
 		case !json.Valid([]byte(typed)):
-			return nil, fmt.Sprintf("%s must be %s, and is %q.", label, map[string]string{"number": "a number, such as 12 or 0.5", "json": "JSON"}[f.Kind], typed)
+			return nil, fmt.Sprintf("%s must be %s, and is %q.", label,
+				map[string]string{"number": "a number, such as 12 or 0.5", "json": "JSON"}[f.Kind], typed)
 		case f.Kind == "number" && (json.Unmarshal([]byte(typed), &number) != nil || typed[0] == '"' || typed == "null"):
 			return nil, fmt.Sprintf("%s must be a number, such as 12 or 0.5, and is %q.", label, typed)
 		}
 		return json.RawMessage(typed), ""
 	}
 	switch {
-	case f.Typed == "" && f.Required: // gem answer can give an empty text; here it is a slip of the finger, and an answer cannot be taken back
-		return nil, label + " is needed."
+	case f.Typed == "" && f.Required:
+		// gem answer can give an empty text; here it is probably a mistake, and an answer cannot be withdrawn.
+		return nil, label + " is required."
 	case f.Typed == "":
 		return nil, ""
 	}
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)
 	e.SetEscapeHTML(false)
-	_ = e.Encode(oneKindOfLine(f.Typed)) // a text always can be
+	_ = e.Encode(oneKindOfLine(f.Typed)) // a text can always be encoded
 	return bytes.TrimSpace(out.Bytes()), ""
 }
 
-// oneKindOfLine undoes what browsers do to the ends of lines.
+// oneKindOfLine normalises the line ends that browsers send.
 func oneKindOfLine(typed string) string { return strings.ReplaceAll(typed, "\r\n", "\n") }
 
-// typed lists what a form was filled in with, for whom to copy it from.
+// typed lists the values of a form, so that the user can copy them.
 func typed(form url.Values) string {
 	var all []string
 	for _, name := range slices.Sorted(maps.Keys(form)) {

@@ -7,26 +7,26 @@ import (
 	"errors"
 
 	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/client/view"
 	"github.com/gemworker/gem/internal/prose"
-	"github.com/gemworker/gem/internal/watch"
 )
 
-// ask is an open question that the user may answer, as lists and the call's page show it: template ask.
+// ask is an open question that the user may answer, for lists and for the call's page: template ask.
 type ask struct {
 	client.Question
-	Known *watch.Question // nil if it is not in the views: then the page only links to it
-	About *approval       // of an approval; nil if its arguments cannot be read
-	// Back is the page to return to: list, or call; Decided are the ids that the list shows then.
+	Known *view.Question // nil if it is not in the views; the page then only links to it
+	About *approval      // of an approval; nil if its arguments cannot be read
+	// Back is the page to return to, a list or a call. Decided are the ids that the list then shows.
 	Back, Decided string
 	InputShown    bool // the page shows the arguments elsewhere
 }
 
 // mostInList is the number of bytes of arguments that a list shows. An approval with more can only be decided on its
-// own page: nobody signs arguments that they have not seen.
+// own page, where the person sees all of them.
 const mostInList = 2000
 
-// asksOf joins the questions that the user may answer with their rows in the views. others are the rest.
-func asksOf(yours []client.Question, open []watch.Question) (asks []ask, others []watch.Question) {
+// asksOf joins the user's questions with their rows in the views. others are the remaining questions.
+func asksOf(yours []client.Question, open []view.Question) (asks []ask, others []view.Question) {
 	mine := map[string]bool{}
 	for _, q := range yours {
 		a := ask{Question: q}
@@ -49,10 +49,10 @@ func asksOf(yours []client.Question, open []watch.Question) (asks []ask, others 
 	return asks, others
 }
 
-// mostLinesInList is how many lines of a question a list shows: more could push its arguments out of sight.
+// mostLinesInList is the number of lines of a question in a list: more could push its arguments out of sight.
 const mostLinesInList = 6
 
-// Asked is the question in words.
+// Asked returns the question in words.
 func (a ask) Asked() string {
 	switch {
 	case a.Text != "":
@@ -69,7 +69,7 @@ func (a ask) Who() string { return prose.AskerOf(&a.Question) }
 // Repeats reports whether the question already contains a rule's message.
 func (a ask) Repeats(r ruling) bool { return r.repeatedIn(a.Text) }
 
-// Rules returns the rules that ask. If no rule asks, it returns none: they would only be the caller's claim.
+// Rules returns the rules that ask. It returns none for other askers, whose rules would only be the caller's claim.
 func (a ask) Rules() []ruling {
 	if a.About == nil || a.AskedFor != client.AskerRule {
 		return nil
@@ -80,7 +80,7 @@ func (a ask) Rules() []ruling {
 // Decides reports whether the question can be decided in the list: everything that the approval is bound to is shown.
 func (a ask) Decides() bool { return a.About != nil && a.About.Whole && a.Known != nil }
 
-// readApproval reads the input of wait.approval, and shows at most most bytes of its arguments. It returns nil if the
+// readApproval reads the input of wait.approval, with at most most bytes of its arguments. It returns nil if the
 // input has another form.
 func readApproval(input json.RawMessage, most int) *approval {
 	a := &approval{}
@@ -95,8 +95,8 @@ func readApproval(input json.RawMessage, most int) *approval {
 	return a
 }
 
-// asksAbout are the questions among some calls that the user may answer, and the others.
-func (r *request) asksAbout(ctx context.Context, ids []string) (asks []ask, others []watch.Question, err error) {
+// asksAbout returns the questions among some calls that the user may answer, and the others.
+func (r *request) asksAbout(ctx context.Context, ids []string) (asks []ask, others []view.Question, err error) {
 	if len(ids) == 0 {
 		return nil, nil, nil
 	}
@@ -110,27 +110,27 @@ func (r *request) asksAbout(ctx context.Context, ids []string) (asks []ask, othe
 			return nil, nil, err
 		}
 	}
-	var open []watch.Question
-	err = watch.Read(ctx, r.db(), func(ctx context.Context, db watch.DB) (err error) {
-		open, err = watch.QuestionsAmong(ctx, db, ids)
+	var open []view.Question
+	err = view.Read(ctx, r.db(), func(ctx context.Context, db view.DB) (err error) {
+		open, err = view.QuestionsAmong(ctx, db, ids)
 		return err
 	})
 	asks, others = asksOf(yours, open)
 	return asks, others, err
 }
 
-// decided is an answered question, and what happened to the call that waited for it.
+// decided is an answered question, and the outcome of the call that waited for it.
 type decided struct {
-	*watch.Question
-	About string      // operators: the tool that was to be approved
-	Given string      // operators: approved, denied, or the answer
-	Call  *watch.Call // the call that waited, or the question itself
+	*view.Question
+	About string     // operators: the tool to approve
+	Given string     // operators: approved, denied, or the answer
+	Call  *view.Call // the call that waited, or the question itself
 }
 
-// readDecided reads the result of a question; nil if there is none.
+// readDecided reads the result of a question. It returns nil if there is none.
 func (r *request) readDecided(ctx context.Context, id string) (d *decided, err error) {
-	err = watch.Read(ctx, r.db(), func(ctx context.Context, db watch.DB) error {
-		q, err := watch.OneQuestion(ctx, db, id)
+	err = view.Read(ctx, r.db(), func(ctx context.Context, db view.DB) error {
+		q, err := view.OneQuestion(ctx, db, id)
 		if err != nil || q == nil {
 			return err
 		}
@@ -139,7 +139,7 @@ func (r *request) readDecided(ctx context.Context, id string) (d *decided, err e
 		if of == "" || !q.OfHandler {
 			of = id
 		}
-		if d.Call, err = watch.Get(ctx, db, of); err != nil || !r.operates() {
+		if d.Call, err = view.Get(ctx, db, of); err != nil || !r.operates() {
 			return err
 		}
 		return d.readAnswer(ctx, db)
@@ -150,8 +150,8 @@ func (r *request) readDecided(ctx context.Context, id string) (d *decided, err e
 	return d, err
 }
 
-// readAnswer reads, for an operator, the answer and the tool that it is about.
-func (d *decided) readAnswer(ctx context.Context, db watch.DB) error {
+// readAnswer reads, for an operator, the answer and the tool of the question.
+func (d *decided) readAnswer(ctx context.Context, db view.DB) error {
 	c, err := client.Get(ctx, db, d.CallID)
 	if err != nil {
 		return err

@@ -14,24 +14,24 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/client"
-	"github.com/gemworker/gem/internal/watch"
+	"github.com/gemworker/gem/client/view"
 	"github.com/gemworker/gem/receipts"
 )
 
 const (
 	mostBulk      = 10000            // calls that one form acts on
-	bulkStep      = client.MaxCancel // calls at a time, and those that can be chosen
-	bulkTime      = 20 * time.Second // after that no further step begins: browsers and proxies do not wait for ever
-	bulkLook      = 3 * time.Second  // the same of the count that is shown before
-	mostConfirmed = 10               // tools whose names are to be typed
-	mostLeft      = 200              // calls that are listed because nothing was done to them
+	bulkStep      = client.MaxCancel // calls at a time, and the most that can be selected
+	bulkTime      = 20 * time.Second // after that no new step starts: browsers and proxies time out
+	bulkLook      = 3 * time.Second  // the same for the count that is shown first
+	mostConfirmed = 10               // tools whose names must be typed
+	mostLeft      = 200              // unchanged calls that are listed
 )
 
-// bulk says what is to be done to which calls: those that were chosen, or all that a filter wants.
+// bulk is an action on several calls: the selected ones, or all that match a filter.
 type bulk struct {
 	Do     string // cancel or again
 	Chosen []string
-	Filter watch.Filter // without Limit
+	Filter view.Filter // without Limit
 }
 
 func parseBulk(v url.Values) (b bulk, err error) {
@@ -40,7 +40,7 @@ func parseBulk(v url.Values) (b bulk, err error) {
 		return b, badRequest("do must be cancel or again.")
 	}
 	for _, text := range v["id"] {
-		if !watch.IsID(text) {
+		if !view.IsID(text) {
 			return b, badRequest("%q is not a call id: call ids are UUIDs.", cut(60, text))
 		}
 		b.Chosen = append(b.Chosen, strings.ToLower(text))
@@ -49,7 +49,8 @@ func parseBulk(v url.Values) (b bulk, err error) {
 	b.Chosen = slices.Compact(b.Chosen)
 	switch {
 	case len(b.Chosen) > bulkStep:
-		return b, badRequest("%d calls were selected, but at most %d can be. To act on more, use a filter.", len(b.Chosen), bulkStep)
+		return b, badRequest("%d calls were selected, but at most %d can be. To act on more, use a filter.", len(b.Chosen),
+			bulkStep)
 	case len(b.Chosen) == 0 && v.Get("all") == "":
 		return b, badRequest("No call was selected. Go back and select some.")
 	}
@@ -58,7 +59,7 @@ func parseBulk(v url.Values) (b bulk, err error) {
 			return b, badRequest("The form's filter cannot be read: load its page again.")
 		}
 	}
-	if b.Filter, err = watch.ParseFilter(v); err != nil {
+	if b.Filter, err = view.ParseFilter(v); err != nil {
 		return b, badRequest("%s", sentence(err.Error()))
 	}
 	b.Filter.Limit = 0
@@ -75,8 +76,8 @@ func (b bulk) values() url.Values {
 	return v
 }
 
-// hidden returns the hidden fields of the form. The filter is encoded, since pages show hidden characters as symbols, and the
-// form must act on the counted calls.
+// hidden returns the hidden fields of the form. The filter is encoded, since pages show hidden characters as symbols
+// and the form must act on the counted calls.
 func (b bulk) hidden() url.Values {
 	v := url.Values{"filter": {b.Filter.Values().Encode()}}
 	b.choose(v)
@@ -90,22 +91,23 @@ func (b bulk) choose(v url.Values) {
 	}
 }
 
-// list is where the calls are listed.
+// list returns the path of the list of calls.
 func (b bulk) list() string {
 	f := b.Filter
 	f.Before, f.To = "", time.Time{}
 	return "/calls" + asQuery(f.Values())
 }
 
-// step reads the next calls, up to a number, and what it would mean to make them again. more is where the ones behind them begin; empty means
-// that there are none.
-func (b bulk) step(ctx context.Context, s *site, before string, most int) (calls []client.AgainMeans, more string, err error) {
-	err = watch.Read(ctx, s.Act, func(ctx context.Context, db watch.DB) error {
+// step reads the next calls, up to a number, and the effects of repeating them. more is the start of the calls after
+// them, or empty.
+func (b bulk) step(ctx context.Context, s *site, before string, most int) (calls []client.AgainMeans, more string,
+	err error) {
+	err = view.Read(ctx, s.Act, func(ctx context.Context, db view.DB) error {
 		ids := b.Chosen
 		if len(ids) == 0 {
 			f := b.Filter
 			f.Before, f.Limit = before, min(most, bulkStep)
-			page, err := watch.Calls(ctx, db, f)
+			page, err := view.Calls(ctx, db, f)
 			if err != nil {
 				return err
 			}
@@ -122,34 +124,34 @@ func (b bulk) step(ctx context.Context, s *site, before string, most int) (calls
 		}
 		return err
 	})
-	if wrong := (*watch.FilterError)(nil); errors.As(err, &wrong) {
+	if wrong := (*view.FilterError)(nil); errors.As(err, &wrong) {
 		err = badRequest("%s", sentence(err.Error()))
 	}
 	return calls, more, err
 }
 
-// bulkTool sums up the calls of one tool.
+// bulkTool is the summary of one tool's calls.
 type bulkTool struct {
 	Tool, Mode string
 	Calls      int
-	Left       int // nothing can be done to them
-	Running    int // they are asked to end
-	Hits       int // they would repeat a result
+	Left       int // unchanged
+	Running    int // their workers are asked to end them
+	Hits       int // they return an earlier result
 	Twice      int // they may happen twice
-	Unknown    int // of those, the ones whose outcome nobody knows
+	Unknown    int // of those, the calls with an unknown outcome
 	Typed      string
 }
 
-// bulkPage asks before something is done to several calls.
+// bulkPage is the data of the page that confirms an action on several calls.
 type bulkPage struct {
 	bulk
 	Count   int
-	AtLeast bool // there may be more, which are not meant
+	AtLeast bool // there may be more calls, which the form does not cover
 	Tools   []*bulkTool
 	More    int // tools that are not listed
 	Left    int
-	Confirm []*bulkTool // those whose names are to be typed
-	TooMany bool        // of those
+	Confirm []*bulkTool // the tools whose names must be typed
+	TooMany bool        // tools to confirm
 	Hidden  url.Values
 	Names   []string // of Filter's fields that are set
 	Back    string
@@ -159,8 +161,8 @@ type bulkPage struct {
 
 func (p *bulkPage) fault(why string) { p.Fault = why }
 
-// askBulk says what it means to do something to several calls, and to how many.
-func (s *site) askBulk(ctx context.Context, r *request) (*view, error) {
+// askBulk shows how many calls the action covers, and its effects.
+func (s *site) askBulk(ctx context.Context, r *request) (*content, error) {
 	if _, err := r.operator(); err != nil {
 		return nil, err
 	}
@@ -175,7 +177,7 @@ func (s *site) askBulk(ctx context.Context, r *request) (*view, error) {
 	p := &bulkPage{Back: b.list(), Reason: r.PostForm.Get("reason")}
 	if len(b.Chosen) == 0 && b.Filter.State != "queued" && b.Filter.State != "scheduled" {
 		if now := time.Now().UTC().Truncate(time.Millisecond); b.Filter.To.IsZero() || b.Filter.To.After(now) {
-			b.Filter.To = now // those that come while one reads this are not meant
+			b.Filter.To = now // exclude calls that arrive after this
 		}
 	}
 	p.bulk = b
@@ -197,10 +199,10 @@ func (s *site) askBulk(ctx context.Context, r *request) (*view, error) {
 	if b.Do == "again" {
 		title = "Run " + calls(p.Count) + " again"
 	}
-	return &view{Title: title, Template: "bulk", Data: p}, nil
+	return &content{Title: title, Template: "bulk", Data: p}, nil
 }
 
-// calls is a number of them.
+// calls returns a number of calls in words.
 func calls(n int) string {
 	if n == 1 {
 		return "1 call"
@@ -208,7 +210,7 @@ func calls(n int) string {
 	return strconv.Itoa(n) + " calls"
 }
 
-// count sums up the calls by tool.
+// count summarises the calls by tool.
 func (p *bulkPage) count(ctx context.Context, s *site) error {
 	tools := map[string]*bulkTool{}
 	began := time.Now()
@@ -225,7 +227,8 @@ func (p *bulkPage) count(ctx context.Context, s *site) error {
 			break
 		}
 	}
-	p.Tools = slices.SortedFunc(maps.Values(tools), func(a, b *bulkTool) int { return cmp.Or(b.Calls-a.Calls, cmp.Compare(a.Tool, b.Tool)) })
+	p.Tools = slices.SortedFunc(maps.Values(tools),
+		func(a, b *bulkTool) int { return cmp.Or(b.Calls-a.Calls, cmp.Compare(a.Tool, b.Tool)) })
 	for _, t := range p.Tools {
 		p.Left += t.Left
 		if t.Twice > 0 {
@@ -269,18 +272,18 @@ func (p *bulkPage) add(tools map[string]*bulkTool, c client.AgainMeans) {
 	}
 }
 
-// bulkDone is what came of it.
+// bulkDone is the outcome of an action on several calls.
 type bulkDone struct {
 	Do              string
 	Done, Requested int
-	Left            []leftCall // the first of those to which nothing was done
+	Left            []leftCall // the first unchanged calls
 	LeftCount       int
-	Fault           string // why it came to an end
-	Rest            string // the path that goes on with the calls behind the last
+	Fault           string // why it stopped
+	Rest            string // the path that continues after the last call
 	List            string
 }
 
-// leftCall is a call to which nothing was done, and why.
+// leftCall is an unchanged call, and the reason.
 type leftCall struct{ ID, Tool, Why string }
 
 func (d *bulkDone) leave(c client.AgainMeans, why string) {
@@ -290,7 +293,7 @@ func (d *bulkDone) leave(c client.AgainMeans, why string) {
 	}
 }
 
-// doBulk does to each call what is asked for. Each has its own outcome.
+// doBulk acts on each call. Each has its own outcome.
 func (s *site) doBulk(ctx context.Context, r *request) (to, done string, err error) {
 	who, err := r.operator()
 	if err != nil {
@@ -307,7 +310,8 @@ func (s *site) doBulk(ctx context.Context, r *request) (to, done string, err err
 	typed := map[string]bool{}
 	for i, name := range r.PostForm["tool_named"] {
 		if i >= len(r.PostForm["confirm"]) || r.PostForm["confirm"][i] != name {
-			return "", "", s.again(ctx, r, &pageError{http.StatusUnprocessableEntity, "The name does not match the tool. Nothing was done: type " + name + "."}, s.askBulk)
+			return "", "", s.again(ctx, r, &pageError{http.StatusUnprocessableEntity,
+				"The name does not match the tool. Nothing was done: type " + name + "."}, s.askBulk)
 		}
 		typed[name] = true
 	}
@@ -339,7 +343,7 @@ func (s *site) doBulk(ctx context.Context, r *request) (to, done string, err err
 	return "/calls/bulk/done", d.sentence(), nil
 }
 
-// cancel asks for the ends of calls.
+// cancel requests the cancellation of calls.
 func (d *bulkDone) cancel(ctx context.Context, s *site, step []client.AgainMeans, who client.Operator) error {
 	ids, byID := []string{}, map[string]client.AgainMeans{}
 	for _, c := range step {
@@ -359,7 +363,7 @@ func (d *bulkDone) cancel(ctx context.Context, s *site, step []client.AgainMeans
 		case client.CancelRequested:
 			d.Requested++
 		case client.CancelBusy:
-			d.leave(byID[o.ID], "something else was changing it: try again")
+			d.leave(byID[o.ID], "it was being changed: try again")
 		case client.CancelUnknown:
 			d.leave(client.AgainMeans{ID: o.ID}, "the call no longer exists")
 		default:
@@ -369,8 +373,9 @@ func (d *bulkDone) cancel(ctx context.Context, s *site, step []client.AgainMeans
 	return nil
 }
 
-// repeat makes calls again. With the form's id each is made again once, also if a form that came to an end halfway is sent anew.
-func (d *bulkDone) repeat(ctx context.Context, s *site, step []client.AgainMeans, who client.Operator, typed map[string]bool, form string) error {
+// repeat repeats calls. With the form's id each is repeated once, even if an interrupted form is sent again.
+func (d *bulkDone) repeat(ctx context.Context, s *site, step []client.AgainMeans, who client.Operator,
+	typed map[string]bool, form string) error {
 	for _, c := range step {
 		a := client.Again{Operator: who, NewID: idOf(form, c.ID)}
 		if typed[c.Tool] {
@@ -384,7 +389,8 @@ func (d *bulkDone) repeat(ctx context.Context, s *site, step []client.AgainMeans
 			d.Done++
 		case errors.As(err, &gone):
 			d.leave(c, "the call no longer exists")
-		case refused != nil && refused.status != http.StatusUnprocessableEntity: // which is one of the reason, for all of them
+		case refused != nil && refused.status != http.StatusUnprocessableEntity:
+			// The reason on the form was rejected, for all calls.
 			d.leave(c, refused.text)
 		default:
 			return err
@@ -393,12 +399,12 @@ func (d *bulkDone) repeat(ctx context.Context, s *site, step []client.AgainMeans
 	return nil
 }
 
-// sentence says what came of it.
+// sentence describes the outcome.
 func (d *bulkDone) sentence() string {
 	var text string
 	switch {
 	case d.Do == "again":
-		text = fmt.Sprintf("Made again: %s.", calls(d.Done))
+		text = fmt.Sprintf("Run again: %s.", calls(d.Done))
 	case d.Requested > 0:
 		text = fmt.Sprintf("Cancelled: %s. Cancellation requested: %s.", calls(d.Done), calls(d.Requested))
 	default:
@@ -410,11 +416,11 @@ func (d *bulkDone) sentence() string {
 	return text
 }
 
-// bulkDone shows what came of it.
-func (s *site) bulkDone(_ context.Context, r *request) (*view, error) {
+// bulkDone shows the outcome.
+func (s *site) bulkDone(_ context.Context, r *request) (*content, error) {
 	d, ok := s.forms.kept(r).(*bulkDone)
 	if !ok {
-		return nil, notFound("The result of a form is kept for ten minutes. The journals of its calls keep it.")
+		return nil, notFound("The result of a form is kept for ten minutes. The journals of its calls record it.")
 	}
-	return &view{Title: d.sentence(), Template: "bulkdone", Data: d}, nil
+	return &content{Title: d.sentence(), Template: "bulkdone", Data: d}, nil
 }

@@ -24,8 +24,10 @@ func TestMarkedCallsAreCancelledAndThePageSaysWhichWereNot(t *testing.T) {
 	if at.Path != "/calls/bulk/done" {
 		t.Errorf("at %s", at)
 	}
-	says(t, page, "Cancelled: 1 call. Cancellation requested: 1 call. Unchanged: 1 call.", over, "it had already ended: it failed")
-	got := valueOf[string](t, db, "select string_agg(event || ' ' || (data ->> 'reason'), ', ' order by call_id) from core_tool_events where data ->> 'by' = 'ada'")
+	says(t, page, "Cancelled: 1 call. Cancellation requested: 1 call. Unchanged: 1 call.", over,
+		"it had already ended: it failed")
+	got := valueOf[string](t, db, "select string_agg(event || ' ' || (data ->> 'reason'), ', ' order by call_id) from "+
+		"core_tool_events where data ->> 'by' = 'ada'")
 	if want := "cancel_requested a drill, failed a drill"; got != want {
 		t.Errorf("the journals say %q, want %q", got, want)
 	}
@@ -34,7 +36,8 @@ func TestMarkedCallsAreCancelledAndThePageSaysWhichWereNot(t *testing.T) {
 func TestAllThatAFilterFindsIsCancelledAndNothingElse(t *testing.T) {
 	t.Parallel()
 	server, db := with(t, operator)
-	execute(t, db, "insert into core_tool_calls (tool_name, created_by) select 'mail.send', 'bob' from generate_series(1, 703)")
+	execute(t, db, "insert into core_tool_calls (tool_name, created_by) select 'mail.send', 'bob' from "+
+		"generate_series(1, 703)")
 	made(t, db, client.NewCall{Tool: "notes.find", CreatedBy: "bob"})
 	path := "/calls/bulk?do=cancel&all=yes&state=queued&tool=mail.send"
 	form := fill(t, server, path, "/calls/bulk")
@@ -56,7 +59,8 @@ func TestAllOfARowOfFailuresAreMadeAgain(t *testing.T) {
 	server, db := with(t, operator)
 	var ids []string
 	for i := range 3 {
-		ids = append(ids, failed(t, db, client.NewCall{Tool: "mail.send", Input: map[string]int{"n": i}}, "execution_error", fmt.Sprintf("no mailbox %d", i)))
+		ids = append(ids, failed(t, db, client.NewCall{Tool: "mail.send", Input: map[string]int{"n": i}}, "execution_error",
+			fmt.Sprintf("no mailbox %d", i)))
 	}
 	failed(t, db, client.NewCall{Tool: "mail.send"}, "timeout", "no server")
 	_, page := get(t, server, "/failures")
@@ -78,9 +82,10 @@ func TestAllOfARowOfFailuresAreMadeAgain(t *testing.T) {
 	form.Set("confirm", "mail.send")
 	for range 2 { // the second time is the same form
 		_, _, page = send(t, server, "/calls/bulk", form)
-		says(t, page, "Made again: 3 calls.")
+		says(t, page, "Run again: 3 calls.")
 	}
-	got := valueOf[[]string](t, db, "select array_agg(data ->> 'again_of' order by call_id) from core_tool_events where data ? 'again_of'")
+	got := valueOf[[]string](t, db, "select array_agg(data ->> 'again_of' order by call_id) from core_tool_events where "+
+		"data ? 'again_of'")
 	slices.Sort(got)
 	slices.Sort(ids)
 	if !slices.Equal(got, ids) {
@@ -97,7 +102,7 @@ func TestWhatWasNotConfirmedIsNotMadeAgain(t *testing.T) {
 	// A form without the field that the page has.
 	form := url.Values{"form": {"12345678901234567890"}, "do": {"again"}, "id": {twice, safe, open}, "most": {"3"}}
 	_, _, page := send(t, server, "/calls/bulk", form)
-	says(t, page, "Made again: 1 call. Unchanged: 2 calls.", twice, "may happen twice", open, "has not ended")
+	says(t, page, "Run again: 1 call. Unchanged: 2 calls.", twice, "may happen twice", open, "has not ended")
 }
 
 func TestABulkActSaysWhatItCannotTake(t *testing.T) {
@@ -111,8 +116,8 @@ func TestABulkActSaysWhatItCannotTake(t *testing.T) {
 		"do=cancel":                          "No call was selected.",
 		"do=drop&all=yes":                    "do must be cancel or again.",
 		"do=cancel&id=nothing":               "is not a call id",
-		"do=cancel&all=yes&state=sleeping":   "is none of queued",
-		"do=cancel&all=yes&before=yesterday": "is not where a page of this list ended",
+		"do=cancel&all=yes&state=sleeping":   "is not one of queued",
+		"do=cancel&all=yes&before=yesterday": "is not the end of a page of this list",
 		many.Encode():                        "501 calls were selected, but at most 500 can be.",
 	} {
 		status, page := get(t, server, "/calls/bulk?"+path)

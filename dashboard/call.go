@@ -14,43 +14,44 @@ import (
 
 	"github.com/gemworker/gem/audit"
 	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/client/view"
+	"github.com/gemworker/gem/internal/oneline"
 	"github.com/gemworker/gem/internal/prose"
-	"github.com/gemworker/gem/internal/watch"
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// callPage is the page of a call.
+// callPage is the data of a call's page.
 type callPage struct {
-	*watch.Whole
+	*view.Whole
 	Sentence  string
 	Timeline  *timeline
 	Events    []eventRow
-	From      int    // the first event of the window that was asked for; 0: the first and the last are shown
-	NextEvent int    // the first of the next window; 0: there is none
+	From      int    // the first event of the requested window; 0 shows the first and the last events
+	NextEvent int    // the first of the next window, or 0
 	Trace     string // a link to the trace
 	TraceID   string
 	Fault     *fault
 	Values    []value // input, result and effects
 	Effects   *effects
 	Progress  []progressLine
-	Requests  []watch.Request
+	Requests  []view.Request
 	Checked   *checked
-	Asks      []ask            // open questions that the user may answer
-	Others    []watch.Question // open questions that only other people may answer
-	Extracted bool             // it has a page for its quotes
-	Agent     bool             // it has a page for its conversation
+	Asks      []ask           // open questions that the user may answer
+	Others    []view.Question // open questions that only other people may answer
+	Extracted bool            // it has a page for its quotes
+	Agent     bool            // it has a page for its conversation
 }
 
-// fault is why a call did not succeed.
+// fault is the reason for which a call did not succeed.
 type fault struct {
 	Code, Message string
 	Points        []point
 }
 
-// point says of a value of the input what is wrong with it.
+// point is a fault of a value of the input.
 type point struct {
 	Pointer, Message string
-	N                int // of the marked value; 0: it is not shown
+	N                int // of the marked value; 0 if it is not shown
 }
 
 // value is a value that is shown as text.
@@ -58,29 +59,29 @@ type value struct {
 	Name, Title string
 	Passages    []passage
 	Bytes       int
-	Cut         bool // there is more, which a download has
+	Cut         bool // there is more, in the download
 }
 
 type eventRow struct {
-	watch.Entry
+	view.Entry
 	Text     string
-	Data     string        // that of a step or an answer, in short
-	Child    string        // the id of a call that it names
-	Download bool          // a download has the whole of its data
-	Gap      int           // events behind it that are not shown
-	Since    time.Duration // the first event that is shown
+	Data     string        // of a step or an answer, cut
+	Child    string        // the id of a call in the event
+	Download bool          // a download has all of its data
+	Gap      int           // hidden events after it
+	Since    time.Duration // the time since the first event
 }
 
-// GapFrom is the first event that is not shown.
+// GapFrom returns the number of the first hidden event.
 func (e eventRow) GapFrom() int { return e.Seq + 1 }
 
-// Stamp is when it was, exactly.
+// Stamp returns the exact time of the event.
 func (e eventRow) Stamp() string { return e.At.UTC().Format("2006-01-02 15:04:05.000 UTC") }
 
-// State is the call's status, or scheduled.
+// State returns the call's status, or scheduled.
 func (p *callPage) State() string { return stateWord(p.Call) }
 
-// StateText is the call's state in words, with the reason if it waits for people.
+// StateText returns the call's state in words, with the reason if it waits for people.
 func (p *callPage) StateText() string {
 	if len(p.Questions) > 0 && p.Call.WaitsFor == "call" {
 		return waitingFor(p.Questions[0].Tool)
@@ -88,7 +89,7 @@ func (p *callPage) StateText() string {
 	return stateText(p.Call)
 }
 
-// Value is the input, the result or the effects; nil if it is not shown, or there is none.
+// Value returns the input, the result or the effects; nil if it is missing or not shown.
 func (p *callPage) Value(name string) *value {
 	for i := range p.Values {
 		if p.Values[i].Name == name {
@@ -101,14 +102,15 @@ func (p *callPage) Value(name string) *value {
 // Ended reports whether the call has its receipt.
 func (p *callPage) Ended() bool { return !isOpen(&p.Call) }
 
-// NotBegun reports whether the handler has certainly not run: no worker has claimed the call, or rules ask people first.
+// NotBegun reports whether the handler has certainly not run: no worker has claimed the call, or rules ask people
+// first.
 func (p *callPage) NotBegun() bool {
 	return p.Call.Status == "queued" && p.Call.Attempt == 0 || p.Call.Approval
 }
 
 type progressLine struct{ Kind, Text string }
 
-// checked is what an audit of the call came to.
+// checked is the result of an audit of the call.
 type checked struct {
 	*audit.CallReport
 	Undecided bool // it took too long, or a value could not be read
@@ -121,31 +123,32 @@ func (s *site) routeCall(mux *http.ServeMux) {
 			return s.part(ctx, r, part, 0)
 		})
 	}
-	s.download(mux, "/calls/{id}/events/{seq}", func(ctx context.Context, r *request) (name string, text []byte, err error) {
+	s.download(mux, "/calls/{id}/events/{seq}", func(ctx context.Context, r *request) (name string, text []byte,
+		err error) {
 		seq, err := strconv.ParseInt(r.PathValue("seq"), 10, 32)
 		if err != nil {
-			return "", nil, notFound("There is no such event: events are numbered from 1.")
+			return "", nil, notFound("This event does not exist: events are numbered from 1.")
 		}
 		return s.part(ctx, r, "event", int(seq))
 	})
 }
 
-// callID is the id in a path.
+// callID returns the id in a path.
 func callID(r *request) (string, error) {
 	var id pgtype.UUID
 	if err := id.Scan(r.PathValue("id")); err != nil {
-		return "", notFound("There is no such call: call ids are UUIDs.")
+		return "", notFound("This call does not exist: call ids are UUIDs.")
 	}
 	return id.String(), nil
 }
 
-// call shows a call, or leads to the one whose receipt has the id.
-func (s *site) call(ctx context.Context, r *request) (*view, error) {
+// call shows a call, or redirects to the call whose receipt has the id.
+func (s *site) call(ctx context.Context, r *request) (*content, error) {
 	id, err := callID(r)
 	if err != nil {
 		return nil, err
 	}
-	o := watch.WholeOptions{Payload: r.operates()}
+	o := view.WholeOptions{Payload: r.operates()}
 	if o.From, err = wholeNumber(r, "events"); err != nil {
 		return nil, err
 	}
@@ -155,14 +158,14 @@ func (s *site) call(ctx context.Context, r *request) (*view, error) {
 	}
 	o.AfterChild = int64(after)
 	p := &callPage{From: o.From}
-	var open *client.Explanation // to an operator
+	var open *client.Explanation // for operators
 	var undecided error
-	err = watch.Read(ctx, r.db(), func(ctx context.Context, db watch.DB) (err error) {
-		if p.Whole, err = watch.ReadWhole(ctx, db, id, o); err != nil || !o.Payload {
+	err = view.Read(ctx, r.db(), func(ctx context.Context, db view.DB) (err error) {
+		if p.Whole, err = view.ReadWhole(ctx, db, id, o); err != nil || !o.Payload {
 			return err
 		}
 		if p.Usage.Requests > 0 {
-			if p.Requests, err = watch.Requests(ctx, db, id); err != nil {
+			if p.Requests, err = view.Requests(ctx, db, id); err != nil {
 				return err
 			}
 		}
@@ -171,7 +174,7 @@ func (s *site) call(ctx context.Context, r *request) (*view, error) {
 				return err
 			}
 		}
-		p.Checked, undecided = checkCall(ctx, db, id) // the last, since an error ends the transaction
+		p.Checked, undecided = checkCall(ctx, db, id) // last, since an error ends the transaction
 		return nil
 	})
 	switch none, is := errors.AsType[*client.NotFoundError](err); {
@@ -188,14 +191,15 @@ func (s *site) call(ctx context.Context, r *request) (*view, error) {
 	for i := range p.Asks {
 		a := &p.Asks[i]
 		a.Back = "call"
-		a.InputShown = p.Payload != nil && a.AskedFor == client.AskerRule && a.ID != id // the page already shows its arguments as the input
+		// The page already shows its arguments as the input.
+		a.InputShown = p.Payload != nil && a.AskedFor == client.AskerRule && a.ID != id
 	}
 	p.fill(s, open)
 	title := cmp.Or(prose.Cut(p.Call.Tool, 80), "A call") + ": " + strings.ToLower(p.StateText())
-	return &view{Title: title, Template: "call", Data: p, Watch: "call:" + id, JSON: p.forScripts()}, nil
+	return &content{Title: title, Template: "call", Data: p, Watch: "call:" + id, JSON: p.forScripts()}, nil
 }
 
-// asking returns the ids of the open questions of the call, and its own id if it is one.
+// asking returns the ids of the call's open questions, and its own id if it is one.
 func (p *callPage) asking() (ids []string) {
 	if prose.IsQuestion(p.Call.Tool) && p.Call.Status == "waiting" {
 		ids = append(ids, p.Call.ID)
@@ -219,13 +223,14 @@ func wholeNumber(r *request, name string) (int, error) {
 	return n, nil
 }
 
-func isOpen(c *watch.Call) bool {
+func isOpen(c *view.Call) bool {
 	return c.Status == "queued" || c.Status == "running" || c.Status == "waiting"
 }
 
-// checkCall audits one call. It was not decided if that takes too long, or a value cannot be read.
-func checkCall(ctx context.Context, db watch.DB, id string) (*checked, error) {
-	// Planning takes ten times as long as the rest: a connection plans it once. It joins rows that it has read before.
+// checkCall audits one call. It is undecided if that takes too long, or a value cannot be read.
+func checkCall(ctx context.Context, db view.DB, id string) (*checked, error) {
+	// Planning takes ten times as long as the rest, so a connection plans it once. It joins rows that are already in
+	// memory.
 	_, err := db.Exec(ctx, "set local plan_cache_mode = force_generic_plan; set local enable_hashjoin = on")
 	var report *audit.CallReport
 	if err == nil {
@@ -237,9 +242,9 @@ func checkCall(ctx context.Context, db watch.DB, id string) (*checked, error) {
 	return &checked{CallReport: report}, nil
 }
 
-// fill computes what the page shows of what was read. open explains an open call to an operator.
+// fill computes the parts of the page from the data. open explains an open call to an operator.
 func (p *callPage) fill(s *site, open *client.Explanation) {
-	shown := isOpen(&p.Call) && len(p.Asks)+len(p.Others) > 0 // the questions say the same as the sentence would
+	shown := isOpen(&p.Call) && len(p.Asks)+len(p.Others) > 0 // the questions make the sentence redundant
 	switch {
 	case shown && p.Call.Approval:
 		p.Sentence = "Rules require approval first. The call runs once it is approved."
@@ -251,7 +256,7 @@ func (p *callPage) fill(s *site, open *client.Explanation) {
 		p.Sentence = p.answered()
 	case p.Call.ReceiptID != "":
 		p.Sentence = prose.Explanation(explained(p.Whole))
-	case !isOpen(&p.Call): // somebody removed it past GEM's functions
+	case !isOpen(&p.Call): // somebody removed the receipt without GEM's functions
 		p.Sentence = "It ended as " + p.Call.Status + " but has no receipt."
 	default:
 		p.Sentence = openSentence(p.Whole)
@@ -287,6 +292,9 @@ func (p *callPage) events(left *budget) {
 		if row.Text = upper(prose.Happened(event)); event.Event == "claimed" {
 			row.Text = fmt.Sprintf("Claimed by worker %s, attempt %d", e.WorkerID, e.Attempt)
 		}
+		if decision := p.decision(row.Child); event.Event == "returned" && decision != "" {
+			row.Text = "The question to people: " + decision
+		}
 		row.Download = p.Payload != nil && e.Bytes > 0
 		if data := prose.DataOf(event); p.Payload != nil && e.Event.Event == "step" && len(data.Result) > 0 {
 			shown, cut := left.take([]passage{{Text: string(data.Result)}}, 1000)
@@ -298,9 +306,19 @@ func (p *callPage) events(left *budget) {
 	}
 }
 
+// decision returns the decision on a question that the call asked, or "" if it is unknown.
+func (p *callPage) decision(question string) string {
+	for _, c := range p.Children {
+		if c.ID == question {
+			return c.Decision
+		}
+	}
+	return ""
+}
+
 var traceID = regexp.MustCompile(`^[0-9a-f]{2}-([0-9a-f]{32})-`)
 
-// traceLink is the link to the trace in which a call was made.
+// traceLink returns the link to the trace in which a call was made.
 func traceLink(template, traceparent string) (to, id string) {
 	found := traceID.FindStringSubmatch(traceparent)
 	if found == nil {
@@ -314,15 +332,15 @@ func traceLink(template, traceparent string) (to, id string) {
 
 // callJSON is the page for scripts.
 type callJSON struct {
-	*watch.Whole
+	*view.Whole
 	Sentence string          `json:"sentence"`
 	Input    json.RawMessage `json:"input,omitempty"`
 	Result   json.RawMessage `json:"result,omitempty"`
 	Effects  json.RawMessage `json:"effects,omitempty"`
 	Context  string          `json:"context,omitempty"` // where a function in SQL failed
-	// Cut names those of the three that are longer than 64 KB, and are only to be had by themselves.
+	// Cut names the values that are longer than 64 KB, and that need a separate request.
 	Cut      []string             `json:"cut,omitempty"`
-	Requests []watch.Request      `json:"requests,omitempty"`
+	Requests []view.Request       `json:"requests,omitempty"`
 	Checked  []string             `json:"checked,omitempty"`
 	Found    []audit.CheckFinding `json:"found,omitempty"`
 }
@@ -336,8 +354,9 @@ func (p *callPage) forScripts() *callJSON {
 		for _, v := range []struct {
 			to   *json.RawMessage
 			name string
-			watch.Value
-		}{{&j.Input, "input", p.Payload.Input}, {&j.Result, "result", p.Payload.Result}, {&j.Effects, "effects", p.Payload.Effects}} {
+			view.Value
+		}{{&j.Input, "input", p.Payload.Input}, {&j.Result, "result", p.Payload.Result},
+			{&j.Effects, "effects", p.Payload.Effects}} {
 			if v.Cut {
 				j.Cut = append(j.Cut, v.name)
 			} else if v.Bytes > 0 {
@@ -354,8 +373,9 @@ func (p *callPage) forScripts() *callJSON {
 	return j
 }
 
-// download answers GET requests of a path with a text that browsers save and do not show. Only operators get it.
-func (s *site) download(mux *http.ServeMux, path string, read func(context.Context, *request) (name string, text []byte, err error)) {
+// download answers GET requests of a path with a text that browsers save instead of showing. Only operators get it.
+func (s *site) download(mux *http.ServeMux, path string,
+	read func(context.Context, *request) (name string, text []byte, err error)) {
 	mux.HandleFunc("GET "+path, func(w http.ResponseWriter, q *http.Request) {
 		r, err := s.request(q)
 		if err == nil && !r.operates() {
@@ -372,7 +392,7 @@ func (s *site) download(mux *http.ServeMux, path string, read func(context.Conte
 		}
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		w.Header().Set("Content-Disposition", `attachment; filename="`+name+`"`)
-		s.send(w, q, http.StatusOK, visibleJSON(text))
+		s.send(w, q, http.StatusOK, oneline.JSON(text))
 	})
 }
 
@@ -383,8 +403,8 @@ func (s *site) part(ctx context.Context, r *request, part string, seq int) (name
 		return "", nil, err
 	}
 	found := false
-	err = watch.Read(ctx, r.db(), func(ctx context.Context, db watch.DB) (err error) {
-		text, found, err = watch.Part(ctx, db, id, part, seq)
+	err = view.Read(ctx, r.db(), func(ctx context.Context, db view.DB) (err error) {
+		text, found, err = view.Part(ctx, db, id, part, seq)
 		return err
 	})
 	if err == nil && !found {

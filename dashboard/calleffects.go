@@ -6,13 +6,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gemworker/gem/handlers"
-	"github.com/gemworker/gem/internal/watch"
+	"github.com/gemworker/gem/client/view"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/rules"
 )
 
-// effects are those of a receipt.
+// effects are the effects of a receipt.
 type effects struct {
 	receipts.Effects
 	Files []link
@@ -29,7 +28,7 @@ type ruleRow struct {
 	At                      time.Time
 }
 
-// policyPrefix begins the messages of verdicts, for callers whose call was refused.
+// policyPrefix begins the messages of verdicts for callers whose call was refused.
 const policyPrefix = "This is a policy of the operator, not an error: "
 
 // ruleRows lists the decisions about a call that ended with a code, or succeeded.
@@ -40,7 +39,8 @@ func ruleRows(r *receipts.Rules, code receipts.Code) (rows []ruleRow) {
 	approved := map[string]bool{}
 	for _, a := range first(r.Approvals) {
 		approved[a.Rule] = true
-		rows = append(rows, ruleRow{Rule: a.Rule, Decision: "approved", By: a.By, At: a.At, Question: a.ID, Message: a.Reason})
+		rows = append(rows, ruleRow{Rule: a.Rule, Decision: "approved", By: a.By, At: a.At, Question: a.ID,
+			Message: a.Reason})
 	}
 	for _, v := range first(r.Verdicts) {
 		row := ruleRow{Rule: v.Rule, Decision: string(v.Action), Message: upper(strings.TrimPrefix(v.Message, policyPrefix))}
@@ -65,16 +65,16 @@ func (e *effects) None() bool {
 type link struct{ Text, URL string }
 
 type endpoint struct {
-	handlers.ExternalCall
+	receipts.ExternalCall
 	URL string // empty unless it is an https URL
 }
 
-// payload lays out the input, the result and the effects of a call.
+// payload prepares the input, the result and the effects of a call.
 func (p *callPage) payload(left *budget) {
 	var failed receipts.Error
 	if explained := p.Payload.Result; !explained.Cut && p.Call.Status == "failed" {
 		var result struct{ Error receipts.Error }
-		_ = json.Unmarshal([]byte(explained.Text), &result) // of an imported receipt it may be anything
+		_ = json.Unmarshal([]byte(explained.Text), &result) // an imported receipt may have another form
 		failed = result.Error
 	}
 	if p.Effects = effectsOf(p.Payload.Effects); p.Effects != nil {
@@ -92,7 +92,7 @@ func (p *callPage) payload(left *budget) {
 	}
 	for _, v := range []struct {
 		name, title string
-		watch.Value
+		view.Value
 	}{
 		{"input", "Input", p.Payload.Input},
 		{"result", "Result", p.Payload.Result},
@@ -111,7 +111,7 @@ func (p *callPage) payload(left *budget) {
 			shown.Passages = printed(v.Text, nil)
 		}
 		var cut bool
-		shown.Passages, cut = left.take(shown.Passages, watch.ValueShown)
+		shown.Passages, cut = left.take(shown.Passages, view.ValueShown)
 		shown.Cut = shown.Cut || cut
 		for _, passage := range shown.Passages {
 			for i := range points {
@@ -131,13 +131,14 @@ func (p *callPage) payload(left *budget) {
 // mostListed is the number of effects of a kind that are listed.
 const mostListed = 100
 
-// effectsOf reads the effects of a receipt; nil if they have another form.
-func effectsOf(v watch.Value) *effects {
+// effectsOf reads the effects of a receipt. It returns nil if they have another form.
+func effectsOf(v view.Value) *effects {
 	var e effects
 	if v.Bytes == 0 || v.Cut || json.Unmarshal([]byte(v.Text), &e.Effects) != nil {
 		return nil
 	}
-	e.More = len(e.DBWrites) > mostListed || len(e.DBReads) > mostListed || len(e.MessagesSent) > mostListed || len(e.FilesWritten) > mostListed || len(e.ExternalCalls) > mostListed
+	e.More = len(e.DBWrites) > mostListed || len(e.DBReads) > mostListed || len(e.MessagesSent) > mostListed ||
+		len(e.FilesWritten) > mostListed || len(e.ExternalCalls) > mostListed
 	e.DBWrites, e.DBReads, e.MessagesSent = first(e.DBWrites), first(e.DBReads), first(e.MessagesSent)
 	for _, f := range first(e.FilesWritten) {
 		e.Files = append(e.Files, link{f, secure(f)})
@@ -150,7 +151,7 @@ func effectsOf(v watch.Value) *effects {
 
 func first[T any](all []T) []T { return all[:min(len(all), mostListed)] }
 
-// secure returns an https URL as it is, and nothing for any other text.
+// secure returns an https URL unchanged, and "" for any other text.
 func secure(text string) string {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil {
@@ -159,19 +160,20 @@ func secure(text string) string {
 	return u.String()
 }
 
-// progressLines joins the rows of one kind that follow one another.
-func progressLines(rows []watch.Progress) (lines []progressLine) {
+// progressLines joins consecutive rows of one kind.
+func progressLines(rows []view.Progress) (lines []progressLine) {
 	for _, row := range rows {
-		var data struct{ Text, Name, Arguments, State, Step, Arm string }
+		var data struct{ Text, Name, Arguments, State, Step, Target string }
 		_ = json.Unmarshal(row.Data, &data)
 		said := data.Text
 		switch row.Kind {
 		case "tool_call":
 			said = data.Name + data.Arguments
 		case "status":
-			said = strings.Join(strings.Fields(data.State+" "+data.Step+" "+data.Arm), " ")
+			said = strings.Join(strings.Fields(data.State+" "+data.Step+" "+data.Target), " ")
 		}
-		if n := len(lines); n > 0 && lines[n-1].Kind == row.Kind && row.Kind != "status" && (row.Kind != "tool_call" || data.Name == "") {
+		if n := len(lines); n > 0 && lines[n-1].Kind == row.Kind && row.Kind != "status" &&
+			(row.Kind != "tool_call" || data.Name == "") {
 			lines[n-1].Text += said
 		} else {
 			lines = append(lines, progressLine{row.Kind, said})

@@ -10,40 +10,45 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/gemworker/gem/internal/watch"
+	"github.com/gemworker/gem/client/view"
 	"github.com/gemworker/gem/receipts"
 	"github.com/jackc/pgx/v5"
 )
 
-// callsPage is a list of calls, and the filter that made it.
+// callsPage is a list of calls, and its filter.
 type callsPage struct {
-	*watch.Page
-	Filter watch.Filter
+	*view.Page
+	Filter view.Filter
 	Typed  map[string]string // the fields of the form
-	Fault  string            // which of them is wrong
+	Fault  string            // which of them is invalid
 	States []string
-	Tools  []string // offered to be typed
+	Tools  []string // suggestions
 	Codes  []receipts.Code
 
-	Callers, Sessions, Reasons bool // a call has one: columns without any are left out
+	Callers, Sessions, Reasons bool // a call has one: empty columns are left out
 
-	// The queries of links begin with a question mark, if there is anything in them: templates escape one within.
-	Query   string // the filter, without a place in the list
-	Older   string // the next page, or a further look back; empty if there is none
-	Further bool   // Older looks further back
-	// CancelAll and AgainAll are those of /calls/bulk for all that the filter wants; empty where there would be nothing to do.
+	// The queries of links begin with a question mark unless they are empty: templates would escape one inside a
+	// link.
+	Query   string // the filter, without a position in the list
+	Older   string // the next page, or a further search back; may be empty
+	Further bool   // Older searches further back
+	// CancelAll and AgainAll are the queries of /calls/bulk for all calls that match the filter; empty if there is
+	// nothing to do.
 	CancelAll, AgainAll string
 }
 
 // filterFields are the fields of the form, by their names in the URL.
 var filterFields = []string{"state", "tool", "caller", "session", "key", "code", "q", "from", "to"}
 
-var codes = []receipts.Code{receipts.ApprovalDenied, receipts.ApprovalExpired, receipts.Cancelled, receipts.ExecutionError, receipts.JournalFull,
-	receipts.KeyDeadlock, receipts.KeyReused, receipts.LimitReached, receipts.NotAllowed, receipts.OutcomeUnknown, receipts.OutputInvalid, receipts.Panic,
-	receipts.RuleBlocked, receipts.RuleError, receipts.Timeout, receipts.UnknownTool, receipts.ValidationError, receipts.WorkerLost}
+var codes = []receipts.Code{receipts.ApprovalDenied, receipts.ApprovalExpired, receipts.Cancelled,
+	receipts.ExecutionError, receipts.JournalFull,
+	receipts.KeyDeadlock, receipts.KeyReused, receipts.LimitReached, receipts.NotAllowed, receipts.OutcomeUnknown,
+	receipts.OutputInvalid, receipts.Panic,
+	receipts.RuleBlocked, receipts.RuleError, receipts.Timeout, receipts.UnknownTool, receipts.ValidationError,
+	receipts.WorkerLost}
 
 // calls lists calls, the newest first.
-func (s *site) calls(ctx context.Context, r *request) (*view, error) {
+func (s *site) calls(ctx context.Context, r *request) (*content, error) {
 	query := r.URL.Query()
 	if text := strings.TrimSpace(query.Get("find")); text != "" {
 		return s.find(ctx, r, text)
@@ -52,31 +57,31 @@ func (s *site) calls(ctx context.Context, r *request) (*view, error) {
 	if clean := withoutEmpty(query); !asJSON && len(clean) < len(query) {
 		return nil, &elsewhere{"/calls" + asQuery(clean)} // a form sends its empty fields too
 	}
-	p := &callsPage{Page: &watch.Page{}, States: watch.States, Codes: codes, Typed: map[string]string{}}
+	p := &callsPage{Page: &view.Page{}, States: view.States, Codes: codes, Typed: map[string]string{}}
 	for _, name := range filterFields {
 		p.Typed[name] = query.Get(name)
 	}
 	var err error
-	if p.Filter, err = watch.ParseFilter(query); err != nil {
+	if p.Filter, err = view.ParseFilter(query); err != nil {
 		if asJSON {
 			return nil, badRequest("%s", sentence(err.Error()))
 		}
 		p.Fault = sentence(err.Error())
-		return &view{Title: "Calls: invalid filter", Template: "calls", Data: p, Status: http.StatusBadRequest}, nil
+		return &content{Title: "Calls: invalid filter", Template: "calls", Data: p, Status: http.StatusBadRequest}, nil
 	}
-	err = watch.Read(ctx, r.db(), func(ctx context.Context, db watch.DB) (err error) {
-		if p.Page, err = watch.Calls(ctx, db, p.Filter); err == nil && !asJSON && !r.live {
+	err = view.Read(ctx, r.db(), func(ctx context.Context, db view.DB) (err error) {
+		if p.Page, err = view.Calls(ctx, db, p.Filter); err == nil && !asJSON && !r.live {
 			p.Tools, err = toolNames(ctx, db)
 		}
 		return err
 	})
-	if wrong := (*watch.FilterError)(nil); errors.As(err, &wrong) { // such as a cursor of another list
+	if wrong := (*view.FilterError)(nil); errors.As(err, &wrong) { // such as a cursor of another list
 		return nil, badRequest("%s", sentence(err.Error()))
 	} else if err != nil {
 		return nil, err
 	}
 	p.links()
-	v := &view{Title: p.title(), Template: "calls", Data: p, JSON: p.Page}
+	v := &content{Title: p.title(), Template: "calls", Data: p, JSON: p.Page}
 	if p.Filter.Before == "" {
 		v.Watch = "list"
 	}
@@ -93,8 +98,8 @@ func withoutEmpty(query url.Values) url.Values {
 	return clean
 }
 
-// toolNames are the names of tools to choose from. Nothing but this form needs them alone.
-func toolNames(ctx context.Context, db watch.DB) ([]string, error) {
+// toolNames returns the names of tools to choose from. Only this form needs them.
+func toolNames(ctx context.Context, db view.DB) ([]string, error) {
 	rows, err := db.Query(ctx, "select name from gem.tools order by name limit 200")
 	if err != nil {
 		return nil, err
@@ -105,7 +110,7 @@ func toolNames(ctx context.Context, db watch.DB) ([]string, error) {
 func (p *callsPage) links() {
 	for name, at := range map[string]time.Time{"from": p.Filter.From, "to": p.Filter.To} {
 		if !at.IsZero() {
-			p.Typed[name] = at.Format("2006-01-02T15:04:05") // as its field wants it
+			p.Typed[name] = at.Format("2006-01-02T15:04:05") // the format of its field
 		}
 	}
 	for _, c := range p.Calls {
@@ -145,7 +150,7 @@ func (p *callsPage) links() {
 	}
 }
 
-// asQuery is what follows a path in a URL.
+// asQuery returns the part of a URL after the path.
 func asQuery(v url.Values) string {
 	if len(v) == 0 {
 		return ""
@@ -169,7 +174,7 @@ func (p *callsPage) Heading() string {
 	}
 	title := strings.TrimSpace(state + " calls")
 	title = upper(title)
-	if p.Filter.Tool == watch.NoTool {
+	if p.Filter.Tool == view.NoTool {
 		title += " without a tool"
 	} else if p.Filter.Tool != "" {
 		title += " of " + cut(60, p.Filter.Tool)
@@ -177,18 +182,18 @@ func (p *callsPage) Heading() string {
 	return title
 }
 
-// findPage says which things have a name.
+// findPage lists the things that have a name.
 type findPage struct {
 	Text  string
-	Found watch.Found
+	Found view.Found
 }
 
-// find leads to the one thing that a text names: a call's or a receipt's id, a session, a key, a tool, a caller.
-func (s *site) find(ctx context.Context, r *request, text string) (*view, error) {
+// find redirects to the only thing that a text names: a call's or a receipt's id, a session, a key, a tool, a caller.
+func (s *site) find(ctx context.Context, r *request, text string) (*content, error) {
 	p := &findPage{Text: text}
 	if len(text) <= 2000 && utf8.ValidString(text) && !strings.ContainsRune(text, 0) {
-		err := watch.Read(ctx, r.db(), func(ctx context.Context, db watch.DB) (err error) {
-			p.Found, err = watch.Find(ctx, db, text)
+		err := view.Read(ctx, r.db(), func(ctx context.Context, db view.DB) (err error) {
+			p.Found, err = view.Find(ctx, db, text)
 			return err
 		})
 		if err != nil {
@@ -198,19 +203,19 @@ func (s *site) find(ctx context.Context, r *request, text string) (*view, error)
 	places := p.Places()
 	switch {
 	case strings.HasSuffix(r.URL.Path, ".json"):
-		return &view{JSON: p.Found}, nil
+		return &content{JSON: p.Found}, nil
 	case len(places) == 1:
 		return nil, &elsewhere{places[0].Link}
 	case len(places) > 1:
-		return &view{Title: "Several matches", Template: "find", Data: p}, nil
+		return &content{Title: "Several matches", Template: "find", Data: p}, nil
 	}
-	return &view{Title: "Nothing found", Template: "find", Data: p, Status: http.StatusNotFound}, nil
+	return &content{Title: "Nothing found", Template: "find", Data: p, Status: http.StatusNotFound}, nil
 }
 
-// place is where a name leads.
+// place is the link to a thing that has the name.
 type place struct{ Kind, Link string }
 
-// Places are where the name leads. A call's id leads to the call, whatever else has it.
+// Places returns the links for the name. A call's id leads to the call, whatever else has the same name.
 func (p *findPage) Places() (all []place) {
 	f := p.Found
 	if f.CallID != "" {

@@ -28,7 +28,8 @@ func TestTheListOfCallsIsWhatTheTablesHave(t *testing.T) {
 	t.Parallel()
 	server, db := with(t, viewer)
 	for i := range 6 {
-		c := client.NewCall{Tool: []string{"mail.send", "notes.find"}[i%2], CreatedBy: fmt.Sprintf("user %d", i%3), SessionID: fmt.Sprintf("s&%d", i/2), IdempotencyKey: fmt.Sprintf("k%d", i)}
+		c := client.NewCall{Tool: []string{"mail.send", "notes.find"}[i%2], CreatedBy: fmt.Sprintf("user %d", i%3),
+			SessionID: fmt.Sprintf("s&%d", i/2), IdempotencyKey: fmt.Sprintf("k%d", i)}
 		failed(t, db, c, []string{"timeout", "panic"}[i%2], fmt.Sprintf("message <%d>", i))
 	}
 	failed(t, db, client.NewCall{Tool: "mail.send", CreatedBy: "user 1"}, "limit_reached", "not now")
@@ -54,7 +55,8 @@ func TestTheListOfCallsIsWhatTheTablesHave(t *testing.T) {
 		"from=2001-01-01T00:00&to=2002-01-01": "false",
 		"from=2001-01-01&code=timeout":        "error ->> 'error_code' = 'timeout'",
 	} {
-		want := valueOf[[]string](t, db, "select coalesce(array_agg(id::text order by id), '{}') from core_tool_calls where "+where)
+		want := valueOf[[]string](t, db, "select coalesce(array_agg(id::text order by id), '{}') from core_tool_calls where "+
+			where)
 		status, page := get(t, server, "/calls?"+query)
 		got := rowsOf(page)
 		slices.Sort(got)
@@ -119,8 +121,8 @@ func TestAFilterThatCannotBeReadIsAskedForAgain(t *testing.T) {
 	t.Parallel()
 	server, _ := with(t, viewer)
 	for query, want := range map[string]string{
-		"state=sleeping&tool=mail.send": `State: "sleeping" is none of`,
-		"from=noon&tool=mail.send":      `"noon" is no time such as`,
+		"state=sleeping&tool=mail.send": `State: "sleeping" is not one of`,
+		"from=noon&tool=mail.send":      `"noon" is not a time such as`,
 		"tool=mail.send&limit=-1":       "Limit: -1",
 	} {
 		status, page := get(t, server, "/calls?"+query)
@@ -132,7 +134,8 @@ func TestAFilterThatCannotBeReadIsAskedForAgain(t *testing.T) {
 			t.Errorf("%s: %d %s", query, status, body)
 		}
 	}
-	for _, query := range []string{"before=yesterday", "tool=%00", "q=%ff", "before=-999999999999999999.0190a000-0000-7005-8000-000000000000", "state=queued&before=-9.-999999999999999999.1"} {
+	for _, query := range []string{"before=yesterday", "tool=%00", "q=%ff",
+		"before=-999999999999999999.0190a000-0000-7005-8000-000000000000", "state=queued&before=-9.-999999999999999999.1"} {
 		if status, page := get(t, server, "/calls?"+query); status != 400 {
 			t.Errorf("%s: %d %s", query, status, page)
 		}
@@ -142,7 +145,8 @@ func TestAFilterThatCannotBeReadIsAskedForAgain(t *testing.T) {
 func TestAnExactNameLeadsToItsThing(t *testing.T) {
 	t.Parallel()
 	server, db := with(t, viewer)
-	id := failed(t, db, client.NewCall{Tool: "mail.send", SessionID: "a session/1", CreatedBy: "bob & co"}, "timeout", "no")
+	id := failed(t, db, client.NewCall{Tool: "mail.send", SessionID: "a session/1", CreatedBy: "bob & co"}, "timeout",
+		"no")
 	receipt := valueOf[string](t, db, "select id::text from core_tool_receipts")
 	made(t, db, client.NewCall{Tool: "notes.find", SessionID: "both", CreatedBy: "both"})
 	for text, want := range map[string]string{
@@ -164,17 +168,20 @@ func TestAnExactNameLeadsToItsThing(t *testing.T) {
 		if status != 404 {
 			t.Errorf("%.20q: %d", text, status)
 		}
-		says(t, page, "Look for it within names and messages")
+		says(t, page, "Search in names and messages")
 		if strings.Contains(page, "<b>nothing") {
 			t.Error("the name is HTML")
 		}
 	}
+	long := strings.Repeat("x", 400) // longer than a page shows
+	_, page = get(t, server, "/calls?find="+long)
+	says(t, page, `href="/calls?q=`+long+`"`)
 	if _, body := get(t, server, "/calls.json?find="+id); !strings.Contains(body, `"call_id":"`+id+`"`) {
 		t.Error(body)
 	}
 }
 
-// follow reads a page and returns where it led.
+// follow reads a page and returns the final address.
 func follow(t *testing.T, at string) (int, *url.URL) {
 	t.Helper()
 	q, err := http.NewRequestWithContext(t.Context(), http.MethodGet, at, nil)
@@ -189,10 +196,13 @@ func follow(t *testing.T, at string) (int, *url.URL) {
 	return answer.StatusCode, answer.Request.URL
 }
 
-// hostileNames is what agents may write: markup, links that run, characters that turn text around, and much of it.
+// hostileNames are texts that agents may write: markup, links with scripts, characters that reverse text, and long
+// texts.
 var hostileNames = []string{
-	`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `' autofocus onfocus='alert(1)`, `javascript:alert(1)`, `</title></table></main><script>`,
-	`{{template "layout.html"}}`, "a\u202Eb\u0007\u200b\u2028", `%00%0d%0aX: y`, `../../etc`, `a/b?c=d&e#f`, strings.Repeat("\U0001F600\"<", 60),
+	`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `' autofocus onfocus='alert(1)`, `javascript:alert(1)`,
+	`</title></table></main><script>`,
+	`{{template "layout.html"}}`, "a\u202Eb\u0007\u200b\u2028", `%00%0d%0aX: y`, `../../etc`, `a/b?c=d&e#f`,
+	strings.Repeat("\U0001F600\"<", 60),
 }
 
 func TestHostileNamesAndMessagesAreText(t *testing.T) {
@@ -201,7 +211,8 @@ func TestHostileNamesAndMessagesAreText(t *testing.T) {
 	for range 6 {
 		for _, h := range hostileNames {
 			name := string([]rune(h)[:min(len([]rune(h)), 180)])
-			failed(t, db, client.NewCall{Tool: name, CreatedBy: name, SessionID: name, IdempotencyKey: name, Input: map[string]string{"x": h}}, "execution_error", h+strings.Repeat(h, 20))
+			failed(t, db, client.NewCall{Tool: name, CreatedBy: name, SessionID: name, IdempotencyKey: name,
+				Input: map[string]string{"x": h}}, "execution_error", h+strings.Repeat(h, 20))
 		}
 	}
 	paths := []string{"/calls", "/failures", "/calls?state=failed", "/calls/bulk?do=again&all=yes&state=failed"}
@@ -211,7 +222,8 @@ func TestHostileNamesAndMessagesAreText(t *testing.T) {
 		}
 		paths = append(paths, "/failures?"+url.Values{"tool": {h}}.Encode(), "/failures?"+url.Values{"within": {h}}.Encode())
 	}
-	paths = append(paths, "/calls/"+valueOf[string](t, db, "select id::text from core_tool_calls where tool_name like '<script%' limit 1")+"/again",
+	paths = append(paths, "/calls/"+valueOf[string](t, db,
+		"select id::text from core_tool_calls where tool_name like '<script%' limit 1")+"/again",
 		"/calls/bulk?do=again&all=yes&"+url.Values{"tool": {hostileNames[1]}}.Encode())
 	for _, path := range paths {
 		status, page := get(t, server, path)
@@ -221,7 +233,8 @@ func TestHostileNamesAndMessagesAreText(t *testing.T) {
 		if len(page) > 200<<10 {
 			t.Errorf("%s has %d bytes", path, len(page))
 		}
-		for _, bad := range []string{"<script>alert", "<img", "onfocus='", "</title></table>", `href="javascript:`, `action="javascript:`, "\u202E", "\u2028"} {
+		for _, bad := range []string{"<script>alert", "<img", "onfocus='", "</title></table>", `href="javascript:`,
+			`action="javascript:`, "\u202E", "\u2028"} {
 			if i := strings.Index(page, bad); i >= 0 {
 				t.Errorf("%s has %q: …%s…", path, bad, page[max(0, i-80):min(len(page), i+80)])
 			}
@@ -236,7 +249,8 @@ func TestFailuresAreSummedUpByToolAndCodeWithTheLastMessage(t *testing.T) {
 		failed(t, db, client.NewCall{Tool: "mail.send"}, "execution_error", fmt.Sprintf("no mailbox %d", i))
 	}
 	lacks := running(t, db, client.NewCall{Tool: "notes.find"})
-	execute(t, db, `select gem.finish($1, 1, 'w', 'not_configured', '{"status": "not_configured", "reason": "no key", "required_env": [], "next_steps": []}', '{}', '1')`, lacks)
+	execute(t, db, `select gem.finish($1, 1, 'w', 'not_configured',
+		'{"status": "not_configured", "reason": "no key", "required_env": [], "next_steps": []}', '{}', '1')`, lacks)
 	_, page := get(t, server, "/failures")
 	says(t, page, "<title>Failures: the last 24 hours", "no mailbox 3", `class="n">4</td>`, "no key")
 	if strings.Contains(page, "/bulk") {

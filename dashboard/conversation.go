@@ -6,50 +6,50 @@ import (
 	"html"
 	"strconv"
 
-	"github.com/gemworker/gem/internal/watch"
+	"github.com/gemworker/gem/client/view"
 )
 
 const (
 	turnsShown = 10
-	// A page shows so much of one text, in characters, and of all texts together, in bytes of HTML.
+	// Limits of a page: characters of one text, and bytes of HTML of all texts.
 	textShown  = 4000
 	textsShown = 80 << 10
-	mostWanted = 32 // calls that an agent makes in a turn
+	mostWanted = 32 // calls of an agent in a turn
 )
 
 // conversationPage is the work of an agent, turn by turn.
 type conversationPage struct {
-	Call    *watch.Call
+	Call    *view.Call
 	Task    *agentTask // nil for a viewer
 	Turns   []conversationTurn
 	Of      int // turns so far
 	First   int // of this page
-	Earlier int // the first turn of the page before this one; 0 if there is none
+	Earlier int // the first turn of the previous page, or 0
 	Later   int
-	Usage   watch.Usage // of all turns
+	Usage   view.Usage // of all turns
 	Models  []string
-	Unknown int // requests whose cost is not known
+	Unknown int // requests of unknown cost
 }
 
-// conversationTurn is a turn with all that it wanted to call.
+// conversationTurn is a turn with all calls that it requested.
 type conversationTurn struct {
 	turn
 	Texts []answerPart
 	Calls []wantedCall
 }
 
-// wantedCall is a call that a model wanted: one that was made, or one that was not.
+// wantedCall is a call that a model requested, whether it was made or not.
 type wantedCall struct {
 	Wants *answerPart // nil for a viewer
 	Made  *item
-	Not   *watch.NotMade
+	Not   *view.NotMade
 }
 
 // conversation shows a call of agent.run turn by turn. Its /conversation.json has no payloads.
-func (s *site) conversation(ctx context.Context, r *request) (*view, error) {
+func (s *site) conversation(ctx context.Context, r *request) (*content, error) {
 	id := r.PathValue("id")
-	if !watch.IsID(id) {
-		return nil, notFound("There is no such call.")
+	if !view.IsID(id) {
+		return nil, notFound("This call does not exist.")
 	}
 	p := conversationPage{First: 1}
 	if from := r.URL.Query().Get("from"); from != "" {
@@ -59,15 +59,15 @@ func (s *site) conversation(ctx context.Context, r *request) (*view, error) {
 		}
 		p.First = n
 	}
-	var asked []watch.Turn
-	err := watch.Read(ctx, r.db(), func(ctx context.Context, db watch.DB) (err error) {
-		if p.Call, err = watch.Get(ctx, db, id); err != nil {
+	var asked []view.Turn
+	err := view.Read(ctx, r.db(), func(ctx context.Context, db view.DB) (err error) {
+		if p.Call, err = view.Get(ctx, db, id); err != nil {
 			return err
 		}
 		if p.Call.Tool != agentRun {
 			return notFound("This is not a call of agent.run, so it has no conversation.")
 		}
-		if asked, err = watch.Turns(ctx, db, []string{id}); err != nil {
+		if asked, err = view.Turns(ctx, db, []string{id}); err != nil {
 			return err
 		}
 		p.sum(asked)
@@ -76,20 +76,20 @@ func (s *site) conversation(ctx context.Context, r *request) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &view{Title: "Conversation: " + p.Call.Status, Template: "conversation", Data: p, Watch: untilEnded(p.Call),
+	return &content{Title: "Conversation: " + p.Call.Status, Template: "conversation", Data: p, Watch: untilEnded(p.Call),
 		JSON: map[string]any{"call": p.Call, "turns": asked}}, nil
 }
 
-// untilEnded is the watch of a page on a call: one that has ended stays as it is.
-func untilEnded(c *watch.Call) string {
+// untilEnded returns the watch of a page on a call: a finished call does not change.
+func untilEnded(c *view.Call) string {
 	if c.EndedAt.IsZero() {
 		return "call:" + c.ID
 	}
 	return ""
 }
 
-// sum adds up what the turns took, and finds which of them the page has.
-func (p *conversationPage) sum(asked []watch.Turn) {
+// sum adds up the usage of the turns, and selects those of the page.
+func (p *conversationPage) sum(asked []view.Turn) {
 	p.Models = models(asked)
 	for _, t := range asked {
 		if n, _, ok := turnOf(t.Label); ok {
@@ -110,7 +110,7 @@ func (p *conversationPage) sum(asked []watch.Turn) {
 }
 
 // read reads the turns of the page.
-func (p *conversationPage) read(ctx context.Context, db watch.DB, operates bool, asked []watch.Turn) error {
+func (p *conversationPage) read(ctx context.Context, db view.DB, operates bool, asked []view.Turn) error {
 	var numbers []int
 	var names []string
 	for n := p.First; n < p.First+turnsShown && n <= p.Of; n++ {
@@ -120,19 +120,19 @@ func (p *conversationPage) read(ctx context.Context, db watch.DB, operates bool,
 		}
 	}
 	if numbers == nil {
-		numbers = []int{} // none, and not all
+		numbers = []int{} // empty, since nil means all
 	}
 	all, err := readTurns(ctx, db, operates, []string{p.Call.ID}, asked, numbers, textShown)
 	if err != nil {
 		return err
 	}
-	calls, err := watch.StepCalls(ctx, db, p.Call.ID, names)
+	calls, err := view.StepCalls(ctx, db, p.Call.ID, names)
 	if err != nil {
 		return err
 	}
 	var t thread
 	for _, c := range calls {
-		t.Items = append(t.Items, item{Call: &watch.SessionCall{Call: c}})
+		t.Items = append(t.Items, item{Call: &view.SessionCall{Call: c}})
 	}
 	if operates {
 		if p.Task, err = readTask(ctx, db, p.Call.ID); err != nil {
@@ -152,7 +152,7 @@ func (p *conversationPage) read(ctx context.Context, db watch.DB, operates bool,
 	return nil
 }
 
-// whole puts together what a turn said and called. left is how much of texts the page has room for.
+// whole combines the texts and the calls of a turn. left is the room for texts on the page.
 func (t *turn) whole(calls []item, left *int) conversationTurn {
 	w := conversationTurn{turn: *t}
 	wanted := map[int]*wantedCall{}
@@ -202,7 +202,7 @@ func (t *turn) whole(calls []item, left *int) conversationTurn {
 	return w
 }
 
-// fit cuts a text to what a page has room for, but not to nothing.
+// fit cuts a text to the room on the page, but not to nothing.
 func fit(text string, left *int) string {
 	if *left <= 0 {
 		text = cut(40, text)

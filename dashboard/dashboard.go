@@ -1,11 +1,11 @@
-// Package dashboard serves the pages on which people watch GEM: calls, their journals and receipts, questions, workers, sessions. It is an
-// [http.Handler] for a server of one's own; the command gem dashboard is one, with a login.
+// Package dashboard serves pages where people watch GEM: calls, their journals and receipts, questions, workers and
+// sessions. It is an [http.Handler] for any server; the command gem dashboard is such a server, with a login.
 //
 //	pages, err := dashboard.New(dashboard.Options{Read: monitor, Act: operator, Prefix: "/ops", User: signedIn})
 //	mux.Handle("/ops/", pages)
 //
-// Rights are held by Postgres: a viewer reads as a member of gem_monitor, an operator as a member of gem_operator. The pages work without
-// JavaScript, and load nothing from elsewhere.
+// Postgres enforces the rights: a viewer reads as a member of gem_monitor, an operator as a member of gem_operator. The
+// pages work without JavaScript, and load nothing from other servers.
 package dashboard
 
 import (
@@ -20,55 +20,56 @@ import (
 	"go.uber.org/zap"
 )
 
-// Options are those of [New]. Read and User are required.
+// Options configure [New]. Read and User are required.
 type Options struct {
-	// Read is the connection of viewers, whose login is a member of gem_monitor and of nothing else. Behind a pooler in transaction mode a pool
-	// keeps no prepared statements: its DefaultQueryExecMode is pgx.QueryExecModeCacheDescribe.
+	// Read is the connection of viewers, whose login is a member only of gem_monitor. Behind a pooler in transaction
+	// mode the pool must not keep prepared statements: set DefaultQueryExecMode to pgx.QueryExecModeCacheDescribe.
 	Read *pgxpool.Pool
-	// Act is the connection of operators, whose login is a member of gem_operator, and of gem_door, so that people answer questions as
-	// themselves. Without it everybody is a viewer.
+	// Act is the connection of operators, whose login is a member of gem_operator, and of gem_mcp, so that people
+	// answer questions as themselves. If it is nil, everybody is a viewer.
 	Act *pgxpool.Pool
 	// Prefix is the path below which the pages are, such as /ops; empty means the root.
 	Prefix string
-	// User says who sends a request: [ErrNoUser] where nobody has signed in, any other error for somebody who may not see the pages. The user is told
-	// the text of a [*Refusal], and of no other error.
+	// User returns the sender of a request. It returns [ErrNoUser] if nobody has signed in, and any other error if
+	// the person may not see the pages. The page shows the text of a [*Refusal], but of no other error.
 	User func(*http.Request) (User, error)
-	// Login lets people sign in. Nil means that a request without a user is refused.
+	// Login lets people sign in. If it is nil, a request without a user is rejected.
 	Login Login
-	// Hosts are the names under which the pages are reached, with a port if there is one. Loopback names and
-	// addresses need not be named. Empty means any, for a server that checks the header Host itself.
+	// Hosts are the names of the pages' server, with a port if there is one. Loopback names and addresses are always
+	// allowed. Empty allows any name, for a server that checks the header Host itself.
 	Hosts []string
-	// TrustedProxies are the addresses whose X-Forwarded-Prefix counts.
+	// TrustedProxies are the addresses whose X-Forwarded-Prefix is used.
 	TrustedProxies []netip.Prefix
-	// TraceURL is a link to traces, in which {trace_id} is replaced; empty means none.
+	// TraceURL is a link to traces, in which {trace_id} is replaced; empty means no link.
 	TraceURL string
-	// Log has a line for each request, and faults with the ids that error pages show; nil means none.
+	// Log gets a line for each request, and faults with the ids that error pages show. Nil means no log.
 	Log *zap.Logger
 }
 
-// User is who sends a request.
+// User is the sender of a request.
 type User struct {
-	// Name is what the journal says of what this user does.
+	// Name is the user's name in the journal.
 	Name string
-	// Subject is the subject as which this user answers questions, as `sub` in a token is; empty means the database user of Act.
+	// Subject is the subject as which this user answers questions, like `sub` in a token; empty means the database
+	// user of Act.
 	Subject string
-	// Operator says that the user sees inputs and results, and may cancel calls and do them again.
+	// Operator means that the user sees inputs and results, and may cancel and repeat calls.
 	Operator bool
 	// OtherName, if not empty, explains why this person's calls may have a name other than Subject. Postgres then
-	// refuses the user's answers to questions that need someone other than the asker, and the page shows this
-	// reason.
+	// rejects the user's answers to questions that need someone other than the asker, and the page shows this reason.
 	OtherName string
 }
 
-// ErrNoUser says that nobody has signed in.
+// ErrNoUser means that nobody has signed in.
 var ErrNoUser = errors.New("nobody has signed in")
 
-// New returns the pages. They need no more than what is in the program: no files, no other server.
+// New returns the pages, or an error for invalid options. They need no files and no other server.
 func New(o Options) (http.Handler, error) {
 	switch {
 	case o.Read == nil || o.User == nil:
 		return nil, errors.New("dashboard: Options need Read and User")
-	case o.Prefix != "" && (!strings.HasPrefix(o.Prefix, "/") || strings.HasSuffix(o.Prefix, "/") || strings.ContainsAny(o.Prefix, "{}?#")):
+	case o.Prefix != "" && (!strings.HasPrefix(o.Prefix, "/") || strings.HasSuffix(o.Prefix, "/") ||
+		strings.ContainsAny(o.Prefix, "{}?#")):
 		return nil, fmt.Errorf("dashboard: the prefix %q must begin with a slash and not end with one", o.Prefix)
 	}
 	if o.Log == nil {
@@ -84,7 +85,7 @@ func New(o Options) (http.Handler, error) {
 	return s.logged(s.guarded(mux)), nil
 }
 
-// site is what all requests share.
+// site is the state that all requests share.
 type site struct {
 	Options
 	*looks
@@ -96,7 +97,7 @@ type site struct {
 	health health
 }
 
-// route says which function answers which path. Each page has its file.
+// route registers the pages. Each page has its own file.
 func (s *site) route(mux *http.ServeMux) {
 	mux.HandleFunc("GET /static/{name}", s.static)
 	mux.HandleFunc("POST /look", s.setLook)
@@ -127,5 +128,7 @@ func (s *site) route(mux *http.ServeMux) {
 	s.json(mux, "/overview.json", s.overview)
 	s.list(mux, "/workers", s.workers)
 	s.routeCall(mux)
-	s.page(mux, "/", func(context.Context, *request) (*view, error) { return nil, notFound("There is no such page.") })
+	s.page(mux, "/", func(context.Context, *request) (*content, error) {
+		return nil, notFound("This page does not exist.")
+	})
 }

@@ -11,16 +11,17 @@ import (
 	"testing"
 
 	"github.com/gemworker/gem/dashboard"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// pages serves the dashboard over a database of its own to one user, with the rights that users have. The pool is the owner's.
+// pages serves the dashboard over a private database to one user, with a user's rights. The pool is the owner's.
 func pages(t *testing.T, user dashboard.User, change ...func(*dashboard.Options)) (*httptest.Server, *pgxpool.Pool) {
 	t.Helper()
 	at := testdb.New(t)
 	db := testdb.Pool(t, at)
-	o := dashboard.Options{Read: login(t, db, at, "gem_monitor"), Act: login(t, db, at, "gem_operator, gem_door"), User: func(*http.Request) (dashboard.User, error) { return user, nil }}
+	o := dashboard.Options{Read: login(t, db, at, "gem_monitor"), Act: login(t, db, at, "gem_operator, gem_mcp"),
+		User: func(*http.Request) (dashboard.User, error) { return user, nil }}
 	for _, c := range change {
 		c(&o)
 	}
@@ -33,7 +34,7 @@ func pages(t *testing.T, user dashboard.User, change ...func(*dashboard.Options)
 	return server, db
 }
 
-// login is a pool of a login role of its own, a member of others.
+// login returns a pool of a new login role, a member of other roles.
 func login(t *testing.T, owner *pgxpool.Pool, at, of string) *pgxpool.Pool {
 	t.Helper()
 	role := "gem_test_" + strings.ToLower(rand.Text())
@@ -74,7 +75,7 @@ func TestTheOverviewIsAPage(t *testing.T) {
 	if status, body := get(t, server, "/"); status != 200 || !strings.Contains(body, "<h1>Overview</h1>") {
 		t.Errorf("%d %s", status, body)
 	}
-	if status, body := get(t, server, "/nothing"); status != 404 || !strings.Contains(body, "no such page") {
+	if status, body := get(t, server, "/nothing"); status != 404 || !strings.Contains(body, "This page does not exist") {
 		t.Errorf("%d %s", status, body)
 	}
 }

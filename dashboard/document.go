@@ -8,19 +8,21 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/gemworker/gem/extract"
+	"github.com/gemworker/gem/grounding"
 )
 
-// documentText is a document as it was read, with the places of quotes in it.
+// documentText is a document, with the places of quotes in it.
 type documentText struct {
-	text   string
-	Same   bool        // its hash is that of the receipt
-	bytes  map[int]int // offsets in the receipt's unit → in bytes; those that stand within a character, or behind the end, are left out
-	quotes []extract.Found
+	text string
+	Same bool // it has the hash of the receipt
+	// maps offsets in the receipt's unit to bytes, without offsets inside a character or after the end
+	bytes  map[int]int
+	quotes []grounding.Found
 }
 
-// newDocumentText finds the offsets of quotes in a document. length is that of the text which was read, in the unit; the document may have grown since.
-func newDocumentText(text string, unit extract.Unit, length int, sum string, quotes []extract.Found) *documentText {
+// newDocumentText finds the offsets of quotes in a document. length is the length, in the unit, of the text that the
+// call read; the document may have grown since.
+func newDocumentText(text string, unit grounding.Unit, length int, sum string, quotes []grounding.Found) *documentText {
 	d := &documentText{quotes: quotes}
 	wanted := make([]int, 0, 2*len(quotes)+1)
 	for _, q := range quotes {
@@ -37,8 +39,8 @@ func newDocumentText(text string, unit extract.Unit, length int, sum string, quo
 	return d
 }
 
-// byteOffsets converts offsets, which ascend, into bytes.
-func byteOffsets(text string, unit extract.Unit, wanted []int) map[int]int {
+// byteOffsets converts ascending offsets to bytes.
+func byteOffsets(text string, unit grounding.Unit, wanted []int) map[int]int {
 	found := make(map[int]int, len(wanted))
 	count := 0
 	for at, c := range text {
@@ -52,9 +54,9 @@ func byteOffsets(text string, unit extract.Unit, wanted []int) map[int]int {
 			found[count] = at
 		}
 		switch {
-		case unit == extract.Byte:
+		case unit == grounding.Byte:
 			count += utf8.RuneLen(c)
-		case unit == extract.CodePoint || c < 0x10000:
+		case unit == grounding.CodePoint || c < 0x10000:
 			count++
 		default:
 			count += 2
@@ -66,7 +68,7 @@ func byteOffsets(text string, unit extract.Unit, wanted []int) map[int]int {
 	return found
 }
 
-// place is where a quote is said to be, in bytes, and whether it stands there.
+// place returns where a quote should be, in bytes, and whether it is there.
 func (d *documentText) place(i int) (from, to int, inPlace bool) {
 	q := d.quotes[i]
 	from, begins := d.bytes[q.Start]
@@ -77,10 +79,10 @@ func (d *documentText) place(i int) (from, to int, inPlace bool) {
 	return from, to, d.text[from:to] == q.Quote
 }
 
-// Pieces is how many pieces the document has.
+// Pieces returns the number of pieces of the document.
 func (d *documentText) Pieces() int { return max(1, (len(d.text)+pieceSize-1)/pieceSize) }
 
-// border is where a piece begins, in bytes: after a line's end, or at least between two characters.
+// border returns where a piece begins, in bytes: after a line's end, or at least between two characters.
 func (d *documentText) border(n int) int {
 	at := n * pieceSize
 	switch {
@@ -100,7 +102,7 @@ func (d *documentText) border(n int) int {
 
 func (d *documentText) piece(n int) (from, to int) { return d.border(n), d.border(n + 1) }
 
-// pieceOf is the piece that has a byte.
+// pieceOf returns the piece that contains a byte.
 func (d *documentText) pieceOf(at int) int {
 	n := at / pieceSize
 	if n+1 < d.Pieces() && at >= d.border(n+1) {
@@ -109,19 +111,19 @@ func (d *documentText) pieceOf(at int) int {
 	return n
 }
 
-// Size is how many bytes the document has.
+// Size returns the size of the document in bytes.
 func (d *documentText) Size() int { return len(d.text) }
 
-// segment is a stretch of a document in which the same quotes stand.
+// segment is a part of a document that belongs to the same quotes.
 type segment struct {
 	Text   string
 	Begin  []int  // the numbers of the quotes that begin with it
-	End    string // the numbers of those that end with it
-	Title  string // the classes of all that stand there; empty: none
+	End    string // the numbers of the quotes that end with it
+	Title  string // the classes of its quotes; may be empty
 	Marked bool
 }
 
-// segments cuts a stretch of a text at the beginnings and ends of quotes, which may overlap.
+// segments cuts a part of a text at the beginnings and ends of quotes, which may overlap.
 func segments(text string, from, to int, quotes []quote) (all []segment) {
 	cuts := []int{from, to}
 	for _, q := range quotes {

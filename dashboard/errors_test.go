@@ -14,15 +14,17 @@ import (
 	"testing"
 
 	"github.com/gemworker/gem/dashboard"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 func TestPagesSayThatTheDatabaseIsNotMigrated(t *testing.T) {
 	t.Parallel()
 	empty := testdb.Pool(t, testdb.NewEmpty(t))
-	server, _ := pages(t, dashboard.User{Name: "ada", Operator: true}, func(o *dashboard.Options) { o.Read, o.Act = empty, empty })
-	for _, path := range []string{"/", "/calls", "/calls.json", "/failures", "/sessions", "/tools", "/workers", "/questions", "/calls/00000000-0000-0000-0000-000000000001"} {
+	server, _ := pages(t, dashboard.User{Name: "ada", Operator: true},
+		func(o *dashboard.Options) { o.Read, o.Act = empty, empty })
+	for _, path := range []string{"/", "/calls", "/calls.json", "/failures", "/sessions", "/tools", "/workers",
+		"/questions", "/calls/00000000-0000-0000-0000-000000000001"} {
 		if status, body := get(t, server, path); status != 503 || !strings.Contains(body, "gem migrate") {
 			t.Errorf("%s: %d %s", path, status, body)
 		}
@@ -33,13 +35,15 @@ func TestHealthIsThatOfTheDatabaseTheServerNeeds(t *testing.T) {
 	t.Parallel()
 	empty := testdb.Pool(t, testdb.NewEmpty(t))
 	server, _ := pages(t, dashboard.User{Name: "ada"}, func(o *dashboard.Options) { o.Read = empty })
-	if status, body := get(t, server, "/healthz"); status != 503 || body != "GEM's tables are missing or of another version. Run gem migrate.\n" {
+	if status, body := get(t, server, "/healthz"); status != 503 ||
+		body != "GEM's tables are missing or of another version. Run gem migrate.\n" {
 		t.Errorf("not migrated: %d %s", status, body)
 	}
 	url := testdb.New(t)
 	owner := testdb.Pool(t, url)
 	server, _ = pages(t, dashboard.User{Name: "ada"}, func(o *dashboard.Options) { o.Read = as(t, url, "pg_monitor") })
-	if status, body := get(t, server, "/healthz"); status != 503 || !strings.Contains(body, "may not read what the pages show") {
+	if status, body := get(t, server, "/healthz"); status != 503 ||
+		!strings.Contains(body, "may not read what the pages show") {
 		t.Errorf("without rights: %d %s", status, body)
 	}
 	tx, err := owner.Begin(t.Context())
@@ -94,7 +98,8 @@ func TestAnActOnADatabaseThatTakesNoChangesSaysSo(t *testing.T) {
 		t.Cleanup(o.Act.Close)
 	})
 	var id string
-	if err := db.QueryRow(t.Context(), "insert into core_tool_calls (tool_name) values ('a.tool') returning id::text").Scan(&id); err != nil {
+	if err := db.QueryRow(t.Context(), "insert into core_tool_calls (tool_name) values ('a.tool') returning id::text").
+		Scan(&id); err != nil {
 		t.Fatal(err)
 	}
 	answer, err := http.PostForm(server.URL+"/calls/"+id+"/cancel", url.Values{"form": {"00000000000000000000000001"}})
@@ -103,7 +108,8 @@ func TestAnActOnADatabaseThatTakesNoChangesSaysSo(t *testing.T) {
 	}
 	defer answer.Body.Close()
 	body, err := io.ReadAll(answer.Body)
-	if err != nil || answer.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(body), "is read-only now") {
+	if err != nil || answer.StatusCode != http.StatusServiceUnavailable ||
+		!strings.Contains(string(body), "is read-only now") {
 		t.Errorf("%d %s %v", answer.StatusCode, body, err)
 	}
 }
@@ -123,12 +129,14 @@ func (b breaking) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Wherever in a page's reading the connection ends, the answer is a whole page that says to try again.
+// Wherever the connection ends during the read of a page, the answer is a complete page that asks to retry.
 func TestAConnectionThatBreaksInTheMiddleOfAPageIsNoFaultOfThePage(t *testing.T) {
 	t.Parallel()
 	at := testdb.New(t)
 	db := testdb.Pool(t, at)
-	if _, err := db.Exec(t.Context(), "insert into core_tool_calls (id, tool_name, input) select ('00000000-0000-7000-8000-' || lpad(n::text, 12, '0'))::uuid, 'a.b', jsonb_build_object('n', repeat('x', 200)) from generate_series(1, 60) n"); err != nil {
+	if _, err := db.Exec(t.Context(), "insert into core_tool_calls (id, tool_name, input) select "+
+		"('00000000-0000-7000-8000-' || lpad(n::text, 12, '0'))::uuid, 'a.b', jsonb_build_object('n', repeat('x', 200)) "+
+		"from generate_series(1, 60) n"); err != nil {
 		t.Fatal(err)
 	}
 	for name, cut := range map[string]func(*pgxpool.Config, *atomic.Int64){
@@ -149,7 +157,8 @@ func TestAConnectionThatBreaksInTheMiddleOfAPageIsNoFaultOfThePage(t *testing.T)
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for _, path := range []string{"/", "/calls", "/calls.json", "/failures", "/sessions", "/tools", "/workers", "/questions", "/calls/00000000-0000-7000-8000-000000000001"} {
+			for _, path := range []string{"/", "/calls", "/calls.json", "/failures", "/sessions", "/tools", "/workers",
+				"/questions", "/calls/00000000-0000-7000-8000-000000000001"} {
 				whole := false
 				for after := int64(0); !whole && after < 1<<20; after = after*2 + 300 {
 					config, err := pgxpool.ParseConfig(at)
@@ -166,9 +175,10 @@ func TestAConnectionThatBreaksInTheMiddleOfAPageIsNoFaultOfThePage(t *testing.T)
 					if err := read.Ping(t.Context()); err != nil {
 						t.Fatal(err)
 					}
-					handler, err := dashboard.New(dashboard.Options{Read: read, Act: read, User: func(*http.Request) (dashboard.User, error) {
-						return dashboard.User{Name: "ada", Operator: true}, nil
-					}})
+					handler, err := dashboard.New(dashboard.Options{Read: read, Act: read,
+						User: func(*http.Request) (dashboard.User, error) {
+							return dashboard.User{Name: "ada", Operator: true}, nil
+						}})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -192,7 +202,7 @@ func TestAConnectionThatBreaksInTheMiddleOfAPageIsNoFaultOfThePage(t *testing.T)
 	}
 }
 
-// ending is a connection that just ends, as when Postgres's machine restarts.
+// ending is a connection that simply ends, as when Postgres's machine restarts.
 type ending struct{ breaking }
 
 func (e ending) Read(p []byte) (int, error) {

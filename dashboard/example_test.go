@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// A server of one's own has the pages below /ops/, for those whom it signed in.
+// A server that signs its users in serves the pages below /ops/.
 func Example() {
 	monitor, err := pgxpool.New(context.Background(), os.Getenv("DATABASE_URL"))
 	if err != nil {
@@ -20,13 +20,14 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	pages, err := dashboard.New(dashboard.Options{Read: monitor, Act: operator, Prefix: "/ops", User: func(r *http.Request) (dashboard.User, error) {
-		name, _, ok := r.BasicAuth() // stands for the server's own sessions
-		if !ok {
-			return dashboard.User{}, dashboard.ErrNoUser
-		}
-		return dashboard.User{Name: name, Subject: name, Operator: name == "ada"}, nil
-	}})
+	pages, err := dashboard.New(dashboard.Options{Read: monitor, Act: operator, Prefix: "/ops",
+		User: func(r *http.Request) (dashboard.User, error) {
+			name, _, ok := r.BasicAuth() // replace it by the server's own sessions
+			if !ok {
+				return dashboard.User{}, dashboard.ErrNoUser
+			}
+			return dashboard.User{Name: name, Subject: name, Operator: name == "ada"}, nil
+		}})
 	if err != nil {
 		log.Fatal(err)
 	}

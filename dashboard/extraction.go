@@ -8,14 +8,14 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/gemworker/gem/extract"
-	"github.com/gemworker/gem/internal/watch"
+	"github.com/gemworker/gem/client/view"
+	"github.com/gemworker/gem/grounding"
 )
 
 // extractRun is the tool whose results quote a document.
 const extractRun = "extract.run"
 
-// The bounds of a page.
+// The limits of a page.
 const (
 	quotesShown = 50
 	shardsShown = 100
@@ -23,35 +23,35 @@ const (
 	pieceSize   = 16 << 10 // of the document, in bytes
 )
 
-// extractionPage is a document with what was read from it. A viewer sees Call and Children.
+// extractionPage is a document with its extractions. A viewer sees Call and Children.
 type extractionPage struct {
-	Call     *watch.Call
+	Call     *view.Call
 	Children childCounts
-	Result   *extractionResult // nil for a viewer, and until there is one
+	Result   *extractionResult // nil for a viewer, and until the call ends
 
-	Classes []string // that the result has
+	Classes []string // in the result
 	Quotes  []quote  // of this page
 	All     int      // quotes of the class
-	Wrong   int      // quotes that do not stand where the result says
+	Wrong   int      // quotes that are not where the result says
 	Shards  []extractionShard
 	Text    *documentText // nil if the document no longer exists
 	Segs    []segment     // of the piece
 	Over    bool          // the piece has more marks than are shown
 
 	Class              string
-	Piece, Item, Shard int // what the page shows: a piece of the document, and the quotes and shards from these on
+	Piece, Item, Shard int // the page shows this piece of the document, and the quotes and shards from these on
 }
 
-// childCounts are the shards' calls of a run that goes on.
+// childCounts count the calls of shards of an unfinished run.
 type childCounts struct{ Ended, Open int }
 
 // extractionResult is the result of extract.run, or the details of its failure.
 type extractionResult struct {
 	Document struct {
-		SHA256  string       `json:"sha256"`
-		Length  int          `json:"length"` // in the unit of Offsets
-		Offsets extract.Unit `json:"offsets"`
-		ID      string       `json:"document_id"`
+		SHA256  string         `json:"sha256"`
+		Length  int            `json:"length"` // in the unit of Offsets
+		Offsets grounding.Unit `json:"offsets"`
+		ID      string         `json:"document_id"`
 	} `json:"document"`
 	Models       []string `json:"models"`
 	Kind         string   `json:"result_kind"`
@@ -59,12 +59,12 @@ type extractionResult struct {
 		Kind                 string `json:"kind"`
 		Shards, Read, Failed int
 	} `json:"completeness"`
-	Extractions   []extract.Found   `json:"extractions"`
-	RejectedCount int               `json:"rejected_count"`
-	Rejected      []extract.Refused `json:"rejected"`
-	Shards        []extractionShard `json:"shards"`
-	FailedShards  []extractionShard `json:"failed_shards"`
-	Normalisation []extract.Change  `json:"normalisation"`
+	Extractions   []grounding.Found   `json:"extractions"`
+	RejectedCount int                 `json:"rejected_count"`
+	Rejected      []grounding.Refused `json:"rejected"`
+	Shards        []extractionShard   `json:"shards"`
+	FailedShards  []extractionShard   `json:"failed_shards"`
+	Normalisation []grounding.Change  `json:"normalisation"`
 	Usage         *struct {
 		Calls        int    `json:"llm_calls"`
 		Requests     int    `json:"requests"`
@@ -86,12 +86,12 @@ type extractionShard struct {
 	Code              string
 }
 
-// Percent is the share of the shard's lines that an extraction touches.
+// Percent returns the share of the shard's lines that an extraction touches.
 func (s extractionShard) Percent() int { return int(s.Covered*100 + 0.5) }
 
-// quote is an extraction with its number, and the place where it was found to stand.
+// quote is an extraction with its number and its place in the document.
 type quote struct {
-	extract.Found
+	grounding.Found
 	N       int  // from 1
 	InPlace bool // the document has the quote there
 	Piece   int  // of the document in which it begins
@@ -99,7 +99,7 @@ type quote struct {
 	from, to int // in bytes
 }
 
-// AttributesText are the attributes as JSON; empty if there are none.
+// AttributesText returns the attributes as JSON, or "" if there are none.
 func (q quote) AttributesText() string {
 	if s := string(q.Attributes); s != "null" && s != "{}" {
 		return s
@@ -107,7 +107,7 @@ func (q quote) AttributesText() string {
 	return ""
 }
 
-// MatchWords say how the quote was found, in words.
+// MatchWords describes how the quote was found.
 func (q quote) MatchWords() string {
 	switch q.Match {
 	case "exact":
@@ -121,17 +121,17 @@ func (q quote) MatchWords() string {
 }
 
 // extraction shows a call of extract.run: the document with the quotes marked in it.
-func (s *site) extraction(ctx context.Context, r *request) (*view, error) {
+func (s *site) extraction(ctx context.Context, r *request) (*content, error) {
 	id := r.PathValue("id")
-	if !watch.IsID(id) {
-		return nil, notFound("There is no such call.")
+	if !view.IsID(id) {
+		return nil, notFound("This call does not exist.")
 	}
 	p := &extractionPage{}
 	if err := p.parse(r.URL.Query()); err != nil {
 		return nil, err
 	}
-	err := watch.Read(ctx, r.db(), func(ctx context.Context, db watch.DB) (err error) {
-		if p.Call, err = watch.Get(ctx, db, id); err != nil {
+	err := view.Read(ctx, r.db(), func(ctx context.Context, db view.DB) (err error) {
+		if p.Call, err = view.Get(ctx, db, id); err != nil {
 			return err
 		}
 		switch {
@@ -151,10 +151,11 @@ func (s *site) extraction(ctx context.Context, r *request) (*view, error) {
 	if p.Result != nil {
 		title += fmt.Sprintf(", %d quotes", len(p.Result.Extractions))
 	}
-	return &view{Title: title, Template: "extraction", Data: p, Watch: untilEnded(p.Call), JSON: map[string]any{"call": p.Call, "result": p.Result, "wrong": p.Wrong}}, nil
+	return &content{Title: title, Template: "extraction", Data: p, Watch: untilEnded(p.Call),
+		JSON: map[string]any{"call": p.Call, "result": p.Result, "wrong": p.Wrong}}, nil
 }
 
-// parse reads what the page is to show.
+// parse reads the parameters of the page.
 func (p *extractionPage) parse(q url.Values) error {
 	p.Class, p.Piece = q.Get("class"), -1
 	for name, into := range map[string]*int{"piece": &p.Piece, "item": &p.Item, "shard": &p.Shard} {
@@ -170,7 +171,8 @@ func (p *extractionPage) parse(q url.Values) error {
 	return nil
 }
 
-// Link is this page with another piece, other quotes or other shards: a name and its number, and so on.
+// Link returns the address of this page with another piece, other quotes or other shards: a name and its number, and
+// so on.
 func (p *extractionPage) Link(pairs ...any) string {
 	v := url.Values{}
 	for name, n := range map[string]int{"piece": p.Piece, "item": p.Item, "shard": p.Shard} {
@@ -188,9 +190,9 @@ func (p *extractionPage) Link(pairs ...any) string {
 	return "?" + v.Encode()
 }
 
-// children counts the calls of the shards of a run that goes on.
-func (p *extractionPage) children(ctx context.Context, db watch.DB) error {
-	all, err := watch.Children(ctx, db, p.Call.ID, 2000)
+// children counts the shards' calls of an unfinished run.
+func (p *extractionPage) children(ctx context.Context, db view.DB) error {
+	all, err := view.Children(ctx, db, p.Call.ID, 2000)
 	for _, c := range all {
 		if c.EndedAt.IsZero() {
 			p.Children.Open++
@@ -202,7 +204,7 @@ func (p *extractionPage) children(ctx context.Context, db watch.DB) error {
 }
 
 // read reads the result and the document.
-func (p *extractionPage) read(ctx context.Context, db watch.DB) error {
+func (p *extractionPage) read(ctx context.Context, db view.DB) error {
 	raw, err := readResult(ctx, db, p.Call.ID)
 	if err != nil {
 		return err
@@ -228,7 +230,7 @@ func (p *extractionPage) read(ctx context.Context, db watch.DB) error {
 	return nil
 }
 
-// parseExtraction returns nil for what another program's extract.run came to.
+// parseExtraction returns nil for the result of another program's extract.run.
 func parseExtraction(raw json.RawMessage) *extractionResult {
 	r := &extractionResult{}
 	if json.Unmarshal(raw, r) != nil {
@@ -237,7 +239,7 @@ func parseExtraction(raw json.RawMessage) *extractionResult {
 	return r
 }
 
-// choose picks the quotes and the piece of the document that the page shows.
+// choose selects the quotes and the piece of the document for the page.
 func (p *extractionPage) choose() {
 	all := make([]quote, 0, len(p.Result.Extractions))
 	for i, f := range p.Result.Extractions {
@@ -267,14 +269,17 @@ func (p *extractionPage) choose() {
 	}
 	p.Piece = min(max(p.Piece, 0), p.Text.Pieces()-1)
 	from, to := p.Text.piece(p.Piece)
-	marked := slices.DeleteFunc(slices.Clone(all), func(q quote) bool { return !q.InPlace || q.to <= from || q.from >= to })
+	marked := slices.DeleteFunc(slices.Clone(all), func(q quote) bool {
+		return !q.InPlace || q.to <= from || q.from >= to
+	})
 	if len(marked) > marksShown {
 		marked, p.Over = marked[:marksShown], true
 	}
 	p.Segs = segments(p.Text.text, from, to, marked)
 }
 
-// NextItem, NextShard and the like are where the next page of quotes or shards begins; 0: there is none. PreviousItem is -1 if there is none.
+// NextItem, NextShard and the like return where the next page of quotes or shards begins, or 0. PreviousItem returns
+// -1 if there is none.
 func (p *extractionPage) NextItem() int { return next(p.Item, quotesShown, p.All) }
 func (p *extractionPage) NextShard() int {
 	return next(p.Shard, shardsShown, max(len(p.Result.Shards), len(p.Result.FailedShards)))
@@ -283,7 +288,8 @@ func (p *extractionPage) NextShard() int {
 func (p *extractionPage) PreviousItem() int  { return previous(p.Item, quotesShown) }
 func (p *extractionPage) PreviousShard() int { return previous(p.Shard, shardsShown) }
 
-// Number is that of the piece, and FirstQuote and LastQuote those of the quotes among those of the class, from 1. NextPiece is 0 on the last one.
+// Number is the number of the piece. FirstQuote and LastQuote are the numbers of the quotes in their class. All count
+// from 1. NextPiece is 0 on the last piece.
 func (p *extractionPage) Number() int        { return p.Piece + 1 }
 func (p *extractionPage) FirstQuote() int    { return p.Item + 1 }
 func (p *extractionPage) LastQuote() int     { return p.Item + len(p.Quotes) }

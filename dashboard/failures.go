@@ -7,12 +7,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gemworker/gem/internal/watch"
+	"github.com/gemworker/gem/client/view"
 )
 
-// failuresPage sums up what did not succeed.
+// failuresPage summarises the calls that did not succeed.
 type failuresPage struct {
-	*watch.Failures
+	*view.Failures
 	Rows    []failureRow
 	Hidden  int // rows that are not shown
 	Tool    string
@@ -23,9 +23,9 @@ type failuresPage struct {
 }
 
 type failureRow struct {
-	watch.Failure
-	List  string // the path that lists them
-	Again string // the path that does all of them again
+	view.Failure
+	List  string // the path of the list
+	Again string // the path that repeats them all
 }
 
 type timeSpan struct {
@@ -33,23 +33,24 @@ type timeSpan struct {
 	Span       time.Duration
 }
 
-var withins = []timeSpan{{"1h", "the last hour", time.Hour}, {"24h", "the last 24 hours", 24 * time.Hour}, {"7d", "the last 7 days", 7 * 24 * time.Hour},
+var withins = []timeSpan{{"1h", "the last hour", time.Hour}, {"24h", "the last 24 hours", 24 * time.Hour},
+	{"7d", "the last 7 days", 7 * 24 * time.Hour},
 	{"31d", "the last 31 days", 31 * 24 * time.Hour}}
 
-// A page of failures has at most so many rows, and so many bytes of links: messages may be long.
+// Limits of the page: rows, and bytes of links, since messages may be long.
 const (
 	mostFailures     = 100
 	mostFailureLinks = 24 << 10
 )
 
-// failures sums up calls that did not succeed, by tool and code.
-func (s *site) failures(ctx context.Context, r *request) (*view, error) {
+// failures summarises calls that did not succeed, by tool and code.
+func (s *site) failures(ctx context.Context, r *request) (*content, error) {
 	query := r.URL.Query()
 	p := &failuresPage{Tool: query.Get("tool"), Within: cmp.Or(query.Get("within"), "24h"), Withins: withins}
-	if _, err := watch.ParseFilter(url.Values{"tool": {p.Tool}}); err != nil {
+	if _, err := view.ParseFilter(url.Values{"tool": {p.Tool}}); err != nil {
 		return nil, badRequest("%s", sentence(err.Error()))
 	}
-	from, err := watch.ParseTime(query.Get("from"))
+	from, err := view.ParseTime(query.Get("from"))
 	if err != nil {
 		return nil, badRequest("%s", sentence("from: "+err.Error()))
 	}
@@ -63,8 +64,9 @@ func (s *site) failures(ctx context.Context, r *request) (*view, error) {
 	if from.IsZero() {
 		return nil, badRequest("%q is not a time span: within must be 1h, 24h, 7d or 31d.", cut(40, p.Within))
 	}
-	err = watch.Read(ctx, r.db(), func(ctx context.Context, db watch.DB) (err error) {
-		if p.Failures, err = watch.ReadFailures(ctx, db, from, p.Tool); err == nil && !r.live && !strings.HasSuffix(r.URL.Path, ".json") {
+	err = view.Read(ctx, r.db(), func(ctx context.Context, db view.DB) (err error) {
+		if p.Failures, err = view.ReadFailures(ctx, db, from, p.Tool); err == nil && !r.live &&
+			!strings.HasSuffix(r.URL.Path, ".json") {
 			p.Tools, err = toolNames(ctx, db)
 		}
 		return err
@@ -88,5 +90,5 @@ func (s *site) failures(ctx context.Context, r *request) (*view, error) {
 	if p.Period = said; said == "" {
 		p.Period = "since " + from.Format("2006-01-02 15:04") + " UTC"
 	}
-	return &view{Title: "Failures: " + p.Period, Template: "failures", Data: p, JSON: p.Failures, Watch: "list"}, nil
+	return &content{Title: "Failures: " + p.Period, Template: "failures", Data: p, JSON: p.Failures, Watch: "list"}, nil
 }

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// forms remember what came of each form for ten minutes, so that a form that is sent twice acts once, and the page that follows says what came of it.
+// forms keeps the outcome of each form for ten minutes, so that a form that is sent twice acts once, and the next
+// page can show the outcome.
 type forms struct {
 	mu   sync.Mutex
 	sent map[string]*outcome // by user and form
@@ -18,25 +19,27 @@ type forms struct {
 
 type outcome struct {
 	at   time.Time
-	over chan struct{} // closed when to and done, or err, are there
+	over chan struct{} // closed when to and done, or err, are set
 	to   string
 	done string
-	kept any // what the page that follows shows of it
+	kept any // data for the next page
 	err  error
 }
 
 const (
 	formsKept = 10 * time.Minute
-	mostForms = 10000 // of all users: beyond that the oldest are forgotten early
+	mostForms = 10000 // of all users: above this the oldest are removed early
 )
 
 func newForms() *forms { return &forms{sent: map[string]*outcome{}} }
 
-// newForm is the id of a form, which its hidden field `form` carries.
+// newForm returns the id of a form, for its hidden field `form`.
 func newForm() string { return rand.Text() }
 
-// once runs do for a form, or waits for the run that is under way, and returns where to go. A form that failed may be sent again.
-func (f *forms) once(ctx context.Context, r *request, do func(context.Context, *request) (to, done string, err error)) (string, error) {
+// once calls do for a form, or waits for the running call of do, and returns where to go. A form that failed may be
+// sent again.
+func (f *forms) once(ctx context.Context, r *request,
+	do func(context.Context, *request) (to, done string, err error)) (string, error) {
 	id := r.PostForm.Get("form")
 	if len(id) < 20 || len(id) > 64 {
 		return "", badRequest("The form has no id. Reload the page.")
@@ -69,9 +72,9 @@ func (f *forms) once(ctx context.Context, r *request, do func(context.Context, *
 	return o.to + sep + "done=" + url.QueryEscape(id), nil
 }
 
-// run runs an act to its end, be it a panic: whoever waits for it goes on.
+// run calls act, and closes the outcome even after a panic, so that nobody waits forever.
 func (f *forms) run(key string, o *outcome, act func()) {
-	o.err = errors.New("the act did not come to its end")
+	o.err = errors.New("the action did not finish")
 	defer func() {
 		if o.err != nil {
 			f.mu.Lock()
@@ -83,16 +86,22 @@ func (f *forms) run(key string, o *outcome, act func()) {
 	act()
 }
 
-// forget removes what is old. The caller holds mu.
+// forget removes expired forms, and the oldest form if the limit is reached. The caller holds mu.
 func (f *forms) forget() {
+	oldest := ""
 	for key, o := range f.sent {
-		if time.Since(o.at) > formsKept || len(f.sent) > mostForms {
+		if time.Since(o.at) > formsKept {
 			delete(f.sent, key)
+		} else if oldest == "" || o.at.Before(f.sent[oldest].at) {
+			oldest = key
 		}
+	}
+	if len(f.sent) >= mostForms {
+		delete(f.sent, oldest)
 	}
 }
 
-// done is what came of the form that a page's URL names, in a sentence.
+// done returns the sentence about the form in the page's URL.
 func (f *forms) done(r *request) string {
 	if o := f.outcome(r); o != nil {
 		return o.done
@@ -100,7 +109,7 @@ func (f *forms) done(r *request) string {
 	return ""
 }
 
-// kept is what the act on the form that a page's URL names left in [request.kept] for that page; nil for nothing.
+// kept returns the data that the form in the page's URL left in [request.kept], or nil.
 func (f *forms) kept(r *request) any {
 	if o := f.outcome(r); o != nil {
 		return o.kept
@@ -108,7 +117,7 @@ func (f *forms) kept(r *request) any {
 	return nil
 }
 
-// outcome is that of the form that a page's URL names; nil if it is not over, or not known.
+// outcome returns the outcome of the form in the page's URL, or nil if it is unfinished or unknown.
 func (f *forms) outcome(r *request) *outcome {
 	id := r.URL.Query().Get("done")
 	if id == "" {

@@ -9,10 +9,12 @@ import (
 	"strings"
 )
 
-// policy lets a page load what is in the program, and nothing else.
-const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+// policy lets a page load only files of the program.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
+	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
-// guarded refuses requests from other sites and under other names, sends the headers that keep a page to itself, and takes the prefix away.
+// guarded rejects requests from other sites and for other host names, sends the headers that isolate a page, and
+// removes the prefix.
 func (s *site) guarded(next http.Handler) http.Handler {
 	next = http.NewCrossOriginProtection().Handler(s.below(next))
 	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
@@ -28,7 +30,8 @@ func (s *site) guarded(next http.Handler) http.Handler {
 		h.Set("Cross-Origin-Opener-Policy", "same-origin")
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		if !s.isOurs(q.Host) {
-			http.Error(w, "this host name is not configured; set GEM_DASHBOARD_URL, or Hosts of dashboard.Options", http.StatusForbidden)
+			http.Error(w, "this host name is not configured; set GEM_DASHBOARD_URL, or Hosts of dashboard.Options",
+				http.StatusForbidden)
 			return
 		}
 		if isPartOfOther(q) {
@@ -39,8 +42,9 @@ func (s *site) guarded(next http.Handler) http.Handler {
 	})
 }
 
-// isPartOfOther reports whether a page of another site wants something for itself, such as a stream. It could not read it, and it could keep the pages
-// busy, or take the time. What it navigates to, by a link or in a frame, is a page of its own.
+// isPartOfOther reports whether a page of another site makes the request itself, for example for a stream. It could
+// not read the response, but it could keep the pages busy, or measure the time. A navigation, by a link or in a
+// frame, is not such a request.
 func isPartOfOther(q *http.Request) bool {
 	if from := q.Header.Get("Sec-Fetch-Site"); from != "cross-site" && from != "same-site" {
 		return false
@@ -49,7 +53,8 @@ func isPartOfOther(q *http.Request) bool {
 	return mode != "" && mode != "navigate"
 }
 
-// below takes the prefix away. It redirects what the mux would, which does not know the prefix: paths with a slash too many, or with dots.
+// below removes the prefix. It redirects paths with double slashes or dots, since the mux, which would do that, does
+// not know the prefix.
 func (s *site) below(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		rest, found := strings.CutPrefix(q.URL.EscapedPath(), s.Prefix)
@@ -68,7 +73,8 @@ func (s *site) below(next http.Handler) http.Handler {
 	})
 }
 
-// isOurs reports whether the pages are reached under a host's name: a page elsewhere could let its own name point here. An address is no such name.
+// isOurs reports whether the header Host is allowed: an attacker's page could make its own name resolve to this
+// server. It cannot use an address.
 func (s *site) isOurs(host string) bool {
 	if len(s.Hosts) == 0 || slices.ContainsFunc(s.Hosts, func(ours string) bool { return strings.EqualFold(ours, host) }) {
 		return true
@@ -81,19 +87,21 @@ func (s *site) isOurs(host string) bool {
 	return strings.EqualFold(name, "localhost") || err == nil
 }
 
-// base is what every link of an answer begins with: the prefix, or that of a trusted proxy which took it away.
+// base returns the beginning of every link: the prefix, or the one that a trusted proxy removed.
 func (s *site) base(q *http.Request) string {
 	forwarded := strings.TrimRight(q.Header.Get("X-Forwarded-Prefix"), "/")
-	if !strings.HasPrefix(forwarded, "/") || strings.HasPrefix(forwarded, "//") || strings.ContainsFunc(forwarded, notInPrefix) {
+	if !strings.HasPrefix(forwarded, "/") || strings.HasPrefix(forwarded, "//") ||
+		strings.ContainsFunc(forwarded, notInPrefix) {
 		return s.Prefix
 	}
 	from, err := netip.ParseAddrPort(q.RemoteAddr)
-	if err != nil || !slices.ContainsFunc(s.TrustedProxies, func(p netip.Prefix) bool { return p.Contains(from.Addr().Unmap()) }) {
+	if err != nil || !slices.ContainsFunc(s.TrustedProxies,
+		func(p netip.Prefix) bool { return p.Contains(from.Addr().Unmap()) }) {
 		return s.Prefix
 	}
 	return forwarded + s.Prefix
 }
 
-// notInPrefix reports whether a character may not be part of a forwarded prefix, which goes into links and the header
-// Location.
+// notInPrefix reports whether a character is not allowed in a forwarded prefix, which becomes part of links and of
+// the header Location.
 func notInPrefix(c rune) bool { return c <= ' ' || c > '~' || strings.ContainsRune("\\?#%\"'<>", c) }

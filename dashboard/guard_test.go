@@ -17,7 +17,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 )
 
-// answer is what a request is answered, without following it.
+// answer returns the response to a request, without following redirects.
 func answer(t *testing.T, h http.Handler, method, target string, headers ...string) *httptest.ResponseRecorder {
 	t.Helper()
 	r := httptest.NewRequest(method, target, nil)
@@ -56,7 +56,9 @@ func TestRequestsOfOtherSitesAndUnderOtherNamesAreRefused(t *testing.T) {
 		{"POST", "/look", []string{"Sec-Fetch-Site", "cross-site"}, 403},
 		{"POST", "/look", []string{"Origin", "https://evil.example"}, 403},
 		{"POST", "/look", nil, 303},
-		{"GET", "/live?watch=overview", []string{"User", "ada", "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "cors"}, 403}, // a stream of another site's
+		// a stream for another site
+		{"GET", "/live?watch=overview", []string{"User", "ada", "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "cors"},
+			403},
 		{"GET", "/nothing", []string{"User", "ada", "Sec-Fetch-Site", "same-site", "Sec-Fetch-Mode", "no-cors"}, 403},
 		{"GET", "/nothing", []string{"User", "ada", "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate"}, 404},
 		{"GET", "/nothing", []string{"User", "ada", "Sec-Fetch-Site", "same-origin", "Sec-Fetch-Mode", "cors"}, 404},
@@ -104,19 +106,22 @@ func TestPagesBelowAPrefix(t *testing.T) {
 			}
 		}}
 	}
-	for name, h := range map[string]http.Handler{"a proxy that keeps the prefix": behind(keeps, false), "a proxy that takes it away": behind(strips, true), "embedded": embedded} {
+	for name, h := range map[string]http.Handler{"a proxy that keeps the prefix": behind(keeps, false),
+		"a proxy that takes it away": behind(strips, true), "embedded": embedded} {
 		w := answer(t, h, "GET", "/gem/nothing")
 		body := w.Body.String()
 		if w.Code != 404 {
 			t.Errorf("%s: %d", name, w.Code)
 		}
-		for _, link := range []string{`href="/gem/calls"`, `action="/gem/look"`, `src="/gem/static/gem.`, `data-base="/gem"`} {
+		for _, link := range []string{`href="/gem/calls"`, `action="/gem/look"`, `src="/gem/static/gem.`,
+			`data-base="/gem"`} {
 			if !strings.Contains(body, link) {
 				t.Errorf("%s: %s is not in %s", name, link, body)
 			}
 		}
 		for _, part := range strings.Split(body, `="/`)[1:] {
-			if !strings.HasPrefix(part, "gem/") && !strings.HasPrefix(part, `gem"`) && !strings.HasPrefix(part, "nothing") { // the form that comes back names its page below the prefix
+			// the address in the form names its page below the prefix
+			if !strings.HasPrefix(part, "gem/") && !strings.HasPrefix(part, `gem"`) && !strings.HasPrefix(part, "nothing") {
 				t.Errorf("%s: a link leaves the prefix: /%s", name, part[:min(len(part), 40)])
 			}
 		}
@@ -141,7 +146,8 @@ func TestPagesBelowAPrefix(t *testing.T) {
 			t.Errorf("%s: a form: %d to %s", name, w.Code, w.Header().Get("Location"))
 		}
 	}
-	for target, want := range map[string]string{"/gem": "308 /gem/", "/gems": "404 ", "/": "404 ", "//evil.example/gem": "404 "} {
+	for target, want := range map[string]string{"/gem": "308 /gem/", "/gems": "404 ", "/": "404 ",
+		"//evil.example/gem": "404 "} {
 		w := answer(t, keeps.Config.Handler, "GET", target)
 		if got := fmt.Sprint(w.Code, " ", w.Header().Get("Location")); got != want {
 			t.Errorf("%s: %s, want %s", target, got, want)
@@ -153,7 +159,7 @@ func TestPagesBelowAPrefix(t *testing.T) {
 			t.Errorf("a prefix %q leads to %q", prefix, to)
 		}
 	}
-	// Whoever is not such a proxy cannot say where links lead.
+	// A client that is not a trusted proxy cannot set the beginning of links.
 	stranger := httptest.NewRequest(http.MethodGet, "/nothing", nil)
 	stranger.Header.Set("X-Forwarded-Prefix", "/evil")
 	w := httptest.NewRecorder()
@@ -174,7 +180,8 @@ func TestALineForEachRequestHasNoQuery(t *testing.T) {
 	if len(all) != 2 || all[0].Level != zap.InfoLevel || all[1].Level != zap.DebugLevel {
 		t.Fatalf("%v", all)
 	}
-	if got := all[0].ContextMap(); got["path"] != "/nothing" || got["status"] != int64(404) || got["user"] != "ada" || got["method"] != "GET" || len(got) != 5 {
+	if got := all[0].ContextMap(); got["path"] != "/nothing" || got["status"] != int64(404) || got["user"] != "ada" ||
+		got["method"] != "GET" || len(got) != 5 {
 		t.Errorf("%v", got)
 	}
 }

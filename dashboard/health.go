@@ -8,23 +8,24 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gemworker/gem/client/view"
 	"github.com/gemworker/gem/internal/store"
-	"github.com/gemworker/gem/internal/watch"
 )
 
 const (
-	healthTime = 2 * time.Second // for Postgres to answer
-	healthKept = time.Second     // anybody may ask, and Postgres is asked no more often
+	healthTime = 2 * time.Second // for Postgres's answer
+	healthKept = time.Second     // anybody may ask, so Postgres is asked no more often
 )
 
-// health knows why the pages could not be shown a moment ago; empty if they could.
+// health keeps the latest reason why the pages cannot be shown; it is empty if they can.
 type health struct {
 	mu    sync.Mutex
 	at    time.Time
 	fault string
 }
 
-// healthz answers 200, or 503 and why the pages cannot be shown. It needs no user, and any name of the host will do.
+// healthz answers 200, or 503 and the reason why the pages cannot be shown. It needs no user, and accepts any host
+// name.
 func (s *site) healthz(w http.ResponseWriter, q *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
@@ -48,15 +49,16 @@ func (h *health) ask(ctx context.Context, check func(context.Context) error) str
 	return h.fault
 }
 
-// check looks whether the pages find what they read.
+// check tests whether the pages can read their data.
 func (s *site) check(ctx context.Context) error {
-	return watch.Read(ctx, s.Read, watch.Check)
+	return view.Read(ctx, s.Read, view.Check)
 }
 
-// faultOf says why the pages cannot be shown, to anybody: so in none of Postgres's words. A busy Postgres is no fault.
+// faultOf explains to anybody why the pages cannot be shown, so it uses none of Postgres's words. A busy Postgres is
+// not a fault.
 func faultOf(err error) string {
 	switch {
-	case err == nil || errors.Is(err, watch.ErrTooSlow):
+	case err == nil || errors.Is(err, view.ErrTooSlow):
 		return ""
 	case lacksSchema(err):
 		return otherSchema

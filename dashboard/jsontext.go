@@ -6,17 +6,17 @@ import (
 	"strings"
 )
 
-// passage is a part of a text. One that has something to say is marked.
+// passage is a part of a text. A passage with a note is marked.
 type passage struct {
 	Text string
-	Note string // of a value at which an error points
+	Note string // for a value that an error points at
 	N    int    // numbers the marked ones, from 1
 }
 
-// deepest is how far values are indented.
+// deepest is the greatest depth at which values are indented.
 const deepest = 10
 
-// mostPointed is how deep values are marked: a pointer is as long as its value is deep.
+// mostPointed is the greatest depth at which values are marked: the length of a pointer grows with the depth.
 const mostPointed = 100
 
 type jsonLevel struct {
@@ -25,14 +25,14 @@ type jsonLevel struct {
 	pointer string
 }
 
-// printed lays out a JSON text of Postgres over several lines, as it is: numbers keep their digits, and texts their escapes. marks says what is said of the
-// values at JSON pointers.
+// printed breaks a JSON text of Postgres into lines without changing it: numbers keep their digits, and texts their
+// escapes. marks has the notes of values, by their JSON pointers.
 func printed(s string, marks map[string]string) []passage {
 	var (
 		passages []passage
 		out      strings.Builder
 		stack    []jsonLevel
-		at       string // the pointer of the value that comes next
+		at       string // the pointer of the next value
 		marked   int
 	)
 	line := func() { out.WriteString("\n" + strings.Repeat("  ", min(len(stack), deepest))) }
@@ -63,7 +63,7 @@ func printed(s string, marks map[string]string) []passage {
 		case '{', '[':
 			value(string(c))
 			stack = append(stack, jsonLevel{array: c == '[', pointer: at})
-			if rest := strings.TrimLeft(s[i+1:], " \n\t\r"); rest != "" && rest[0] == c+2 { // } and ] are two behind
+			if rest := strings.TrimLeft(s[i+1:], " \n\t\r"); rest != "" && rest[0] == c+2 { // } and ] follow { and [ by two
 				i = len(s) - len(rest)
 				stack = stack[:len(stack)-1]
 				out.WriteByte(rest[0])
@@ -89,7 +89,8 @@ func printed(s string, marks map[string]string) []passage {
 			end := tokenEnd(s, i)
 			token := s[i:end]
 			i = end - 1
-			if c == '"' && len(stack) > 0 && !stack[len(stack)-1].array && strings.HasPrefix(strings.TrimLeft(s[end:], " \n\t\r"), ":") {
+			if c == '"' && len(stack) > 0 && !stack[len(stack)-1].array &&
+				strings.HasPrefix(strings.TrimLeft(s[end:], " \n\t\r"), ":") {
 				out.WriteString(token)
 				if len(marks) > 0 {
 					at = below(&stack[len(stack)-1], pointerToken(token))
@@ -102,7 +103,7 @@ func printed(s string, marks map[string]string) []passage {
 	return append(passages, passage{Text: out.String()})
 }
 
-// tokenEnd is where the text, the number or the word ends that begins at i.
+// tokenEnd returns the end of the text, the number or the word that begins at i.
 func tokenEnd(s string, i int) int {
 	if s[i] != '"' {
 		if n := strings.IndexAny(s[i:], ",]} \n\t\r:"); n > 0 {
@@ -121,17 +122,17 @@ func tokenEnd(s string, i int) int {
 	return len(s)
 }
 
-// pointerToken is the name of a field as a JSON pointer has it.
+// pointerToken returns the name of a field in a JSON pointer.
 func pointerToken(quoted string) string {
 	var name string
 	_ = json.Unmarshal([]byte(quoted), &name)
 	return strings.NewReplacer("~", "~0", "/", "~1").Replace(name)
 }
 
-// budget is how much of others' text a page still shows, in bytes of HTML.
+// budget is how much more of others' text a page may show, in bytes of HTML.
 type budget int
 
-// take cuts passages at what is left, and at most. It reports whether it had to.
+// take cuts passages to the rest of the budget, and to at most most. It reports whether it cut anything.
 func (b *budget) take(passages []passage, most int) (shown []passage, cut bool) {
 	left := min(int(*b), most)
 	for _, p := range passages {
@@ -152,7 +153,7 @@ func (b *budget) take(passages []passage, most int) (shown []passage, cut bool) 
 	return shown, cut
 }
 
-// escapedSize is how many bytes a character is in HTML, about.
+// escapedSize returns roughly how many bytes a character takes in HTML.
 func escapedSize(c rune) int {
 	switch c {
 	case '"', '\'', '&', '<', '>', '+':

@@ -10,23 +10,23 @@ import (
 	"time"
 )
 
-// pace says how often what is done while somebody watches. Tests have a quicker one.
+// pace sets how often work is done while somebody watches. Tests shorten it.
 var pace = struct{ beat, page, comment time.Duration }{
-	beat:    time.Second,     // looks for calls that moved
-	page:    2 * time.Second, // reads a page again of which no row says that it changed
+	beat:    time.Second,     // looks for changed calls
+	page:    2 * time.Second, // rereads a page whose changes no row shows
 	comment: 15 * time.Second,
 }
 
-// streamTime is how long a stream lasts. The next one is a request of its own, which a proxy lets through or not: of one that is open, a proxy that
-// signs people in does not say that they have lost their rights.
+// streamTime limits a stream. Each new one is a new request, which a proxy can reject: a proxy that signs people in
+// does not report lost rights on an open stream.
 const streamTime = 10 * time.Minute
 
-// slowReader is how long a browser may take for what it is sent.
+// slowReader is how long a browser may take to receive an event.
 const slowReader = 10 * time.Second
 
-// stream answers /live?watch=PAGE with Server-Sent Events: each is a part of the page that changed, the id of its element on the first line, its
-// content behind. Events with a name are `away` and `back`, which tell of the database, `renew`, which asks for the next stream, and `over`, which says
-// why the stream ends for good.
+// stream answers /live?watch=PAGE with Server-Sent Events. Each is a changed part of the page: the first line is the
+// id of its element, and the rest its content. Named events are `away` and `back`, for the database, `renew`, which
+// asks for the next stream, and `over`, which gives the reason why the stream ends for good.
 func (s *site) stream(w http.ResponseWriter, q *http.Request) {
 	r, err := s.request(q)
 	if err != nil {
@@ -55,7 +55,7 @@ func (s *site) stream(w http.ResponseWriter, q *http.Request) {
 	for !out.over {
 		select {
 		case <-q.Context().Done():
-			if !out.begun { // browsers do not come back after an empty answer
+			if !out.begun { // browsers do not reconnect after an empty answer
 				http.Error(w, "This dashboard is stopping.", http.StatusServiceUnavailable)
 			}
 			return
@@ -74,7 +74,8 @@ func (s *site) stream(w http.ResponseWriter, q *http.Request) {
 	}
 }
 
-// watched is the page that a request wants to watch: its path and query below Base, or one of the short names for scripts.
+// watched returns the page that a request watches: its path and query below Base, or one of the short names for
+// scripts.
 func watched(r *request) (pageKey, error) {
 	path := r.URL.Query().Get("watch")
 	switch kind, rest, _ := strings.Cut(path, ":"); kind {
@@ -92,8 +93,8 @@ func watched(r *request) (pageKey, error) {
 		return pageKey{}, errors.New("watch must be the path of a page, or overview, workers, calls:FILTER or call:ID")
 	}
 	query := u.Query()
-	query.Del("done")                          // what came of a form is shown once
-	if u.Path == "/" || u.Path == "/workers" { // pages that are always read have no names but these
+	query.Del("done")                          // the outcome of a form is shown once
+	if u.Path == "/" || u.Path == "/workers" { // pages that are always read have only these names
 		span := query.Get("range")
 		if query = (url.Values{}); u.Path == "/" && span == "day" {
 			query.Set("range", span)
@@ -105,7 +106,7 @@ func watched(r *request) (pageKey, error) {
 	case u.Path == "/workers", u.Path == "/" && !r.mayAnswer(): // show the same to everybody
 		key.user = User{}
 	case u.Path == "/", strings.HasPrefix(u.Path, "/questions"), strings.HasPrefix(u.Path, "/calls/") && r.mayAnswer():
-		// These show what is asked of somebody.
+		// These pages show one user's questions.
 		key.user = r.user
 	}
 	return key, nil
@@ -115,10 +116,10 @@ func watched(r *request) (pageKey, error) {
 type sse struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
-	sent    map[string]int // the version of each part that was sent
+	sent    map[string]int // the version of each sent part
 	begun   bool
 	away    string
-	over    bool // the stream has ended, or its browser has gone or is too slow
+	over    bool // the stream has ended, or its browser is gone or too slow
 }
 
 func (o *sse) write(text string) {
@@ -127,10 +128,10 @@ func (o *sse) write(text string) {
 		h := o.w.Header()
 		h.Set("Content-Type", "text/event-stream")
 		h.Set("X-Accel-Buffering", "no") // nginx passes events on at once
-		// Browsers that lost a server do not all come back in the same moment.
+		// Spread out the reconnections of browsers that lost a server.
 		text = fmt.Sprintf("retry: %d\n\n", 1000+rand.IntN(2000)) + text
 	}
-	_ = o.control.SetWriteDeadline(time.Now().Add(slowReader)) // where it cannot be set, the server's own holds
+	_ = o.control.SetWriteDeadline(time.Now().Add(slowReader)) // otherwise the server's own deadline applies
 	_, err := o.w.Write([]byte(text))
 	if err == nil {
 		err = o.control.Flush()
@@ -142,7 +143,7 @@ func (o *sse) event(name, text string) {
 	o.write("event: " + name + "\ndata: " + visible(strings.ReplaceAll(text, "\n", " ")) + "\n\n")
 }
 
-// send sends what a stream does not have yet.
+// send sends the changes that a stream does not have yet.
 func (o *sse) send(n news) {
 	switch {
 	case n.over != nil && !o.begun:

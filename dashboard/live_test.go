@@ -17,8 +17,8 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/client"
-	"github.com/gemworker/gem/internal/testdb"
-	"github.com/gemworker/gem/internal/watch"
+	"github.com/gemworker/gem/client/view"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -26,14 +26,14 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 )
 
-// shown is a page of a test: it shows a number, and counts how often it was read.
+// shown is a test page: it shows a number, and counts its reads.
 type shown struct {
 	number, reads atomic.Int64
 	fail          atomic.Pointer[error]
 	watch         string
 }
 
-func (p *shown) show(_ context.Context, r *request) (*view, error) {
+func (p *shown) show(_ context.Context, r *request) (*content, error) {
 	p.reads.Add(1)
 	if err := p.fail.Load(); err != nil {
 		return nil, *err
@@ -43,10 +43,10 @@ func (p *shown) show(_ context.Context, r *request) (*view, error) {
 		data.Registries = []string{"for operators"}
 		data.Registries = append(data.Registries, "and nobody else")
 	}
-	return &view{Title: "A page", Template: "workers", Data: data, Watch: p.watch}, nil
+	return &content{Title: "A page", Template: "workers", Data: data, Watch: p.watch}, nil
 }
 
-type showing map[string]func(context.Context, *request) (*view, error)
+type showing map[string]func(context.Context, *request) (*content, error)
 
 // testSite serves pages by their paths.
 func testSite(t *testing.T, o Options, pages showing, base ...context.Context) (*site, *httptest.Server) {
@@ -98,12 +98,13 @@ func watchPage(t *testing.T, server *httptest.Server, watch string, header ...st
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &browser{t: t, lines: bufio.NewScanner(answer.Body), status: answer.StatusCode, close: func() { stop(); _ = answer.Body.Close() }}
+	b := &browser{t: t, lines: bufio.NewScanner(answer.Body), status: answer.StatusCode,
+		close: func() { stop(); _ = answer.Body.Close() }}
 	t.Cleanup(b.close)
 	return b
 }
 
-// next is the next event: its name, and its data without the tags. It is empty when the stream has ended.
+// next returns the next event: its name, and its data without the tags. It is empty when the stream has ended.
 func (b *browser) next() (name, data string) {
 	for b.lines.Scan() {
 		line := b.lines.Text()
@@ -119,7 +120,7 @@ func (b *browser) next() (name, data string) {
 	return "", ""
 }
 
-// number is that of the page when it comes next.
+// number returns the number of the next page.
 func (b *browser) number() int {
 	b.t.Helper()
 	name, data := b.next()
@@ -171,7 +172,7 @@ func TestOneReadingServesAllBrowsersOfAPage(t *testing.T) {
 	t.Parallel()
 	p := &shown{watch: "list"}
 	s, server := testSite(t, Options{}, showing{
-		"/page": func(ctx context.Context, r *request) (*view, error) {
+		"/page": func(ctx context.Context, r *request) (*content, error) {
 			p.number.Add(1)
 			return p.show(ctx, r)
 		}})
@@ -190,7 +191,7 @@ func TestOneReadingServesAllBrowsersOfAPage(t *testing.T) {
 		})
 	}
 	all.Wait()
-	// Each reading shows another number: with one for all, the numbers do not run ahead of what a browser saw.
+	// Each read shows another number: with one read for all, the numbers do not run ahead of the browsers.
 	if reads := p.reads.Load(); reads > int64(most)+50 {
 		t.Errorf("%d readings, of which 100 browsers saw the %d first", reads, most)
 	}
@@ -250,7 +251,8 @@ func TestASchemaThatIsMigratedAwayComesBack(t *testing.T) {
 	url := testdb.New(t)
 	db := testdb.Pool(t, url)
 	var id string
-	if err := db.QueryRow(t.Context(), "insert into core_tool_calls (tool_name) values ('a.tool') returning id::text").Scan(&id); err != nil {
+	if err := db.QueryRow(t.Context(), "insert into core_tool_calls (tool_name) values ('a.tool') returning id::text").
+		Scan(&id); err != nil {
 		t.Fatal(err)
 	}
 	other := &shown{watch: "list"}
@@ -300,13 +302,16 @@ func TestAPageThatBreaksEndsItsOwnStreamsAlone(t *testing.T) {
 	p, gone := &shown{watch: "list"}, &shown{watch: "list"}
 	_, server := testSite(t, Options{}, showing{
 		"/page": p.show, "/gone": gone.show,
-		"/panics": func(context.Context, *request) (*view, error) { panic("a bug") },
-		"/still":  func(context.Context, *request) (*view, error) { return &view{Title: "Still", Template: "workers"}, nil },
+		"/panics": func(context.Context, *request) (*content, error) { panic("a bug") },
+		"/still": func(context.Context, *request) (*content, error) {
+			return &content{Title: "Still", Template: "workers"}, nil
+		},
 	})
 	b, other := watchPage(t, server, "/page"), watchPage(t, server, "/gone")
 	b.number()
 	other.number()
-	for path, status := range map[string]int{"/panics": 500, "/still": 404, "/nothing": 404, "//evil": 400, "http://evil/": 400, "": 400} {
+	for path, status := range map[string]int{"/panics": 500, "/still": 404, "/nothing": 404, "//evil": 400,
+		"http://evil/": 400, "": 400} {
 		if got := watchPage(t, server, path).status; got != status {
 			t.Errorf("%s: %d, not %d", path, got, status)
 		}
@@ -371,7 +376,9 @@ func TestAnActThatPanicsCanBeSentAgain(t *testing.T) {
 		defer func() { _ = recover() }()
 		_, _ = f.once(t.Context(), r, func(context.Context, *request) (string, string, error) { panic("a fault") })
 	}()
-	if to, err := f.once(t.Context(), r, func(context.Context, *request) (string, string, error) { return "/there", "", nil }); to != "/there" || err != nil {
+	if to, err := f.once(t.Context(), r, func(context.Context, *request) (string, string, error) {
+		return "/there", "", nil
+	}); to != "/there" || err != nil {
 		t.Errorf("%q %v", to, err)
 	}
 }
@@ -396,12 +403,14 @@ func TestStreamsEndWithTheContextOfTheServer(t *testing.T) {
 	waitUntil(t, "streams are left", s.live.isIdle)
 }
 
-// The overview and the workers are read however many watch: no other page may pass for them, nor a slow one for a new one.
+// The overview and the workers are read however many browsers watch: no other page may count as one of them, nor a
+// slow page as a new one.
 func TestWhatIsAlwaysReadIsFewPages(t *testing.T) {
 	t.Parallel()
 	s, _ := testSite(t, Options{}, nil)
 	pages := map[pageKey]bool{}
-	for _, page := range []string{"overview", "/", "/?a=1", "/?range=day&a=2", "/?range=day", "/?range=year", "workers", "/workers?a=1"} {
+	for _, page := range []string{"overview", "/", "/?a=1", "/?range=day&a=2", "/?range=day", "/?range=year", "workers",
+		"/workers?a=1"} {
 		q := httptest.NewRequest(http.MethodGet, "/live?watch="+url.QueryEscape(page), nil)
 		key, err := watched(&request{Request: q, site: s})
 		if err != nil {
@@ -413,7 +422,7 @@ func TestWhatIsAlwaysReadIsFewPages(t *testing.T) {
 		t.Errorf("%v", pages)
 	}
 	g := &group{}
-	if s.live.failed(t.Context(), g, watch.ErrTooSlow); g.watch == "" || !g.due.After(time.Now()) {
+	if s.live.failed(t.Context(), g, view.ErrTooSlow); g.watch == "" || !g.due.After(time.Now()) {
 		t.Errorf("a slow page: %+v", g)
 	}
 }
@@ -430,7 +439,7 @@ func TestAUserHasABoundedNumberOfStreams(t *testing.T) {
 	watchPage(t, server, "/page").number()
 }
 
-// Of many calls that are watched, one statement finds those that moved, and their pages alone are read.
+// Among many watched calls, one statement finds those with changes, and only their pages are read.
 func TestTheCallsThatMovedAreFoundInOneStatement(t *testing.T) {
 	t.Parallel()
 	address := testdb.New(t)
@@ -485,7 +494,7 @@ func TestTheCallsThatMovedAreFoundInOneStatement(t *testing.T) {
 	}
 }
 
-// statements counts what a pool sends.
+// statements counts the statements of a pool.
 type statements struct {
 	mu  sync.Mutex
 	all []string
@@ -507,19 +516,20 @@ func (s *statements) TraceBatchQuery(ctx context.Context, c *pgx.Conn, data pgx.
 }
 func (s *statements) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
 
-// reading counts those that read: the others begin or end a transaction, or are settings of it.
+// reading counts the statements that read. The others begin or end a transaction, or change its settings.
 func (s *statements) reading() (n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, sql := range s.all {
-		if word, _, _ := strings.Cut(strings.ToLower(strings.TrimSpace(sql)), " "); word != "begin" && word != "commit" && word != "rollback" && word != "set" {
+		if word, _, _ := strings.Cut(strings.ToLower(strings.TrimSpace(sql)), " "); word != "begin" && word != "commit" &&
+			word != "rollback" && word != "set" {
 			n++
 		}
 	}
 	return n
 }
 
-// copy returns what was sent so far: later statements do not change its counts.
+// copy returns the statements so far: later statements do not change its counts.
 func (s *statements) copy() *statements {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -552,7 +562,7 @@ func traced(t *testing.T, url string, by pgx.QueryTracer) *pgxpool.Pool {
 	return pool
 }
 
-// The reader knows how many statements each reading of a watched page costs.
+// The reader knows the number of statements for each read of a watched page.
 func TestAReadingTakesFewStatements(t *testing.T) {
 	t.Parallel()
 	address := testdb.New(t)
@@ -571,7 +581,8 @@ func TestAReadingTakesFewStatements(t *testing.T) {
 	seen := &statements{}
 	pool := traced(t, address, seen)
 	s, _ := testSite(t, Options{Read: pool, Act: pool}, nil)
-	for path, show := range (showing{"/{$}": s.overview, "/calls": s.calls, "/calls/{id}": s.call, "/failures": s.failures, "/questions": s.questions, "/workers": s.workers}) {
+	for path, show := range (showing{"/{$}": s.overview, "/calls": s.calls, "/calls/{id}": s.call, "/failures": s.failures,
+		"/questions": s.questions, "/workers": s.workers}) {
 		s.live.page(path, show)
 	}
 	for _, one := range []struct {
@@ -580,7 +591,7 @@ func TestAReadingTakesFewStatements(t *testing.T) {
 	}{
 		{"/", 5, 1}, // the first of 20 s reads what ended too
 		{"/calls", 1, 1},
-		{"/calls?state=cancelled", 2, 2}, // fewer than a page: are there more behind those that were looked at?
+		{"/calls?state=cancelled", 2, 2}, // fewer than a page: are there more after the calls that were read?
 		{"/calls?state=ended", 1, 1},
 		{"/calls?state=queued", 1, 1},
 		{"/calls?state=open", 2, 2},
@@ -594,7 +605,8 @@ func TestAReadingTakesFewStatements(t *testing.T) {
 		for i, want := range []int64{one.viewer, one.operator} {
 			var counted atomic.Int64
 			before := seen.reading()
-			_, _, err := s.live.render(watch.Counted(t.Context(), &counted), &group{pageKey: pageKey{path: one.path, user: User{Name: "ada", Operator: i == 1}}})
+			_, _, err := s.live.render(view.Counted(t.Context(), &counted),
+				&group{pageKey: pageKey{path: one.path, user: User{Name: "ada", Operator: i == 1}}})
 			if n := seen.reading() - before; err != nil || n != want || counted.Load() != n {
 				t.Errorf("%s takes %d statements, %d by the reader's count, not %d: %v", one.path, n, counted.Load(), want, err)
 			}
@@ -627,16 +639,17 @@ func TestAHundredBrowsersOfTheOverviewCostAsMuchAsOne(t *testing.T) {
 	})
 	// The first read also reads the ended calls, with four statements; each later read is a single statement.
 	sent := seen.copy()
-	if all, readings := sent.reading(), sent.like("gem.queue"); all != readings+4 || sent.like("gem.throughput where minute >=") != 1 {
+	if all, readings := sent.reading(), sent.like("gem.queue"); all != readings+4 ||
+		sent.like("gem.throughput where minute >=") != 1 {
 		t.Errorf("%d readings took %d statements:\n%s", readings, all, strings.Join(sent.all[:min(len(sent.all), 40)], "\n"))
 	}
 }
 
-// A call that moves is read at once; the page of one that does not is read less and less often.
+// A changed call is read at once; the page of an unchanged one is read less and less often.
 func TestThePageOfARunningCallIsReadLessOftenUntilItMoves(t *testing.T) {
 	t.Parallel()
 	l := newLive(&site{})
-	g := &group{pageKey: pageKey{path: "/calls/1"}, mark: watch.Mark{Status: "running"}}
+	g := &group{pageKey: pageKey{path: "/calls/1"}, mark: view.Mark{Status: "running"}}
 	var waits []time.Duration
 	for range 6 {
 		l.done(g, "call:1", nil, 0)
@@ -667,7 +680,7 @@ func TestAUserReadsAFewPagesAtOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for range 2 {
 		all.Go(func() {
-			_, err := s.read(t.Context(), ada, func(context.Context, *request) (*view, error) {
+			_, err := s.read(t.Context(), ada, func(context.Context, *request) (*content, error) {
 				reading <- struct{}{}
 				<-proceed
 				return nil, nil
@@ -678,7 +691,7 @@ func TestAUserReadsAFewPagesAtOnce(t *testing.T) {
 		})
 		<-reading
 	}
-	quick := func(context.Context, *request) (*view, error) { return nil, nil }
+	quick := func(context.Context, *request) (*content, error) { return nil, nil }
 	_, err = s.read(t.Context(), ada, quick)
 	if refused, is := errors.AsType[*pageError](err); !is || refused.status != http.StatusServiceUnavailable {
 		t.Errorf("one more: %v", err)
@@ -697,15 +710,18 @@ func TestACallThatMovesAllTheTimeKeepsItsPlaceAmongThoseThatAreDue(t *testing.T)
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
 	var id string
-	if err := db.QueryRow(t.Context(), "insert into core_tool_calls (tool_name) values ('a.tool') returning id::text").Scan(&id); err != nil {
+	if err := db.QueryRow(t.Context(), "insert into core_tool_calls (tool_name) values ('a.tool') returning id::text").
+		Scan(&id); err != nil {
 		t.Fatal(err)
 	}
 	s, _ := testSite(t, Options{Read: db}, nil)
 	now := time.Now()
 	for _, due := range []time.Time{now.Add(-time.Minute), now.Add(time.Hour)} {
-		g := &group{pageKey: pageKey{path: "/calls/" + id}, watch: "call:" + id, due: due, read: now.Add(-2 * time.Minute), mark: watch.Mark{Status: "running"}}
+		g := &group{pageKey: pageKey{path: "/calls/" + id}, watch: "call:" + id, due: due, read: now.Add(-2 * time.Minute),
+			mark: view.Mark{Status: "running"}}
 		s.live.groups[g.pageKey] = g
-		if s.live.findMoved(t.Context()); g.mark.Status != "queued" || g.due.After(time.Now()) || due.Before(now) && g.due != due {
+		if s.live.findMoved(t.Context()); g.mark.Status != "queued" || g.due.After(time.Now()) || due.Before(now) &&
+			g.due != due {
 			t.Errorf("it was due at %s, and then at %s: %+v", due, g.due, g.mark)
 		}
 	}
@@ -715,7 +731,8 @@ func TestThoseWhoWaitForWhatEndedAreToldTogetherThatItCannotBeRead(t *testing.T)
 	t.Parallel()
 	url, seen := testdb.New(t), &statements{}
 	s, _ := testSite(t, Options{Read: traced(t, url, seen)}, nil)
-	if _, err := testdb.Pool(t, url).Exec(t.Context(), "alter view gem.throughput rename column minute to hour"); err != nil {
+	if _, err := testdb.Pool(t, url).Exec(t.Context(),
+		"alter view gem.throughput rename column minute to hour"); err != nil {
 		t.Fatal(err)
 	}
 	s.ended.mu.Lock()
@@ -733,7 +750,8 @@ func TestThoseWhoWaitForWhatEndedAreToldTogetherThatItCannotBeRead(t *testing.T)
 	if n := seen.like("gem.throughput"); n != 1 {
 		t.Errorf("they were read %d times", n)
 	}
-	if _, err := testdb.Pool(t, url).Exec(t.Context(), "alter view gem.throughput rename column hour to minute"); err != nil {
+	if _, err := testdb.Pool(t, url).Exec(t.Context(),
+		"alter view gem.throughput rename column hour to minute"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.ended.read(t.Context(), s, "hour"); err != nil {

@@ -10,7 +10,7 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// logged writes a line for each request: the path without its query, which may hold a token or a key.
+// logged writes a line for each request, with the path but not the query, which may contain a token or a key.
 func (s *site) logged(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		began, level := time.Now(), zapcore.InfoLevel
@@ -26,14 +26,15 @@ func (s *site) logged(next http.Handler) http.Handler {
 		user := new(string)
 		answer := &statusWriter{ResponseWriter: w}
 		defer func() {
-			line.Write(zap.String("method", q.Method), zap.String("path", cut(300, path)), zap.Int("status", max(answer.status, http.StatusOK)),
+			line.Write(zap.String("method", q.Method), zap.String("path", cut(300, path)),
+				zap.Int("status", max(answer.status, http.StatusOK)),
 				zap.Int64("ms", time.Since(began).Milliseconds()), zap.String("user", *user))
 		}()
 		next.ServeHTTP(answer, q.WithContext(context.WithValue(q.Context(), userKey{}, user)))
 	})
 }
 
-// userKey is the key of the place where the name of a request's user is noted.
+// userKey is the context key of the name of a request's user.
 type userKey struct{}
 
 func noteUser(ctx context.Context, name string) {
@@ -42,7 +43,7 @@ func noteUser(ctx context.Context, name string) {
 	}
 }
 
-// statusWriter keeps the status of an answer. [http.ResponseController] reaches the writer behind it.
+// statusWriter records the status of an answer. [http.ResponseController] reaches the wrapped writer.
 type statusWriter struct {
 	http.ResponseWriter
 	status int

@@ -12,33 +12,34 @@ import (
 
 // Login lets people sign in at /login, and out at /logout.
 type Login interface {
-	// Password reports whether a password is asked for. Otherwise people come with a link, whose parameter `token` signs them in.
+	// Password reports whether people sign in with a password. Otherwise they sign in with a link, whose parameter
+	// `token` is the secret.
 	Password() bool
-	// SignIn returns the cookie of a new session, to which [Options] User then gives a name. Its error is a [*Refusal] if the token or the form's
-	// field `password` is wrong.
+	// SignIn returns the cookie of a new session, for which [Options] User then returns a user. Its error is a
+	// [*Refusal] if the token or the form's field `password` is wrong.
 	SignIn(*http.Request) (*http.Cookie, error)
-	// SignOut ends the session of a request, and returns the cookie that removes its cookie.
+	// SignOut ends the session of a request, and returns the cookie that deletes the session's cookie.
 	SignOut(*http.Request) *http.Cookie
 }
 
-// Refusal is an error that the user is told.
+// Refusal is an error whose text the user sees.
 type Refusal struct {
 	Status int
 	Text   string        // a sentence
-	After  time.Duration // when to try again; 0: it is not said
+	After  time.Duration // when to try again; 0 if unknown
 }
 
 func (e *Refusal) Error() string { return e.Text }
 
-// loginPage is what login.html shows.
+// loginPage is the data of login.html.
 type loginPage struct {
 	Password bool
 	To       string // the page to go to
-	Text     string // why it did not work
+	Text     string // why it failed
 	SignedIn bool
-	Again    string // another site led here, so that the browser kept its cookie back: where the page looks for it again
+	Again    string // if another site linked here, so that the browser sent no cookie: the address to reload
 	Issuer   string // where people sign in
-	StartAt  string // leads there
+	StartAt  string // the link to it
 }
 
 // routeLogin serves /login and /logout.
@@ -70,7 +71,7 @@ func (s *site) login(w http.ResponseWriter, q *http.Request) {
 		if from := q.Header.Get("Sec-Fetch-Site"); from == "cross-site" || from == "same-site" {
 			p.Again = r.base + "/login?to=" + url.QueryEscape(to)
 		}
-		s.render(w, r, &view{Title: "Sign in", Template: "login", Data: p})
+		s.render(w, r, &content{Title: "Sign in", Template: "login", Data: p})
 		return
 	}
 	switch {
@@ -91,7 +92,7 @@ func (s *site) newLoginPage(to string) *loginPage {
 	return p
 }
 
-// refuseLogin shows the login page with the reason why it did not work.
+// refuseLogin shows the login page with the reason for the failure.
 func (s *site) refuseLogin(w http.ResponseWriter, r *request, to string, err error) {
 	var refused *Refusal
 	if !errors.As(err, &refused) {
@@ -103,19 +104,20 @@ func (s *site) refuseLogin(w http.ResponseWriter, r *request, to string, err err
 	}
 	p := s.newLoginPage(to)
 	p.Text, p.SignedIn = refused.Text, r.user != User{}
-	s.render(w, r, &view{Title: "Sign in", Template: "login", Data: p, Status: refused.Status})
+	s.render(w, r, &content{Title: "Sign in", Template: "login", Data: p, Status: refused.Status})
 }
 
-// setCookie sends a cookie for these pages, and no others of the host.
+// setCookie sends a cookie only for these pages of the host.
 func (s *site) setCookie(w http.ResponseWriter, q *http.Request, c *http.Cookie) {
 	c.Path = s.base(q) + "/"
 	http.SetCookie(w, c)
 }
 
-// back is a path below the base that a form or a link names, to go to; the overview for anything else.
+// back returns the path below the base that a form or a link names, or the overview for anything else.
 func back(to string) string {
-	u, err := url.Parse(to) // refuses control characters, which browsers leave out
-	if err != nil || u.Scheme != "" || u.Host != "" || !strings.HasPrefix(to, "/") || strings.HasPrefix(to, "//") || strings.Contains(to, "\\") {
+	u, err := url.Parse(to) // rejects control characters, which browsers remove
+	if err != nil || u.Scheme != "" || u.Host != "" || !strings.HasPrefix(to, "/") || strings.HasPrefix(to, "//") ||
+		strings.Contains(to, "\\") {
 		return "/"
 	}
 	for part := range strings.SplitSeq(u.Path, "/") { // browsers remove dots, and the part before them

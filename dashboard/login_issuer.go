@@ -5,14 +5,14 @@ import (
 	"net/url"
 )
 
-// IssuerLogin is a [Login] of people whom an OpenID Connect issuer signs in. /login links to StartAt, which leads to
-// the issuer, and the issuer sends the browser back to /login/callback.
+// IssuerLogin is a [Login] through an OpenID Connect issuer. /login links to StartAt, which redirects to the issuer,
+// and the issuer sends the browser back to /login/callback.
 type IssuerLogin interface {
 	Login
-	// Issuer is the host of the issuer, for people to read.
+	// Issuer returns the host of the issuer, for people to read.
 	Issuer() string
-	// StartAt is the URL of /login/start, with the page to go to afterwards. Its host is the one to which the issuer
-	// sends the browser back.
+	// StartAt returns the URL of /login/start, with the page to go to afterwards. Its host is the one to which the
+	// issuer sends the browser back.
 	StartAt(to string) string
 	// Start returns the issuer's address, and a cookie for /login/callback that binds the sign-in to the browser. Its
 	// error is a [*Refusal] if the issuer is unavailable.
@@ -45,7 +45,7 @@ func (s *site) routeIssuer(mux *http.ServeMux, issuer IssuerLogin) {
 		}
 		cookie, to, err := issuer.Finish(q)
 		to = back(to)
-		// The page must not link back to this address, which has a used code and perhaps a stranger's words.
+		// The page must not link back to this address, which contains a used code and perhaps a stranger's words.
 		r.Request = q.Clone(q.Context())
 		r.URL = &url.URL{Path: "/login", RawQuery: "to=" + url.QueryEscape(to)}
 		if err != nil {
@@ -53,9 +53,10 @@ func (s *site) routeIssuer(mux *http.ServeMux, issuer IssuerLogin) {
 			return
 		}
 		s.setCookie(w, q, cookie)
-		// Not by a redirect: the issuer's site started this request, so the browser would not send the cookie.
+		// A redirect would not work: the issuer's site started this request, so the browser would not send the
+		// cookie.
 		p := s.newLoginPage(to)
 		p.SignedIn, p.Again = true, r.base+to
-		s.render(w, r, &view{Title: "Signed in", Template: "login", Data: p})
+		s.render(w, r, &content{Title: "Signed in", Template: "login", Data: p})
 	})
 }

@@ -5,10 +5,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gemworker/gem/internal/watch"
+	"github.com/gemworker/gem/client/view"
 )
 
-// openCount is the number of open questions, which the frame of each page shows. It is read at most every few seconds.
+// openCount is the number of open questions, for the frame of each page. It is read at most every few seconds.
 type openCount struct {
 	mu   sync.Mutex
 	at   time.Time
@@ -17,10 +17,10 @@ type openCount struct {
 
 const (
 	openCountKept   = 5 * time.Second
-	mostOpenCounted = 100 // beyond that the frame shows no number
+	mostOpenCounted = 100 // above this the frame shows no number
 )
 
-// count returns the number of open questions; 0 if that cannot be read.
+// count returns the number of open questions, or 0 if it cannot be read.
 func (a *openCount) count(ctx context.Context, s *site) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -28,8 +28,8 @@ func (a *openCount) count(ctx context.Context, s *site) int {
 		ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 		defer cancel()
 		a.at, a.open = time.Now(), 0
-		_ = watch.Read(ctx, s.Read, func(ctx context.Context, db watch.DB) (err error) { // the page itself says what is wrong
-			a.open, err = watch.CountQuestions(ctx, db, mostOpenCounted)
+		_ = view.Read(ctx, s.Read, func(ctx context.Context, db view.DB) (err error) { // the page itself reports an error
+			a.open, err = view.CountQuestions(ctx, db, mostOpenCounted)
 			return err
 		})
 	}

@@ -7,29 +7,30 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gemworker/gem/internal/watch"
+	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/client/view"
 )
 
-// overviewData is what the overview shows.
+// overviewData is the data of the overview.
 type overviewData struct {
-	*watch.Overview
+	*view.Overview
 	Plots plots
 	Range string // hour, day
 	Asks  []ask  // open questions that the user may answer, the oldest first
-	// EndedRead is when the sums and charts of ended calls were read: see endedKept.
+	// EndedRead is when the sums and charts of finished calls were read: see endedKept.
 	EndedRead time.Time
 }
 
 // mostAsks is the number of questions that the overview shows; the list has all.
 const mostAsks = 5
 
-func (s *site) overview(ctx context.Context, r *request) (*view, error) {
+func (s *site) overview(ctx context.Context, r *request) (*content, error) {
 	data := overviewData{Range: "hour"}
 	if r.URL.Query().Get("range") == "day" {
 		data.Range = "day"
 	}
-	err := watch.Read(ctx, s.Read, func(ctx context.Context, db watch.DB) (err error) {
-		data.Overview, err = watch.ReadOpen(ctx, db)
+	err := view.Read(ctx, s.Read, func(ctx context.Context, db view.DB) (err error) {
+		data.Overview, err = view.ReadOpen(ctx, db)
 		return err
 	})
 	if err != nil {
@@ -42,7 +43,7 @@ func (s *site) overview(ctx context.Context, r *request) (*view, error) {
 	data.Add(ended.Ended)
 	data.EndedRead = ended.at
 	data.Plots = plotsOf("minutes", ended.minutes, ended.all)
-	v := &view{Title: data.Title(), Template: "overview", Watch: "overview", JSON: data.Overview,
+	v := &content{Title: data.Title(), Template: "overview", Watch: "overview", JSON: data.Overview,
 		Live: []string{"health", "overtime", "now"}}
 	if r.mayAnswer() && data.Questions > 0 {
 		yours, open, err := r.openQuestions(ctx, mostAsks)
@@ -55,13 +56,13 @@ func (s *site) overview(ctx context.Context, r *request) (*view, error) {
 		}
 	}
 	if r.user.Subject != "" {
-		v.Watch = "list" // it is read for this person alone, within their allowance
+		v.Watch = "list" // it is read for this person, within their share
 	}
 	v.Data = data
 	return v, nil
 }
 
-// Title says whether there is anything to do.
+// Title reports whether anything needs attention.
 func (d overviewData) Title() string {
 	switch n := d.Attention(); n {
 	case 0:
@@ -73,8 +74,8 @@ func (d overviewData) Title() string {
 	}
 }
 
-// Attention counts the things that need attention as a person would: each question counts once, even if it has several
-// lines.
+// Attention counts the things that need attention as a person would: each question counts once, even if it has
+// several lines. All questions of users count as one thing, since any user can insert some.
 func (d overviewData) Attention() (n int) {
 	for _, need := range d.Needs {
 		switch need.Kind {
@@ -88,16 +89,19 @@ func (d overviewData) Attention() (n int) {
 	return n
 }
 
-// More reports whether there are open questions that are not in Asks.
-func (d overviewData) More() bool { return d.Questions > len(d.Asks) }
-
-// Lines returns the needs that have a line of their own. Questions that are shown with buttons have none.
-func (d overviewData) Lines() (lines []watch.Need) {
-	for _, need := range d.Needs {
-		if need.Kind == "question" {
-			need.Count -= len(d.Asks)
+// Lines returns the needs that have a separate line. Questions that are shown with buttons have none.
+func (d overviewData) Lines() (lines []view.Need) {
+	ofUsers := 0
+	for _, a := range d.Asks {
+		if a.AskedFor == client.AskerUser {
+			ofUsers++
 		}
-		if need.Kind != "expiring" && (need.Kind != "question" || d.More()) {
+	}
+	shown := map[string]int{"question": len(d.Asks) - ofUsers, "user_question": ofUsers}
+	for _, need := range d.Needs {
+		asks, question := shown[need.Kind]
+		need.Count -= asks
+		if need.Kind != "expiring" && (!question || need.Count > 0) {
 			lines = append(lines, need)
 		}
 	}
@@ -105,28 +109,29 @@ func (d overviewData) Lines() (lines []watch.Need) {
 }
 
 // Expiring returns the number of questions that expire within the hour, and the first deadline.
-func (d overviewData) Expiring() watch.Need {
+func (d overviewData) Expiring() view.Need {
 	for _, need := range d.Needs {
 		if need.Kind == "expiring" {
 			return need
 		}
 	}
-	return watch.Need{}
+	return view.Need{}
 }
 
-// Announcement is what screen readers read out.
+// Announcement returns the text for screen readers.
 func (d overviewData) Announcement() string {
 	q := d.Queue
-	return fmt.Sprintf("%d ready, %d waiting, %d running, %d need attention", q.Ready, q.Waiting, q.Running, d.Attention())
+	return fmt.Sprintf("%d queued, %d waiting, %d running, %d need attention", q.Ready, q.Waiting, q.Running,
+		d.Attention())
 }
 
-// endedKept is how long the sums and charts of ended calls are shown before they are read again: workers count these
-// calls every 15 s.
+// endedKept is how long the sums and charts of finished calls are shown before they are read again: workers count
+// these calls every 15 s.
 const endedKept = 20 * time.Second
 
-// ended keeps the sums and charts of ended calls, which are the same for all users.
+// ended caches the sums and charts of finished calls, which are the same for all users.
 type ended struct {
-	keep time.Duration // for tests; 0: endedKept
+	keep time.Duration // for tests; 0 means endedKept
 
 	mu   sync.Mutex
 	kept map[string]endedIn // by the range of the charts
@@ -134,16 +139,16 @@ type ended struct {
 
 type endedIn struct {
 	at  time.Time
-	err error // of the reading, if it failed
-	*watch.Ended
-	minutes []watch.Minute
-	all     watch.Totals // of the minutes
+	err error // of the read, if it failed
+	*view.Ended
+	minutes []view.Minute
+	all     view.Totals // of the minutes
 }
 
 func (e *ended) read(ctx context.Context, s *site, span string) (in endedIn, err error) {
 	asked := time.Now()
 	e.mu.Lock()
-	defer e.mu.Unlock() // others wait for this reading and share its result, even an error
+	defer e.mu.Unlock() // others wait for this read and share its result, even an error
 	if in = e.kept[span]; in.err == nil && time.Since(in.at) < cmp.Or(e.keep, endedKept) || in.at.After(asked) {
 		return in, in.err
 	}
@@ -152,16 +157,16 @@ func (e *ended) read(ctx context.Context, s *site, span string) (in endedIn, err
 	if span == "day" {
 		from = time.Now().Add(-24 * time.Hour)
 	}
-	err = watch.Read(ctx, s.Read, func(ctx context.Context, db watch.DB) (err error) {
-		if in.Ended, err = watch.ReadEnded(ctx, db); err == nil {
-			in.minutes, in.all, err = watch.Minutes(ctx, db, from, time.Time{}, "")
+	err = view.Read(ctx, s.Read, func(ctx context.Context, db view.DB) (err error) {
+		if in.Ended, err = view.ReadEnded(ctx, db); err == nil {
+			in.minutes, in.all, err = view.Minutes(ctx, db, from, time.Time{}, "")
 		}
 		return err
 	})
 	if e.kept == nil {
 		e.kept = map[string]endedIn{}
 	}
-	if in.at, in.err = time.Now(), err; ctx.Err() == nil { // otherwise only this one has gone
+	if in.at, in.err = time.Now(), err; ctx.Err() == nil { // otherwise only this request has ended
 		e.kept[span] = in
 	}
 	return in, err

@@ -12,11 +12,11 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/client/view"
 	"github.com/gemworker/gem/dashboard"
-	"github.com/gemworker/gem/internal/watch"
 )
 
-// lacks fails the test where a page has one of the texts.
+// lacks fails the test if a page contains one of the texts.
 func lacks(t *testing.T, body string, texts ...string) {
 	t.Helper()
 	for _, text := range texts {
@@ -30,19 +30,22 @@ func TestTheOverviewSaysWhatThereIsToDo(t *testing.T) {
 	t.Parallel()
 	server, db := pages(t, dashboard.User{Name: "ada"})
 	_, body := get(t, server, "/")
-	says(t, body, "Nothing needs attention", "No call is open", "No call failed in the last day", "<title>Overview: healthy")
+	says(t, body, "Nothing needs attention", "No call is open", "No call failed in the last day",
+		"<title>Overview: healthy")
 	lacks(t, body, "no such")
 
 	made(t, db, client.NewCall{Tool: "mail.send"})
 	made(t, db, client.NewCall{Tool: "mail.send"})
 	_, body = get(t, server, "/")
-	says(t, body, "<strong>No worker is alive</strong>, and 2 calls are ready", "<title>Overview: 1 thing needs attention", "<strong>2</strong> ready", `data-say="2 ready, 0 waiting, 0 running, 1 need attention"`)
+	says(t, body, "<strong>No worker is alive</strong>, and 2 calls are queued", "<title>Overview: 1 thing needs "+
+		"attention", "<strong>2</strong> queued", `data-say="2 queued, 0 waiting, 0 running, 1 need attention"`)
 
 	execute(t, db, "select gem.record_registry('1', repeat('a', 64), '"+toolsOfTests+"')")
 	execute(t, db, "select gem.start_worker('w', 500, '', '1', '1 hour')")
 	failed(t, db, client.NewCall{Tool: "mail.send"}, "outcome_unknown", "The worker died.")
 	_, body = get(t, server, "/")
-	says(t, body, "1 call may or may not have taken effect", "1 worker alive", "2 of 500 slots busy", `<code class="code outcome_unknown">`, "The worker died.")
+	says(t, body, "1 call may or may not have taken effect", "1 worker alive", "2 of 500 slots busy",
+		`<code class="code outcome_unknown">`, "The worker died.")
 	lacks(t, body, "No worker is alive")
 }
 
@@ -50,9 +53,11 @@ func TestWhatIsCountedAsUnknownIsNotTakenForATool(t *testing.T) {
 	t.Parallel()
 	server, db := pages(t, dashboard.User{Name: "ada", Operator: true})
 	execute(t, db, "select gem.start_worker('w', 500, '', '1', '1 hour')")
-	execute(t, db, "insert into core_tool_calls (tool_name, created_by) select 'mail.send', 'cancelled' from generate_series(1, 12)")
+	execute(t, db, "insert into core_tool_calls (tool_name, created_by) select 'mail.send', 'cancelled' from "+
+		"generate_series(1, 12)")
 	execute(t, db, "select gem.operator_cancel(array(select id from core_tool_calls), 'ada', '')")
-	execute(t, db, `insert into gem.outcome_minutes select date_trunc('minute', gem.now()), n, 0, 12, 0, 0, 0, 0, '{}', '{}' from unnest(array['', '(unknown)']) n
+	execute(t, db, `insert into gem.outcome_minutes select date_trunc('minute', gem.now()), n, 0, 12, 0, 0, 0, 0, '{}',
+		'{}' from unnest(array['', '(unknown)']) n
 			on conflict (minute, tool_name) do update set failed = 12`) // as workers count them, some seconds later
 	_, body := get(t, server, "/")
 	says(t, body, "<title>Overview: healthy")
@@ -61,7 +66,8 @@ func TestWhatIsCountedAsUnknownIsNotTakenForATool(t *testing.T) {
 		failed(t, db, client.NewCall{Tool: "mail.sned"}, "unknown_tool", "The registry has no such tool.")
 	}
 	_, body = get(t, server, "/")
-	says(t, body, "<strong>10 calls of the last day named tools that the registry does not have.</strong>", `href="/calls?code=unknown_tool"`)
+	says(t, body, "<strong>10 calls of the last day named tools that the registry does not have.</strong>",
+		`href="/calls?code=unknown_tool"`)
 	_, body = get(t, server, "/tools/%28unknown%29")
 	says(t, body, "calls that ended before a worker claimed them", `href="/calls?code=unknown_tool"`)
 	lacks(t, body, "calls?tool=", "failures?tool=", "No registry in force has this tool")
@@ -72,7 +78,7 @@ func TestTheOverviewsNumbersAreThoseOfItsJSON(t *testing.T) {
 	server, db := with(t, dashboard.User{Name: "ada"})
 	failed(t, db, client.NewCall{Tool: "mail.send"}, "execution_error", "Broken.")
 	made(t, db, client.NewCall{Tool: "notes.find"})
-	var o watch.Overview
+	var o view.Overview
 	_, body := get(t, server, "/overview.json")
 	if err := json.Unmarshal([]byte(body), &o); err != nil {
 		t.Fatalf("%v: %s", err, body)
@@ -82,14 +88,17 @@ func TestTheOverviewsNumbersAreThoseOfItsJSON(t *testing.T) {
 	}
 }
 
-// The minute that is not over is not drawn: not all that ended in it is counted.
+// The current minute is not drawn: its calls are not all counted yet.
 func TestPlotsShowWhatEndedByMinute(t *testing.T) {
 	t.Parallel()
 	server, db := with(t, dashboard.User{Name: "ada"})
-	execute(t, db, `insert into gem.outcome_minutes (minute, tool_name, succeeded, failed, refused, cancelled, not_configured, hits, durations, waits)
-		select date_trunc('minute', gem.now()) - make_interval(mins => n), '', 10 * n, 0, 7 * n, 0, 0, 0, array[0, 0, 5], '{}' from unnest(array[0, 5]) n`)
+	execute(t, db, `insert into gem.outcome_minutes (minute, tool_name, succeeded, failed, refused, cancelled,
+		not_configured, hits, durations, waits)
+		select date_trunc('minute', gem.now()) - make_interval(mins => n), '', 10 * n, 0, 7 * n, 0, 0, 0, array[0, 0, 5], '{}'
+			from unnest(array[0, 5]) n`)
 	_, body := get(t, server, "/")
-	says(t, body, `data-v="50"`, `<polyline class="good"`, `<figure data-key="calls 1 2 3"`, `data-label="Refused" data-v="35"`, "uplot.min.", "plot.")
+	says(t, body, `data-v="50"`, `<polyline class="good"`, `<figure data-key="calls 1 2 3"`,
+		`data-label="Refused" data-v="35"`, "uplot.min.", "plot.")
 	_, day := get(t, server, "/?range=day")
 	says(t, day, "Calls ended per 5 minutes", `<strong>Last day</strong>`)
 	_, other := get(t, server, "/workers")
@@ -101,13 +110,15 @@ func TestTheOverviewExplainsHowOldItsNumbersAreAndWhyAChartIsEmpty(t *testing.T)
 	server, _ := with(t, dashboard.User{Name: "ada"})
 	const empty = "The first point appears within two minutes after a call ends."
 	_, body := get(t, server, "/")
-	says(t, body, "counted every 15 seconds and read every 20 seconds, the last time <time", "Charts get one point every minute.", empty)
+	says(t, body, "counted every 15 seconds and read every 20 seconds, the last time <time",
+		"Charts get one point every minute.", empty)
 	lacks(t, body, "data-table", "<polyline")
 	_, day := get(t, server, "/?range=day")
 	says(t, day, "Charts get one point every 5 minutes.")
 
 	server, db := with(t, dashboard.User{Name: "ada"})
-	execute(t, db, `insert into gem.outcome_minutes (minute, tool_name, succeeded, failed, refused, cancelled, not_configured, hits, durations, waits)
+	execute(t, db, `insert into gem.outcome_minutes (minute, tool_name, succeeded, failed, refused, cancelled,
+		not_configured, hits, durations, waits)
 		values (date_trunc('minute', gem.now()) - interval '5 minutes', '', 3, 0, 0, 0, 0, 0, array[0, 5], array[3])`)
 	_, body = get(t, server, "/")
 	says(t, body, `<figure data-key="calls 1 2" data-table="minutes"`, "<polyline")
@@ -118,19 +129,21 @@ func TestWorkersAreShownWithWhatTheyHold(t *testing.T) {
 	t.Parallel()
 	server, db := with(t, dashboard.User{Name: "ada"})
 	id := running(t, db, client.NewCall{Tool: "mail.send"})
-	execute(t, db, "select gem.record_registry('2', repeat('b', 64), '"+strings.Replace(toolsOfTests, `"1"`, `"2"`, 1)+"')")
+	execute(t, db, "select gem.record_registry('2', repeat('b', 64), '"+strings.Replace(toolsOfTests, `"1"`, `"2"`, 1)+
+		"')")
 	execute(t, db, "select gem.start_worker('<b>x', 5, '', '2', '1 hour')")
 	execute(t, db, "select gem.start_worker('gone', 5, '', '2', '1 hour')")
 	execute(t, db, "update core_workers set alive_until = gem.now() - interval '1 minute' where worker_id = 'gone'")
 	_, body := get(t, server, "/workers")
-	says(t, body, "<title>Workers: 2 alive", "run with different registries:</strong> 1, 2", "/calls/"+id, "attempt 1", `<span class="state dead">Dead</span>`, `<span class="id"><b>x</span>`, "1 of 500")
+	says(t, body, "<title>Workers: 2 alive", "run with different registries:</strong> 1, 2", "/calls/"+id, "attempt 1",
+		`<span class="state dead">Dead</span>`, `<span class="id"><b>x</span>`, "1 of 500")
 	lacks(t, body, "<b>x", "different rules")
 	_, text := get(t, server, "/workers.json")
-	var all []watch.Worker
+	var all []view.Worker
 	if err := json.Unmarshal([]byte(text), &all); err != nil {
 		t.Fatal(err)
 	}
-	if !slices.ContainsFunc(all, func(w watch.Worker) bool { return w.ID == "gone" && w.State == "dead" }) {
+	if !slices.ContainsFunc(all, func(w view.Worker) bool { return w.ID == "gone" && w.State == "dead" }) {
 		t.Errorf("%s", text)
 	}
 	server, _ = pages(t, dashboard.User{Name: "ada"})
@@ -141,24 +154,36 @@ func TestWorkersAreShownWithWhatTheyHold(t *testing.T) {
 func TestTheOverviewTellsOfQuestionsAndOfWorkersWithoutRules(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)
+	const later, text = "(tool_name, run_at) values ('a.flow', now() + interval '1 day')", `{"text": "When?"}`
+	flow := o.value("insert into core_tool_calls " + later + " returning id::text")
+	ofUser := o.value("insert into core_tool_calls (tool_name, input) values ('wait.answer', $1) returning id::text", text)
+	o.exec("select gem.claim('w', 50, true)")
+	o.exec(`select gem.wait($1, 1, 'w', '[]', 'answer', '{#answer}', 1,
+		jsonb_build_object('#answer', gem.now() + interval '1 minute'), null)`, ofUser)
 	for _, in := range []string{"30 minutes", "2 hours"} {
-		id := o.value(`insert into core_tool_calls (tool_name, input) values ('wait.answer', '{"text": "When?"}') returning id::text`)
+		id := o.value(`insert into core_tool_calls (tool_name, input, parent_call_id, parent_step)
+			values ('wait.answer', $1, $2, $3) returning id::text`, text, flow, in)
 		o.exec("select gem.claim('w', 50, true)")
-		o.exec("select gem.wait($1, 1, 'w', '[]', 'answer', '{#answer}', 1, jsonb_build_object('#answer', gem.now() + $2::text::interval), null)", id, in)
+		o.exec("select gem.wait($1, 1, 'w', '[]', 'answer', '{#answer}', 1, jsonb_build_object('#answer', gem.now() + "+
+			"$2::text::interval), null)", id, in)
 	}
 	o.exec("update gem.limits set rules_required = true")
-	says(t, o.page(dashboard.User{Name: "ada"}, "/", 200), "1 question expires within the hour", "2 questions wait for an answer", "1 worker claims nothing", "<strong>2</strong> open questions")
+	says(t, o.page(dashboard.User{Name: "ada"}, "/", 200), "1 question expires within the hour",
+		"2 questions wait for an answer",
+		"1 question of a user waits for an answer", "1 worker claims nothing", "<strong>3</strong> open questions",
+		"4 need attention")
 	says(t, o.page(dashboard.User{Name: "ada"}, "/workers", 200), "It claims nothing: this database requires rules.")
 }
 
-// Whatever page says that it changes has its parts, and each of them an element to be put into.
+// Each live page has its parts, and each part has an element.
 func TestThePartsOfLivePagesHaveTheirElements(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)
 	question := o.ask("wait.answer", `{"text": "When?", "by": ["role:boss"]}`, byNobody)
 	failed(t, o.owner, client.NewCall{Tool: "shop.refund", SessionID: "s 1"}, "execution_error", "It broke.")
 	o.user = dashboard.User{Name: "bob", Subject: "bob", Operator: true}
-	for _, path := range []string{"/", "/?range=day", "/workers", "/calls?state=failed", "/failures", "/questions", "/questions/" + question, "/calls/" + question} {
+	for _, path := range []string{"/", "/?range=day", "/workers", "/calls?state=failed", "/failures", "/questions",
+		"/questions/" + question, "/calls/" + question} {
 		_, page := get(t, o.server, path)
 		if !strings.Contains(page, "data-watch=") {
 			t.Errorf("%s is not live", path)
@@ -185,7 +210,8 @@ func TestThePartsOfLivePagesHaveTheirElements(t *testing.T) {
 	}
 }
 
-// A carriage return ends a line of an event: one in a tool's name would let an agent send events of its own to all who look.
+// A carriage return ends a line of an event: one in a tool's name would let an agent send its own events to everyone
+// who watches.
 func TestATextMakesNoEventOfItsOwn(t *testing.T) {
 	t.Parallel()
 	server, db := with(t, viewer)

@@ -7,14 +7,14 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gemworker/gem/client/view"
 	"github.com/gemworker/gem/internal/prose"
-	"github.com/gemworker/gem/internal/watch"
 )
 
-// plots are figures over one table, which holds their numbers: template plots. The server draws them roughly, plot.js with axes.
+// plots are figures of one table of numbers: template plots. The server draws them roughly; plot.js adds axes.
 type plots struct {
-	Table   string // its id, of which a page has one
-	Minutes []watch.Minute
+	Table   string // its id, unique on the page
+	Minutes []view.Minute
 	Step    string // between two points, in words
 	Figures []figure
 }
@@ -24,10 +24,10 @@ type figure struct {
 	Title   string
 	More    string // shown after the totals
 	Unit    string // calls, ms or usd
-	Columns string // their places in the table
+	Columns string // their positions in the table
 	Colors  string
 	Lines   []line
-	Empty   bool // there is no point, or all are zero
+	Empty   bool // it has no point, or all are zero
 }
 
 type line struct {
@@ -35,11 +35,12 @@ type line struct {
 	Pieces       []string // points of an SVG polyline in 600 × 100, between gaps
 }
 
-// plotsOf makes plots of the calls that ended in each minute: outcomes, durations, waits, and cost if there is any. all
-// has the totals.
-func plotsOf(table string, minutes []watch.Minute, all watch.Totals) plots {
-	// Calls are counted up to half a minute after their end: until then a minute looks as if less had ended.
-	for n := len(minutes); n > 0 && time.Since(minutes[n-1].At) < time.Duration(minutes[n-1].Step)*time.Second+30*time.Second; n = len(minutes) {
+// plotsOf returns plots of the calls that ended in each minute: outcomes, durations, waits, and cost if there is any.
+// all has the totals.
+func plotsOf(table string, minutes []view.Minute, all view.Totals) plots {
+	// Calls are counted up to half a minute after their end: until then a minute looks too low.
+	for n := len(minutes); n > 0 && time.Since(minutes[n-1].At) < time.Duration(minutes[n-1].Step)*time.Second+
+		30*time.Second; n = len(minutes) {
 		minutes = minutes[:n-1]
 	}
 	p := plots{Table: table, Minutes: minutes, Step: "minute"}
@@ -50,27 +51,27 @@ func plotsOf(table string, minutes []watch.Minute, all watch.Totals) plots {
 		p.Step = fmt.Sprintf("%d minutes", step)
 	}
 	outcomes := []column{
-		{1, thousands(all.Succeeded) + " succeeded", "good", func(m watch.Minute) *float64 { return number(m.Succeeded) }},
-		{2, thousands(all.Failed) + " failed", "bad", func(m watch.Minute) *float64 { return number(m.Failed) }},
+		{1, thousands(all.Succeeded) + " succeeded", "good", func(m view.Minute) *float64 { return number(m.Succeeded) }},
+		{2, thousands(all.Failed) + " failed", "bad", func(m view.Minute) *float64 { return number(m.Failed) }},
 	}
 	if all.Refused > 0 {
 		outcomes = append(outcomes, column{3, thousands(all.Refused) + " refused", "refuse",
-			func(m watch.Minute) *float64 { return number(m.Refused) }})
+			func(m view.Minute) *float64 { return number(m.Refused) }})
 	}
 	if all.NotConfigured > 0 {
 		outcomes = append(outcomes, column{5, thousands(all.NotConfigured) + " not configured", "warn",
-			func(m watch.Minute) *float64 { return number(m.NotConfigured) }})
+			func(m view.Minute) *float64 { return number(m.NotConfigured) }})
 	}
 	p.draw("Calls ended per "+p.Step, "calls", outcomes...)
 	if all.Hits > 0 {
 		p.Figures[0].More = prose.Count(int(all.Hits), "hit")
 	}
 	p.draw("Duration", "ms",
-		column{7, "p50 " + orDash(all.P50MS), "accent", func(m watch.Minute) *float64 { return m.P50MS }},
-		column{8, "p95 " + orDash(all.P95MS), "soft", func(m watch.Minute) *float64 { return m.P95MS }})
+		column{7, "p50 " + orDash(all.P50MS), "accent", func(m view.Minute) *float64 { return m.P50MS }},
+		column{8, "p95 " + orDash(all.P95MS), "soft", func(m view.Minute) *float64 { return m.P95MS }})
 	p.draw("Waiting for a worker", "ms",
-		column{9, "p50 " + orDash(all.QueueP50MS), "accent", func(m watch.Minute) *float64 { return m.QueueP50MS }},
-		column{10, "p95 " + orDash(all.QueueP95MS), "soft", func(m watch.Minute) *float64 { return m.QueueP95MS }})
+		column{9, "p50 " + orDash(all.QueueP50MS), "accent", func(m view.Minute) *float64 { return m.QueueP50MS }},
+		column{10, "p95 " + orDash(all.QueueP95MS), "soft", func(m view.Minute) *float64 { return m.QueueP95MS }})
 	requests, cost := 0, int64(0)
 	for _, m := range minutes {
 		requests, cost = requests+m.Requests, cost+m.Cost
@@ -78,14 +79,14 @@ func plotsOf(table string, minutes []watch.Minute, all watch.Totals) plots {
 	if requests > 0 {
 		p.draw("Cost of models per "+p.Step, "usd",
 			column{11, fmt.Sprintf("%s for %s", usd(cost), prose.Count(requests, "request")), "accent",
-				func(m watch.Minute) *float64 { return number(m.Cost) }})
+				func(m view.Minute) *float64 { return number(m.Cost) }})
 	}
 	return p
 }
 
 func orDash(d *float64) string { return cmp.Or(ms(d), "–") }
 
-// thousands is a number with commas.
+// thousands formats a number with commas.
 func thousands(n int64) string {
 	s := strconv.FormatInt(n, 10)
 	for i := len(s) - 3; i > 0; i -= 3 {
@@ -97,7 +98,7 @@ func thousands(n int64) string {
 type column struct {
 	place        int
 	label, color string
-	of           func(watch.Minute) *float64 // returns nil if there is no value
+	of           func(view.Minute) *float64 // returns nil for a missing value
 }
 
 func number(n int64) *float64 {
@@ -112,7 +113,7 @@ func (p *plots) draw(title, unit string, columns ...column) {
 		for _, m := range p.Minutes {
 			if v := c.of(m); v != nil {
 				most = max(most, *v)
-				f.Empty = f.Empty && *v == 0 && unit != "usd" // models may cost nothing
+				f.Empty = f.Empty && *v == 0 && unit != "usd" // models may be free
 			}
 		}
 	}
@@ -133,7 +134,7 @@ func (p *plots) draw(title, unit string, columns ...column) {
 			if most > 0 {
 				y -= 96 * *v / most
 			}
-			if piece.Len() == 0 { // a single point is seen too
+			if piece.Len() == 0 { // a single point must be visible
 				fmt.Fprintf(&piece, "%.1f,%.1f ", x-3, y)
 			}
 			fmt.Fprintf(&piece, "%.1f,%.1f ", x, y)

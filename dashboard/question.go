@@ -13,8 +13,9 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/client/view"
+	"github.com/gemworker/gem/internal/oneline"
 	"github.com/gemworker/gem/internal/prose"
-	"github.com/gemworker/gem/internal/watch"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -23,27 +24,27 @@ const mostShown = 64 << 10
 
 const approvalTool = "wait.approval"
 
-// questionPage is one question.
+// questionPage is the data of a question's page.
 type questionPage struct {
 	ID    string
-	State *watch.Question
-	// Open means that the user may answer it now. Fields are then its form, except for an approval.
+	State *view.Question
+	// Open means that the user may answer now. Fields are then its form, except for an approval.
 	Open    bool
 	Shown   bool // the user may see the question: Text, and for an approval Asked
 	Text    string
 	Asked   *approval
 	Fields  []field
-	Digest  string // of what is shown: the form carries it
+	Digest  string // of the shown contents: the form carries it
 	You     string
 	Roles   []string
 	Why     string // why the user may not answer
-	Problem string // why the typed answer was refused
+	Problem string // why the typed answer was rejected
 	Reason  string // typed
-	Typed   string // the typed answer, if there is no form for it any more
-	Given   string // operators: the answer that was given, as JSON
+	Typed   string // the typed answer, if its form no longer exists
+	Given   string // operators: the given answer, as JSON
 	Result  string // operators: the result of the call, as JSON
 
-	Waiting *watch.Call // the call that waits for it; nil if no call does
+	Waiting *view.Call // the call that waits for it; nil if no call does
 
 	schema json.RawMessage // of the answer
 }
@@ -61,7 +62,7 @@ type approval struct {
 		ErrorCode    string `json:"error_code"`
 		At           time.Time
 	}
-	Permissions []string `json:"-"` // of the tool, by the registry in force
+	Permissions []string `json:"-"` // of the tool, in the registry in force
 	Destructive bool     `json:"-"`
 	Unknown     bool     `json:"-"` // no registry in force has the tool
 	Shown       string   `json:"-"` // Input, or its beginning
@@ -71,13 +72,13 @@ type approval struct {
 // ruling is a rule that asks.
 type ruling struct{ Name, Message string }
 
-// repeatedIn reports whether a question contains the rule's message, or was generated from the rule: then it names the rule
-// and the reason.
+// repeatedIn reports whether a question contains the rule's message, or was generated from the rule: then it names
+// the rule and the reason.
 func (r ruling) repeatedIn(question string) bool {
 	return strings.Contains(question, r.Message) || strings.Contains(question, "Rule "+r.Name+":")
 }
 
-func (s *site) question(ctx context.Context, r *request) (*view, error) {
+func (s *site) question(ctx context.Context, r *request) (*content, error) {
 	p, err := r.readQuestion(ctx)
 	if err != nil {
 		return nil, err
@@ -85,9 +86,10 @@ func (s *site) question(ctx context.Context, r *request) (*view, error) {
 	return p.view(), nil
 }
 
-func (p *questionPage) view() *view {
+func (p *questionPage) view() *content {
 	kind := map[string]string{approvalTool: "Approval", "wait.event": "Event"}[p.State.Tool]
-	return &view{Title: cmp.Or(kind, "Question") + ": " + p.StateText(), Template: "question", Data: p, Watch: "call:" + p.ID}
+	return &content{Title: cmp.Or(kind, "Question") + ": " + p.StateText(), Template: "question", Data: p,
+		Watch: "call:" + p.ID}
 }
 
 // StateText describes the state of the question for the page's title.
@@ -104,7 +106,7 @@ func (p *questionPage) StateText() string {
 	}
 }
 
-// Decision is approved or denied for an approval whose answer the user sees, and empty otherwise.
+// Decision returns approved or denied for an approval whose answer the user sees, and "" otherwise.
 func (p *questionPage) Decision() string {
 	if p.State.Tool != approvalTool {
 		return ""
@@ -112,7 +114,7 @@ func (p *questionPage) Decision() string {
 	return decisionOf(p.Given)
 }
 
-// StateClass is the class of the badge of the state.
+// StateClass returns the class of the state's badge.
 func (p *questionPage) StateClass() string {
 	if p.Decision() == "denied" {
 		return "refused"
@@ -120,7 +122,7 @@ func (p *questionPage) StateClass() string {
 	return p.State.Status
 }
 
-// decisionOf reads the answer to an approval; empty for any other text.
+// decisionOf reads the answer to an approval. It returns "" for any other text.
 func decisionOf(answer string) string {
 	var given struct{ Approved *bool }
 	switch {
@@ -140,7 +142,7 @@ func (p *questionPage) Who() string {
 	return prose.Asker(client.Asker(p.State.AskedFor), p.State.CreatedBy, p.State.OfHandler)
 }
 
-// ByUser reports whether a user asks, or a model that works for one.
+// ByUser reports whether a user asks, or a model on a user's behalf.
 func (p *questionPage) ByUser() bool { return p.State.AskedFor == string(client.AskerUser) }
 
 // ByRule reports whether a rule asks.
@@ -148,16 +150,16 @@ func (p *questionPage) ByRule() bool { return p.State.AskedFor == string(client.
 
 func (r *request) readQuestion(ctx context.Context) (*questionPage, error) {
 	p := &questionPage{ID: strings.ToLower(r.PathValue("id"))}
-	if !watch.IsID(p.ID) {
-		return nil, notFound("There is no such question.")
+	if !view.IsID(p.ID) {
+		return nil, notFound("This question does not exist.")
 	}
 	var input, schema json.RawMessage
-	err := watch.Read(ctx, r.db(), func(ctx context.Context, db watch.DB) (err error) {
-		if p.State, err = watch.OneQuestion(ctx, db, p.ID); err != nil || p.State == nil {
+	err := view.Read(ctx, r.db(), func(ctx context.Context, db view.DB) (err error) {
+		if p.State, err = view.OneQuestion(ctx, db, p.ID); err != nil || p.State == nil {
 			return err
 		}
 		if p.State.OfHandler {
-			if p.Waiting, err = watch.Get(ctx, db, p.State.ParentID); err != nil {
+			if p.Waiting, err = view.Get(ctx, db, p.State.ParentID); err != nil {
 				return err
 			}
 		}
@@ -175,7 +177,7 @@ func (r *request) readQuestion(ctx context.Context) (*questionPage, error) {
 	case err != nil:
 		return nil, err
 	case p.State == nil:
-		return nil, notFound("There is no such question. It may have been pruned, or the call is not a question.")
+		return nil, notFound("This question does not exist. It may have been pruned, or the call is not a question.")
 	case r.mayAnswer():
 		if p.You, p.Roles, err = r.answersAs(ctx); err != nil {
 			return nil, err
@@ -202,7 +204,7 @@ func (r *request) readQuestion(ctx context.Context) (*questionPage, error) {
 	return p, p.show(ctx, r, input, schema)
 }
 
-// show fills in the question. input is the input of the call; schema is that of an answer that the user may give.
+// show fills in the question. input is the input of the call; schema is the schema of the user's answer.
 func (p *questionPage) show(ctx context.Context, r *request, input, schema json.RawMessage) error {
 	if p.State.Tool == approvalTool {
 		p.Asked = readApproval(input, mostShown)
@@ -242,11 +244,11 @@ func (s *site) arguments(w http.ResponseWriter, q *http.Request) {
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Content-Disposition", `attachment; filename="arguments-`+p.ID+`.json"`)
-	s.send(w, q, http.StatusOK, visibleJSON(p.Asked.Input))
+	s.send(w, q, http.StatusOK, oneline.JSON(p.Asked.Input))
 }
 
 // readAnswer reads, for an operator, the answer and the result.
-func (p *questionPage) readAnswer(ctx context.Context, db watch.DB) error {
+func (p *questionPage) readAnswer(ctx context.Context, db view.DB) error {
 	if p.State.AnsweredBy != "" {
 		journal, err := client.Journal(ctx, db, p.ID)
 		if err != nil {
@@ -275,7 +277,8 @@ func (p *questionPage) readAnswer(ctx context.Context, db watch.DB) error {
 // waitsForOthers reports whether someone other than the user could answer now.
 func (p *questionPage) waitsForOthers() bool {
 	q := p.State
-	return !p.Open && q.Status == "waiting" && q.AnsweredBy == "" && q.Cancelled.IsZero() && (q.Until.IsZero() || q.Until.After(time.Now()))
+	return !p.Open && q.Status == "waiting" && q.AnsweredBy == "" && q.Cancelled.IsZero() &&
+		(q.Until.IsZero() || q.Until.After(time.Now()))
 }
 
 // whyNot explains why the user may not answer an open question, and who may.
@@ -297,11 +300,12 @@ func (p *questionPage) whyNot(r *request) string {
 	}
 	if q.Others && r.user.OtherName != "" {
 		return "It needs someone other than the person who asked, and the dashboard cannot tell whether that is you: " +
-			r.user.OtherName + ". You may have a different name there. Answer it where calls are made, for example with gem approve."
+			r.user.OtherName + ". You may have a different name there. Answer it where calls are made, for example with gem " +
+			"approve."
 	}
 	said := "Only the people named in the question may answer it"
 	if q.Others {
-		said += ", except those who requested the call or repeated it"
+		said += ", but not the people who made the call or repeated it"
 	}
 	said += ". You are " + p.You + rolesInWords(p.Roles) + "."
 	if slices.ContainsFunc(q.By, func(who string) bool { return strings.HasPrefix(who, "role:") }) {
@@ -322,9 +326,10 @@ func rolesInWords(roles []string) string {
 
 // readTool reads the entry, in the registry in force, of the tool of the call to approve.
 func (a *approval) readTool(ctx context.Context, r *request) error {
-	return watch.Read(ctx, r.site.Act, func(ctx context.Context, db watch.DB) error {
+	return view.Read(ctx, r.site.Act, func(ctx context.Context, db view.DB) error {
 		var permissions json.RawMessage
-		err := db.QueryRow(ctx, "select coalesce(entry -> 'permissions', '[]')::text, coalesce(entry #> '{hints,destructive}' = 'true', false) from gem.tools where name = $1",
+		err := db.QueryRow(ctx, "select coalesce(entry -> 'permissions', '[]')::text, coalesce(entry #> "+
+			"'{hints,destructive}' = 'true', false) from gem.tools where name = $1",
 			a.Tool).Scan(&permissions, &a.Destructive)
 		if errors.Is(err, pgx.ErrNoRows) {
 			a.Unknown = true

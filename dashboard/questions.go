@@ -7,27 +7,27 @@ import (
 	"strings"
 
 	"github.com/gemworker/gem/client"
-	"github.com/gemworker/gem/internal/watch"
+	"github.com/gemworker/gem/client/view"
 )
 
-// mostQuestions is how many of each kind a page lists.
+// mostQuestions limits the questions of each kind on a page.
 const mostQuestions = 100
 
-// questionsPage lists the open questions. It shows the text and arguments only of those that the user may answer.
+// questionsPage lists the open questions. It shows text and arguments only if the user may answer.
 type questionsPage struct {
-	Yours []client.Question `json:"yours"` // those that the user may answer
-	Open  []watch.Question  `json:"open"`  // all that are open
-	You   string            `json:"you"`   // as whom the user answers; empty if the dashboard takes no answers of the user
+	Yours []client.Question `json:"yours"` // the questions that the user may answer
+	Open  []view.Question   `json:"open"`  // all open questions
+	You   string            `json:"you"`   // the name under which the user answers; empty if the user cannot answer
 	Other string            `json:"-"`     // [User.OtherName]
 
-	Asks    []ask            // Yours as the page shows them
-	Others  []watch.Question // those of Open that the user may not answer
-	Decided []decided        // what the user has answered on this page
-	IDs     string           // of Decided, as the address has them
+	Asks    []ask           // Yours, for the page
+	Others  []view.Question // the questions of Open that the user may not answer
+	Decided []decided       // the user's answers on this page
+	IDs     string          // of Decided, for the address
 }
 
-func (s *site) questions(ctx context.Context, r *request) (*view, error) {
-	p := &questionsPage{Yours: []client.Question{}, Open: []watch.Question{}, Other: r.user.OtherName}
+func (s *site) questions(ctx context.Context, r *request) (*content, error) {
+	p := &questionsPage{Yours: []client.Question{}, Open: []view.Question{}, Other: r.user.OtherName}
 	var err error
 	if r.mayAnswer() {
 		if p.You, _, err = r.answersAs(ctx); err != nil {
@@ -41,7 +41,7 @@ func (s *site) questions(ctx context.Context, r *request) (*view, error) {
 	p.IDs = strings.Join(ids, ",")
 	p.Asks, p.Others = asksOf(p.Yours, p.Open)
 	if r.URL.Query().Get("all") == "" {
-		p.Others = slices.DeleteFunc(p.Others, func(q watch.Question) bool { return q.OfAsker > watch.MostOfAsker })
+		p.Others = slices.DeleteFunc(p.Others, func(q view.Question) bool { return q.OfAsker > view.MostOfAsker })
 	}
 	for i := range p.Asks {
 		p.Asks[i].Back, p.Asks[i].Decided = "list", p.IDs
@@ -57,7 +57,7 @@ func (s *site) questions(ctx context.Context, r *request) (*view, error) {
 	if n := p.Count(); n > 0 {
 		title = fmt.Sprintf("Questions: %d open, %d for you", n, len(p.Asks))
 	}
-	return &view{Title: title, Template: "questions", Data: p, Watch: "list", JSON: p.forScripts()}, nil
+	return &content{Title: title, Template: "questions", Data: p, Watch: "list", JSON: p.forScripts()}, nil
 }
 
 // Count returns the number of questions on the page.
@@ -68,9 +68,9 @@ func (p *questionsPage) forScripts() any {
 }
 
 // openQuestions reads the questions that the user may answer, and all open questions without their contents.
-func (r *request) openQuestions(ctx context.Context, most int) (yours []client.Question, open []watch.Question,
+func (r *request) openQuestions(ctx context.Context, most int) (yours []client.Question, open []view.Question,
 	err error) {
-	yours, open = []client.Question{}, []watch.Question{}
+	yours, open = []client.Question{}, []view.Question{}
 	if r.mayAnswer() {
 		err = r.asks(ctx, func(db client.DB) error {
 			read := client.FirstQuestions
@@ -85,21 +85,21 @@ func (r *request) openQuestions(ctx context.Context, most int) (yours []client.Q
 			return nil, nil, err
 		}
 	}
-	err = watch.Read(ctx, r.db(), func(ctx context.Context, db watch.DB) error {
-		found, err := watch.Questions(ctx, db, most)
+	err = view.Read(ctx, r.db(), func(ctx context.Context, db view.DB) error {
+		found, err := view.Questions(ctx, db, most)
 		open = append(open, found...)
 		return err
 	})
 	return yours, open, err
 }
 
-// mostDecided is the number of a user's answers that the list keeps showing.
+// mostDecided is the number of a user's answers that stay in the list.
 const mostDecided = 5
 
 // decidedIDs returns the ids in the address of the list.
 func decidedIDs(list string) (ids []string) {
 	for id := range strings.SplitSeq(list, ",") {
-		if watch.IsID(id) && !slices.Contains(ids, id) && len(ids) < mostDecided {
+		if view.IsID(id) && !slices.Contains(ids, id) && len(ids) < mostDecided {
 			ids = append(ids, id)
 		}
 	}

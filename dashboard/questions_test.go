@@ -17,7 +17,7 @@ import (
 	"github.com/gemworker/gem/dashboard"
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/handlertest"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/registry"
 	"github.com/gemworker/gem/rules"
 	"github.com/gemworker/gem/worker"
@@ -25,7 +25,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// office is a dashboard whose connections are logins as deploy/roles.sql makes them, and in which anybody signs in: see as.
+// office is a dashboard whose connections are the logins of deploy/roles.sql, and where anybody can sign in: see as.
 type office struct {
 	*testing.T
 	server *httptest.Server
@@ -37,7 +37,8 @@ func newOffice(t *testing.T, change ...func(*dashboard.Options)) *office {
 	t.Helper()
 	o := officeOn(t, testdb.New(t), change...)
 	o.exec(`insert into gem.roles values ('cleo', 'boss'), ('bob', 'boss');
-		select gem.record_registry('1', repeat('a', 64), '{"version": "1", "tools": [{"name": "shop.refund", "permissions": ["write:db", "send:money"],
+		select gem.record_registry('1', repeat('a', 64),
+			'{"version": "1", "tools": [{"name": "shop.refund", "permissions": ["write:db", "send:money"],
 			"hints": {"destructive": true}, "idempotency": {"mode": "none"}, "timeout_ms": 1000}]}');
 		select gem.start_worker('w', 50, '', '1', '1 hour', '{steps}')`)
 	return o
@@ -67,7 +68,7 @@ func officeOn(t *testing.T, address string, change ...func(*dashboard.Options)) 
 		u.User = url.UserPassword(name, "x")
 		return testdb.Pool(t, u.String())
 	}
-	options := dashboard.Options{Read: login("read", "gem_monitor"), Act: login("act", "gem_operator, gem_door"),
+	options := dashboard.Options{Read: login("read", "gem_monitor"), Act: login("act", "gem_operator, gem_mcp"),
 		User: func(*http.Request) (dashboard.User, error) { return o.user, nil }}
 	for _, c := range change {
 		c(&options)
@@ -99,10 +100,12 @@ func (o *office) value(sql string, args ...any) (got string) {
 	return got
 }
 
-// ask inserts a question for bob, which a worker asks. parent is SQL: the call that asks, and the name of the question there.
+// ask inserts a question for bob, which a worker asks. parent is SQL: the call that asks, and the name of the question
+// there.
 func (o *office) ask(tool, input, parent string) (id string) {
 	o.Helper()
-	id = o.value("insert into core_tool_calls (tool_name, input, created_by, session_id, parent_call_id, parent_step) select $1, $2, 'bob', 's 1', "+parent+" returning id::text", tool, input)
+	id = o.value("insert into core_tool_calls (tool_name, input, created_by, session_id, parent_call_id, parent_step) "+
+		"select $1, $2, 'bob', 's 1', "+parent+" returning id::text", tool, input)
 	o.exec("select gem.claim('w', 50, true)")
 	o.exec("select gem.wait($1, 1, 'w', '[]', 'answer', '{#answer}', 1, null, null)", id)
 	return id
@@ -110,7 +113,7 @@ func (o *office) ask(tool, input, parent string) (id string) {
 
 const byNobody = "null::uuid, null::text"
 
-// page reads a page as a user, and wants a status.
+// page reads a page as a user, and checks its status.
 func (o *office) page(user dashboard.User, path string, status int) string {
 	o.Helper()
 	o.user = user
@@ -123,7 +126,7 @@ func (o *office) page(user dashboard.User, path string, status int) string {
 
 var hidden = regexp.MustCompile(`<input type="hidden" name="(form|digest)" value="([^"]*)">`)
 
-// send fills in the form of a question's page and sends it, and returns the page that follows.
+// send fills in the form of a question's page and sends it, and returns the next page.
 func (o *office) send(user dashboard.User, id string, fields url.Values, status int) string {
 	o.Helper()
 	form := url.Values{}
@@ -166,17 +169,18 @@ func (o *office) lacks(page string, words ...string) {
 	}
 }
 
-// content is what the page says, without its frame.
+// content returns a page without its frame.
 func content(page string) string {
 	_, page, _ = strings.Cut(page, "<main")
 	page, _, _ = strings.Cut(page, "</main>")
 	return page
 }
 
-// given is the answer to a question, and who gave it.
+// given returns the answer to a question, and who gave it.
 func (o *office) given(id string) string {
 	o.Helper()
-	return o.value("select (data ->> 'by') || ' ' || (data -> 'value') from core_tool_events where call_id = $1 and event = 'answered'", id)
+	return o.value("select (data ->> 'by') || ' ' || (data -> 'value') from core_tool_events where call_id = $1 and "+
+		"event = 'answered'", id)
 }
 
 var (
@@ -190,11 +194,13 @@ const refund = `{"tool": "shop.refund", "input": {"amount": 12345678901234567890
 	"digest": "%064d", "call_id": "0b8f6e1c-3a52-4c1e-9f63-2d7a1b9c4e55", "rules": [{"name": "big_refunds", "message": "It is more than 100."}],
 	"before": [{"tool": "shop.find", "status": "failed", "error_code": "timeout", "at": "2026-01-01T00:00:00Z"}]}`
 
-// approval is a question of rules about a call of bob's.
+// approval makes a question of rules about a call of bob's.
 func (o *office) approval() (id string) {
 	o.Helper()
-	o.exec("insert into core_tool_calls (tool_name, input, created_by, priority) values ('shop.refund', '{}', 'bob', -600)")
-	return o.ask("wait.approval", fmt.Sprintf(refund, 7), "(select id from core_tool_calls where tool_name = 'shop.refund' order by seq desc limit 1), '##ab'")
+	o.exec("insert into core_tool_calls (tool_name, input, created_by, priority) values ('shop.refund', '{}', 'bob', " +
+		"-600)")
+	return o.ask("wait.approval", fmt.Sprintf(refund, 7),
+		"(select id from core_tool_calls where tool_name = 'shop.refund' order by seq desc limit 1), '##ab'")
 }
 
 func TestAnApprovalShowsItsCallWholeAndIsDecidedWithAReason(t *testing.T) {
@@ -203,33 +209,40 @@ func TestAnApprovalShowsItsCallWholeAndIsDecidedWithAReason(t *testing.T) {
 	id := o.approval()
 	o.wants(o.page(cleo, "/questions", 200), `href="/questions/`+id, "May it?", "role:boss", "You answer as cleo")
 	page := o.page(cleo, "/questions/"+id, 200)
-	o.wants(page, "<title>Approval: waiting for you", "12345678901234567890.10", "&lt;script&gt;", "shop.refund", "write:db", "send:money", "it is destructive", "big_refunds",
-		"It is more than 100.", "shop.find", "timeout", fmt.Sprintf("%064d", 7), "bob", "s%201", `name="decision" value="deny"`)
+	o.wants(page, "<title>Approval: waiting for you", "12345678901234567890.10", "&lt;script&gt;", "shop.refund",
+		"write:db", "send:money", "it is destructive", "big_refunds",
+		"It is more than 100.", "shop.find", "timeout", fmt.Sprintf("%064d", 7), "bob", "s%201",
+		`name="decision" value="deny"`)
 	o.lacks(page, "<script>alert")
 
 	o.wants(o.send(cleo, id, url.Values{"reason": {"why not"}}, 422), "Choose Approve or Deny.", "why not</textarea>")
-	o.wants(o.send(cleo, id, url.Values{"reason": {"why not"}, "decision": {"approve"}, "digest": {strings.Repeat("0", 64)}}, 409),
+	o.wants(o.send(cleo, id, url.Values{"reason": {"why not"}, "decision": {"approve"},
+		"digest": {strings.Repeat("0", 64)}}, 409),
 		"because the question has changed", "why not</textarea>")
-	o.wants(o.send(cleo, id, url.Values{"reason": {strings.Repeat("a", 1001)}, "decision": {"approve"}}, 422), "must have 0 to 1000")
+	o.wants(o.send(cleo, id, url.Values{"reason": {strings.Repeat("a", 1001)}, "decision": {"approve"}}, 422),
+		"must have 0 to 1000")
 	if got := o.given(id); got != "null" {
 		t.Fatalf("it was answered: %s", got)
 	}
-	o.wants(o.send(cleo, id, url.Values{"reason": {"a line\r\nand another"}, "decision": {"approve"}}, 200), "You approved it.", "Answered by cleo")
+	o.wants(o.send(cleo, id, url.Values{"reason": {"a line\r\nand another"}, "decision": {"approve"}}, 200),
+		"You approved it.", "Answered by cleo")
 	if got, want := o.given(id), `cleo {"reason": "a line\nand another", "approved": true}`; got != want {
 		t.Errorf("the answer is %s, want %s", got, want)
 	}
 	o.lacks(o.page(cleo, "/questions", 200), id)
-	o.wants(o.page(dora, "/questions/"+id, 200), "Approval: approved", "Approved by cleo", "&#34;approved&#34;: true", "12345678901234567890.10")
+	o.wants(o.page(dora, "/questions/"+id, 200), "Approval: approved", "Approved by cleo", "&#34;approved&#34;: true",
+		"12345678901234567890.10")
 }
 
-// Any login can set request.jwt.claims, also a member of gem_operator that is not one of gem_door.
+// Any login can set request.jwt.claims, even a member of gem_operator that is not one of gem_mcp.
 func TestALoginOfOperatorsAnswersAsNobodyElse(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)
 	id := o.approval()
-	for roles, want := range map[string]string{"gem_operator": "may answer only as itself", "gem_operator, gem_door": ""} {
+	for roles, want := range map[string]string{"gem_operator": "may answer only as itself", "gem_operator, gem_mcp": ""} {
 		act := login(t, o.owner, o.owner.Config().ConnString(), roles)
-		_, err := act.Exec(t.Context(), "select set_config('request.jwt.claims', '{\"sub\": \"cleo\"}', false); select answer_tool_call('"+id+"', '{\"approved\": true}')")
+		_, err := act.Exec(t.Context(), "select set_config('request.jwt.claims', '{\"sub\": \"cleo\"}', false); select "+
+			"answer_tool_call('"+id+"', '{\"approved\": true}')")
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: %v", roles, err)
 		}
@@ -262,8 +275,10 @@ func TestWhoMayNotAnswerSeesWhyAndWhoMay(t *testing.T) {
 		user  dashboard.User
 		words []string
 	}{
-		"who asked":         {bob, []string{"role:boss", "except those who requested the call", "You are bob, with the role boss"}},
-		"somebody":          {dashboard.User{Name: "eve", Subject: "eve"}, []string{"role:boss", "You are eve, without a role"}},
+		"who asked": {bob, []string{"role:boss", "not by the people who made the call",
+			"You are bob, with the role boss"}},
+		"somebody": {dashboard.User{Name: "eve", Subject: "eve"},
+			[]string{"role:boss", "You are eve, without a role"}},
 		"who is nobody":     {onlooker, []string{"role:boss", "the dashboard does not know your subject"}},
 		"an operator":       {dora, []string{"role:boss", "You are dora, without a role", "12345678901234567890.10"}},
 		"the login":         {dashboard.User{Name: "ops", Operator: true}, []string{"role:boss", "You are gem_test_act_"}},
@@ -297,7 +312,8 @@ func TestAQuestionThatNoRuleAsksSaysWhoseWordItIs(t *testing.T) {
 func TestAQuestionCannotEndItsQuotes(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)
-	id := o.ask("wait.answer", `{"text": "ok?\u201d\nA rule asks about a call of ada.\n\u201cRefund 5?", "by": ["role:boss"]}`, byNobody)
+	id := o.ask("wait.answer",
+		`{"text": "ok?\u201d\nA rule asks about a call of ada.\n\u201cRefund 5?", "by": ["role:boss"]}`, byNobody)
 	for _, path := range []string{"/questions/" + id, "/questions"} {
 		page := o.page(cleo, path, 200)
 		o.wants(page, "A rule asks about a call of ada.")
@@ -326,19 +342,25 @@ func TestAnAnswerIsAFormOfItsSchema(t *testing.T) {
 		want   string // the answer; empty if it is refused
 		says   string
 	}{
-		"a text":                {`null`, url.Values{"value": {"a\r\nb </textarea><script>"}}, `"a\nb </textarea><script>"`, "Your answer was recorded."},
-		"an empty text":         {`{"type": "string"}`, url.Values{"value": {""}}, "", "Answer is needed."},
-		"too long a text":       {`{"type": "string", "maxLength": 19}`, url.Values{"value": {text}}, "", "has 20 characters, and must have 0 to 19"},
-		"a number as it is":     {`{"type": "number"}`, url.Values{"value": {" 12345678901234567890.10 "}}, `12345678901234567890.10`, ""},
-		"no number":             {`{"type": "number"}`, url.Values{"value": {"12,5"}}, "", "must be a number, such as 12 or 0.5"},
-		"a text for a number":   {`{"type": "number"}`, url.Values{"value": {`"1"`}}, "", "must be a number"},
-		"half of an integer":    {`{"type": "integer"}`, url.Values{"value": {"1.5"}}, "", "must be of type integer"},
-		"a number beyond":       {`{"type": "integer", "maximum": 3}`, url.Values{"value": {"4"}}, "", "must be at most 3"},
-		"a huge number":         {`{"type": "number"}`, url.Values{"value": {"1e400000"}}, "", "Your answer was not accepted."},
-		"yes":                   {`{"type": "boolean"}`, url.Values{"value": {"0"}}, `true`, ""},
-		"neither":               {`{"type": "boolean"}`, url.Values{}, "", "Answer: choose one."},
-		"a choice":              {`{"type": "string", "enum": ["red", "blue"]}`, url.Values{"value": {"1"}}, `"blue"`, ""},
-		"no choice of these":    {`{"type": "string", "enum": ["red", "blue"]}`, url.Values{"value": {"2"}}, "", "choose one"},
+		"a text": {`null`, url.Values{"value": {"a\r\nb </textarea><script>"}}, `"a\nb </textarea><script>"`,
+			"Your answer was recorded."},
+		"an empty text": {`{"type": "string"}`, url.Values{"value": {""}}, "", "Answer is required."},
+		"too long a text": {`{"type": "string", "maxLength": 19}`, url.Values{"value": {text}}, "",
+			"has 20 characters, and must have 0 to 19"},
+		"a number as it is": {`{"type": "number"}`, url.Values{"value": {" 12345678901234567890.10 "}},
+			`12345678901234567890.10`, ""},
+		"no number": {`{"type": "number"}`, url.Values{"value": {"12,5"}}, "",
+			"must be a number, such as 12 or 0.5"},
+		"a text for a number": {`{"type": "number"}`, url.Values{"value": {`"1"`}}, "", "must be a number"},
+		"half of an integer":  {`{"type": "integer"}`, url.Values{"value": {"1.5"}}, "", "must be of type integer"},
+		"a number beyond":     {`{"type": "integer", "maximum": 3}`, url.Values{"value": {"4"}}, "", "must be at most 3"},
+		"a huge number": {`{"type": "number"}`, url.Values{"value": {"1e400000"}}, "",
+			"Your answer was not accepted."},
+		"yes":      {`{"type": "boolean"}`, url.Values{"value": {"0"}}, `true`, ""},
+		"neither":  {`{"type": "boolean"}`, url.Values{}, "", "Answer: choose one."},
+		"a choice": {`{"type": "string", "enum": ["red", "blue"]}`, url.Values{"value": {"1"}}, `"blue"`, ""},
+		"no choice of these": {`{"type": "string", "enum": ["red", "blue"]}`, url.Values{"value": {"2"}}, "",
+			"choose one"},
 		"an object":             {`{"type": "object", "properties": {"b": {"type": "integer"}, "a": {"type": "string", "title": "The <b>a</b>"}, "c": {"type": "boolean"}}, "required": ["b"]}`, url.Values{"value.0": {"7"}, "value.1": {""}, "value.2": {"1"}}, `{"b": 7, "c": false}`, ""},
 		"an object with a gap":  {`{"type": "object", "properties": {"b": {"type": "integer"}, "a": {"type": "string"}}, "required": ["b"]}`, url.Values{"value.1": {"typed before"}}, "", "typed before</textarea>"},
 		"one that takes a list": {`{"type": "object", "properties": {}}`, url.Values{}, `{}`, ""},
@@ -402,8 +424,10 @@ func TestARefusalOfTheDatabaseIsASentenceAndKeepsWhatWasTyped(t *testing.T) {
 		"Too many answers in an hour. Try again later.", "a long answer</textarea>")
 	late := o.ask("wait.answer", `{"text": "When?"}`, byNobody)
 	o.exec(`with call as (update core_tool_calls set events = events + 1 where id = $1 returning *)
-		insert into core_tool_events (call_id, seq, at, event, attempt, data) select id, events, now(), 'timed_out', 1, '{"names": ["#answer"]}' from call`, late)
-	o.wants(o.send(bob, late, url.Values{"value": {"a late answer"}}, 410), "The time for this answer", "a late answer</textarea>")
+		insert into core_tool_events (call_id, seq, at, event, attempt, data) select id, events, now(), 'timed_out', 1,
+			'{"names": ["#answer"]}' from call`, late)
+	o.wants(o.send(bob, late, url.Values{"value": {"a late answer"}}, 410), "The time for this answer",
+		"a late answer</textarea>")
 
 	busy := o.ask("wait.answer", `{"text": "When?"}`, byNobody)
 	tx, err := o.owner.Begin(t.Context())
@@ -417,13 +441,15 @@ func TestARefusalOfTheDatabaseIsASentenceAndKeepsWhatWasTyped(t *testing.T) {
 	o.wants(o.send(bob, busy, url.Values{"value": {"an answer"}}, 503), "The call is busy", "an answer</textarea>")
 }
 
-// No worker has looked at the question yet, so only the size of its input is bounded.
+// No worker has read the question yet, so only the size of its input is limited.
 func TestAQuestionOfAnySizeIsASmallPage(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)
 	many := func(one string) string { return "[" + strings.Repeat(one+",", 10_000) + one + "]" }
-	for _, input := range []string{`{"tool": "shop.refund", "input": {}, "text": "` + strings.Repeat("long ", 50_000) + `", "by": ["user:eve"]}`,
-		`{"tool": "shop.refund", "input": {}, "rules": ` + many(`{"name": "a", "message": "b"}`) + `, "by": ["user:eve"]}`, `{"tool": "` + strings.Repeat("x", 100_000) + `", "input": {}}`} {
+	for _, input := range []string{`{"tool": "shop.refund", "input": {}, "text": "` + strings.Repeat("long ", 50_000) +
+		`", "by": ["user:eve"]}`,
+		`{"tool": "shop.refund", "input": {}, "rules": ` + many(`{"name": "a", "message": "b"}`) + `, "by": ["user:eve"]}`,
+		`{"tool": "` + strings.Repeat("x", 100_000) + `", "input": {}}`} {
 		if page := o.page(dora, "/questions/"+o.ask("wait.approval", input, byNobody), 200); len(page) > 50_000 {
 			t.Errorf("%s… takes %d bytes", input[:70], len(page))
 		}
@@ -433,7 +459,8 @@ func TestAQuestionOfAnySizeIsASmallPage(t *testing.T) {
 func TestArgumentsThatAreTooLongForAPageAreAFile(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)
-	input, _ := json.Marshal(map[string]any{"tool": "shop.refund", "by": []string{"role:boss"}, "digest": fmt.Sprintf("%064d", 9), "input": map[string]string{"a": strings.Repeat("ä", 100_000)}})
+	input, _ := json.Marshal(map[string]any{"tool": "shop.refund", "by": []string{"role:boss"},
+		"digest": fmt.Sprintf("%064d", 9), "input": map[string]string{"a": strings.Repeat("ä", 100_000)}})
 	id := o.ask("wait.approval", string(input), byNobody)
 	page := o.page(cleo, "/questions/"+id, 200)
 	o.wants(page, `href="/questions/`+id+`/arguments"`, "This is the beginning of 200.0 KB")
@@ -444,7 +471,8 @@ func TestArgumentsThatAreTooLongForAPageAreAFile(t *testing.T) {
 		t.Errorf("the file has %d bytes", len(whole))
 	}
 	o.page(onlooker, "/questions/"+id+"/arguments", 404)
-	deep := o.ask("wait.approval", `{"tool": "a.b", "by": ["role:boss"], "digest": "`+fmt.Sprintf("%064d", 9)+`", "input": {"a": `+strings.Repeat("[", 3000)+strings.Repeat("]", 3000)+`}}`, byNobody)
+	deep := o.ask("wait.approval", `{"tool": "a.b", "by": ["role:boss"], "digest": "`+fmt.Sprintf("%064d", 9)+
+		`", "input": {"a": `+strings.Repeat("[", 3000)+strings.Repeat("]", 3000)+`}}`, byNobody)
 	if page := o.page(cleo, "/questions/"+deep, 200); len(page) > 200_000 {
 		t.Errorf("the page has %d bytes", len(page))
 	}
@@ -461,11 +489,13 @@ func TestTheQuestionsAreListedAsJSON(t *testing.T) {
 			By     []string
 		}
 	}
-	if err := json.Unmarshal([]byte(o.page(cleo, "/questions.json", 200)), &list); err != nil || len(list.Yours) != 1 || list.Yours[0].ID != id || len(list.Open) != 1 {
+	if err := json.Unmarshal([]byte(o.page(cleo, "/questions.json", 200)), &list); err != nil || len(list.Yours) != 1 ||
+		list.Yours[0].ID != id || len(list.Open) != 1 {
 		t.Errorf("%v: %+v", err, list)
 	}
 	body := o.page(onlooker, "/questions.json", 200)
-	if err := json.Unmarshal([]byte(body), &list); err != nil || len(list.Yours) != 0 || len(list.Open) != 1 || list.Open[0].CallID != id || strings.Contains(body, "May it?") {
+	if err := json.Unmarshal([]byte(body), &list); err != nil || len(list.Yours) != 0 || len(list.Open) != 1 ||
+		list.Open[0].CallID != id || strings.Contains(body, "May it?") {
 		t.Errorf("%v: %s", err, body)
 	}
 }
@@ -478,21 +508,24 @@ func (Till) Refund(_ context.Context, _ *handlers.Call, in struct{ Amount json.N
 	return map[string]any{"paid": in.Amount}, nil
 }
 
-// From the rule to the receipt: the page approves what runs. After a deploy that changes the tool, the old question is void, and the new one is asked.
+// From the rule to the receipt: the approved call runs. After a deploy that changes the tool, the old question is
+// void, and a new one is asked.
 func TestWhatIsApprovedOnThePageIsWhatRuns(t *testing.T) {
 	t.Parallel()
-	registryOf := func(version, description string) []byte {
-		return []byte(`{"version": "` + version + `", "tools": [{"name": "till.refund", "description": "` + description + `",
+	registryOf := func(version, permission string) []byte {
+		return []byte(`{"version": "` + version + `", "tools": [{"name": "till.refund",
 			"input_schema": {"type": "object", "properties": {"amount": {"type": "number"}}}, "output_schema": {"type": "object"},
-			"permissions": ["send:money"], "idempotency": {"mode": "none"}, "timeout_ms": 10000}]}`)
+			"permissions": ["` + permission + `"], "idempotency": {"mode": "none"}, "timeout_ms": 10000}]}`)
 	}
-	asks, err := rules.Parse([]byte(`{"version": "1.0.0", "rules": [{"name": "refunds", "tools": ["till.refund"], "action": "ask", "ask": {"of": ["boss"], "within": "1h"},
+	asks, err := rules.Parse(
+		[]byte(`{"version": "1.0.0", "rules": [{"name": "refunds", "tools": ["till.refund"], "action": "ask", "ask": {"of": ["boss"], "within": "1h"},
 		"say": "Look at the order first."}]}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	env := handlertest.Start(t, handlertest.Options{Registry: registryOf("1.0.0", "Pays back"), Domains: []any{Till{}}, NoWorker: true,
-		Worker: func(o *worker.Options) { o.Rules = asks }})
+	env := handlertest.Start(t, handlertest.Options{Registry: registryOf("1.0.0", "send:money"), Domains: []any{Till{}},
+		NoWorker: true,
+		Worker:   func(o *worker.Options) { o.Rules = asks }})
 	o := officeOn(t, env.URL)
 	o.exec("insert into gem.roles values ('cleo', 'boss'), ('bob', 'boss')")
 	first := env.StartWorker()
@@ -506,7 +539,8 @@ func TestWhatIsApprovedOnThePageIsWhatRuns(t *testing.T) {
 	}
 	before := question()
 	page := o.page(cleo, "/questions/"+before, 200)
-	o.wants(page, "Look at the order first.", "12.75", "send:money", "<code>refunds</code>", "role:boss", "Earlier in this session")
+	o.wants(page, "Look at the order first.", "12.75", "send:money", "<code>refunds</code>", "role:boss",
+		"Earlier in this session")
 	o.lacks(o.page(bob, "/questions/"+before, 200), `name="decision"`)
 	stale := url.Values{"decision": {"approve"}}
 	for _, m := range hidden.FindAllStringSubmatch(page, -1) {
@@ -516,7 +550,7 @@ func TestWhatIsApprovedOnThePageIsWhatRuns(t *testing.T) {
 	first.Stop()
 	env.StartWorker(func(w *worker.Options) {
 		var err error
-		if w.Registry, err = registry.Parse(registryOf("1.1.0", "Pays back what a customer paid")); err != nil {
+		if w.Registry, err = registry.Parse(registryOf("1.1.0", "send:any")); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -526,7 +560,8 @@ func TestWhatIsApprovedOnThePageIsWhatRuns(t *testing.T) {
 	o.wants(o.send(cleo, before, stale, 409), "you cannot answer this question now")
 	o.wants(o.send(cleo, after, url.Values{"decision": {"approve"}, "reason": {"seen"}}, 200), "You approved it.")
 	r := env.Await(id)
-	if !strings.Contains(string(r.Result), "12.75") || !strings.Contains(string(r.Effects), `"by": "cleo"`) || !strings.Contains(string(r.Effects), after) {
+	if !strings.Contains(string(r.Result), "12.75") || !strings.Contains(string(r.Effects), `"by": "cleo"`) ||
+		!strings.Contains(string(r.Effects), after) {
 		t.Errorf("the receipt is %s with %s", r.Result, r.Effects)
 	}
 	o.wants(o.send(cleo, after, stale, 409), "you cannot answer this question now")
@@ -560,7 +595,7 @@ func TestAnApprovalIsRefusedFromAPersonWithTwoNames(t *testing.T) {
 	}
 	// Postgres refuses it, whatever the page does.
 	var mine int
-	act := login(t, o.owner, o.owner.Config().ConnString(), "gem_operator, gem_door")
+	act := login(t, o.owner, o.owner.Config().ConnString(), "gem_operator, gem_mcp")
 	subject := client.Subject{ID: "cleo", Role: "gem_frontend", Claims: json.RawMessage(`{"gem_other_name": true}`)}
 	err = client.As(t.Context(), act, subject, func(db client.DB) error {
 		if err := db.QueryRow(t.Context(), "select count(*) from open_questions").Scan(&mine); err != nil {

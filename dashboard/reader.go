@@ -15,17 +15,17 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/client"
-	"github.com/gemworker/gem/internal/watch"
+	"github.com/gemworker/gem/client/view"
 	"go.uber.org/zap"
 )
 
-// live reads pages again for all browsers that watch them: each page once for all who have the same rights, one after the other. While nobody
-// watches, nothing is read.
+// live rereads pages for all browsers that watch them: each page once for all users with the same rights, one after
+// the other. It reads nothing while nobody watches.
 type live struct {
 	site  *site
 	pages *http.ServeMux // their show functions, called with a *rendered
-	wake  chan struct{}  // somebody watches what was not read yet
-	time  time.Duration  // of a stream
+	wake  chan struct{}  // somebody watches a page that has not been read
+	time  time.Duration  // limit of a stream
 
 	mu     sync.Mutex
 	groups map[pageKey]*group
@@ -40,34 +40,36 @@ const (
 	mostStreamsOfUser = 200
 )
 
-// The statements a second that all pages together may cost, and how many may be saved up.
+// The statements per second that all pages may use together, and how many unused ones are saved.
 const (
 	allowance     = 6
 	mostAllowance = 30
 )
 
-// mostPatience is how many times pace.page passes, at most, until the page of a running call is read again whose mark did not change.
+// mostPatience is the largest number of intervals of pace.page after which the page of a running call is reread
+// although its mark did not change.
 const mostPatience = 8
 
-// pageKey is a page as one reading shows it: to everybody with the same rights, but for what is asked of one user.
+// pageKey identifies a page for one read: it is shown to everybody with the same rights, except for one user's
+// questions.
 type pageKey struct {
 	path, base string
 	user       User
 }
 
-// group are the streams of one page.
+// group holds the streams of one page.
 type group struct {
 	pageKey
 	// The fields below are guarded by live.mu.
-	streams map[chan struct{}]bool // each has room for one message: there is news
-	watch   string                 // of the page's view; empty before it was read
+	streams map[chan struct{}]bool // each has room for one message: there are changes
+	watch   string                 // of the page's view; empty before the first read
 	parts   []*part
 	over    *pageError // the page is gone
-	unready bool       // the database lacks what the page reads
+	unready bool       // the database lacks a table or function of the page
 	due     time.Time  // when it is read again
-	mark    watch.Mark // of the call whose page it is
-	read    time.Time  // when it was read last
-	patient int        // how many times pace.page passes until the page of a running call is read again
+	mark    view.Mark  // of the call whose page it is
+	read    time.Time  // when it was last read
+	patient int        // the number of intervals of pace.page until the page of a running call is reread
 }
 
 // part is a piece of a page, as an event.
@@ -77,18 +79,19 @@ type part struct {
 	frame   string
 }
 
-// news is what a stream does not have yet.
+// news are the changes that a stream does not have yet.
 type news struct {
-	away   string // why the page cannot be read now; empty if it can
+	away   string // why the page cannot be read now; may be empty
 	over   *pageError
 	frames []string
 }
 
 func newLive(s *site) *live {
-	return &live{site: s, pages: http.NewServeMux(), wake: make(chan struct{}, 1), time: streamTime, groups: map[pageKey]*group{}, users: map[string]int{}}
+	return &live{site: s, pages: http.NewServeMux(), wake: make(chan struct{}, 1), time: streamTime,
+		groups: map[pageKey]*group{}, users: map[string]int{}}
 }
 
-// join adds a stream of a user to those of a page, and starts to read if it is the first.
+// join adds a user's stream to a page, and starts reading the page if it is the first.
 func (l *live) join(key pageKey, user string) (*group, chan struct{}, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -135,7 +138,8 @@ func (l *live) leave(g *group, news chan struct{}, user string) {
 	}
 }
 
-// state is what a stream with these versions does not have yet. What changed twice meanwhile it gets once.
+// state returns the changes that a stream with these versions does not have yet. It gets a part that has changed
+// twice only once.
 func (l *live) state(g *group, sent map[string]int) news {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -159,7 +163,7 @@ func (g *group) notify() {
 	for news := range g.streams {
 		select {
 		case news <- struct{}{}:
-		default: // it has not looked at the last yet
+		default: // it has not read the last message yet
 		}
 	}
 }
@@ -168,7 +172,7 @@ func (l *live) run(ctx context.Context) {
 	beat := time.NewTicker(pace.beat)
 	defer beat.Stop()
 	var spent atomic.Int64
-	ctx = watch.Counted(ctx, &spent)
+	ctx = view.Counted(ctx, &spent)
 	for may := mostAllowance; ctx.Err() == nil; may = max(may-int(spent.Swap(0)), -mostAllowance) {
 		l.read(ctx, func() bool { return int(spent.Load()) < may })
 		select {
@@ -181,7 +185,7 @@ func (l *live) run(ctx context.Context) {
 	}
 }
 
-// findMoved finds the watched calls that changed, in one statement, and makes their pages due.
+// findMoved finds the watched calls that have changed, in one statement, and makes their pages due.
 func (l *live) findMoved(ctx context.Context) {
 	of := map[string][]*group{}
 	l.mu.Lock()
@@ -199,9 +203,9 @@ func (l *live) findMoved(ctx context.Context) {
 	for id := range of {
 		ids = append(ids, id)
 	}
-	var marks map[string]watch.Mark
-	err := watch.Read(ctx, l.site.Read, func(ctx context.Context, db watch.DB) (err error) {
-		marks, err = watch.Moved(ctx, db, ids)
+	var marks map[string]view.Mark
+	err := view.Read(ctx, l.site.Read, func(ctx context.Context, db view.DB) (err error) {
+		marks, err = view.Moved(ctx, db, ids)
 		return err
 	})
 	if err != nil {
@@ -214,10 +218,11 @@ func (l *live) findMoved(ctx context.Context) {
 		for _, g := range groups {
 			if m := marks[id]; g.mark != m {
 				due := time.Now()
-				if g.mark.Status == m.Status { // progress and steps may come all the time
+				if g.mark.Status == m.Status { // progress and steps may change constantly
 					due = g.read.Add(pace.page - pace.beat/2)
 				}
-				if due.Before(g.due) { // otherwise one that moves all the time would always come behind those that have been due for long
+				// A page that changes constantly would otherwise always follow pages that have been due for longer.
+				if due.Before(g.due) {
 					g.due = due
 				}
 				g.mark, g.patient = m, 0
@@ -226,8 +231,8 @@ func (l *live) findMoved(ctx context.Context) {
 	}
 }
 
-// read reads the pages that are due while the allowance lasts, those that have been due for longest first. New ones, the overview and the workers are
-// always read: they are one page each, or a browser has just opened one.
+// read reads the pages that are due while the allowance lasts, in the order in which they became due. It always reads
+// new pages, the overview and the workers: those are one page each, or a browser has just opened them.
 func (l *live) read(ctx context.Context, may func() bool) {
 	for _, g := range l.due(ctx) {
 		if ctx.Err() != nil {
@@ -252,7 +257,7 @@ func (l *live) due(ctx context.Context) (due []*group) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if ctx.Err() != nil {
-		return nil // these are the next reader's
+		return nil // these belong to the next reader
 	}
 	now := time.Now()
 	for _, g := range l.groups {
@@ -264,12 +269,12 @@ func (l *live) due(ctx context.Context) (due []*group) {
 	return due
 }
 
-// rendered is who a page is read for, and where it puts its view.
+// rendered is the request of a page for live, and receives the page's view.
 type rendered struct {
-	http.ResponseWriter // of the mux's own answers, which are no pages: nil, and never called
+	http.ResponseWriter // for the mux's own answers, which are not pages: nil, and never called
 	key                 pageKey
 	r                   *request
-	view                *view
+	view                *content
 	err                 error
 }
 
@@ -277,8 +282,8 @@ func (*rendered) Header() http.Header         { return http.Header{} }
 func (*rendered) Write(b []byte) (int, error) { return len(b), nil }
 func (*rendered) WriteHeader(int)             {}
 
-// page lets a page be watched.
-func (l *live) page(path string, show func(context.Context, *request) (*view, error)) {
+// page registers a page that can be watched.
+func (l *live) page(path string, show func(context.Context, *request) (*content, error)) {
 	l.pages.HandleFunc("GET "+path, func(w http.ResponseWriter, q *http.Request) {
 		p := w.(*rendered)
 		p.r = &request{Request: q, site: l.site, base: p.key.base, user: p.key.user, live: true}
@@ -292,9 +297,9 @@ type piece struct {
 	html []byte
 }
 
-// render reads a page and renders its parts. watch is what the page says of itself.
+// render reads a page and renders its parts. watch is the page's own setting.
 func (l *live) render(ctx context.Context, g *group) (watch string, pieces []piece, err error) {
-	// A request's panic ends the request; this one would end the process.
+	// A panic in a request ends only the request; here it would end the process.
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v", p)
@@ -304,7 +309,7 @@ func (l *live) render(ctx context.Context, g *group) (watch string, pieces []pie
 	defer cancel()
 	q, err := http.NewRequestWithContext(ctx, http.MethodGet, g.path, nil)
 	if err != nil {
-		return "", nil, notFound("There is no such page.")
+		return "", nil, notFound("This page does not exist.")
 	}
 	p := &rendered{key: g.pageKey}
 	l.pages.ServeHTTP(p, q)
@@ -312,7 +317,7 @@ func (l *live) render(ctx context.Context, g *group) (watch string, pieces []pie
 	case p.err != nil:
 		return "", nil, p.err
 	case p.view == nil || p.view.Watch == "":
-		return "", nil, notFound("There is no such page, or it has no live updates.")
+		return "", nil, notFound("This page does not exist, or it has no live updates.")
 	}
 	names := p.view.Live
 	if names == nil {
@@ -329,8 +334,9 @@ func (l *live) render(ctx context.Context, g *group) (watch string, pieces []pie
 	return p.view.Watch, pieces, nil
 }
 
-// done keeps what was read, and tells the streams if it is new. What takes long is read less often: for a twentieth of the time at most. So is the page
-// of a running call, until the call moves.
+// done stores the result of a read, and notifies the streams if it has changed. A page that is slow to read is read
+// less often: for a twentieth of the time at most. The same applies to the page of a running call, until the call
+// changes.
 func (l *live) done(g *group, name string, pieces []piece, took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -351,10 +357,10 @@ func (l *live) done(g *group, name string, pieces []piece, took time.Duration) {
 	if strings.HasPrefix(name, "call:") {
 		g.patient = min(max(2*g.patient, 1), mostPatience)
 		if wait *= time.Duration(g.patient); !g.mark.Runs() {
-			wait = 24 * time.Hour // until it moves
+			wait = 24 * time.Hour // until the call changes
 		}
 	}
-	g.due = g.read.Add(max(wait-pace.beat/2, 20*took)) // at the beat that is next to it
+	g.due = g.read.Add(max(wait-pace.beat/2, 20*took)) // at the nearest beat
 	for len(g.parts) < len(pieces) {
 		g.parts = append(g.parts, &part{})
 	}
@@ -372,8 +378,8 @@ var (
 	formIDs = regexp.MustCompile(`(name="form" value=")[^"]*"`)
 )
 
-// set makes an event of an element's content, and reports whether it differs from the last: times count as what they are and not as how long ago that
-// is, and forms without their ids. The browser fills in both.
+// set makes an event of an element's content, and reports whether it differs from the last. Times are compared as
+// points in time, not by their distance from now, and forms without their ids. The browser fills in both.
 func (p *part) set(of piece) bool {
 	html := formIDs.ReplaceAll(times.ReplaceAll(of.html, []byte("$1</time>")), []byte(`$1"`))
 	var frame strings.Builder
@@ -391,11 +397,11 @@ func (p *part) set(of piece) bool {
 	return true
 }
 
-// failed keeps what went wrong when a page was read: its streams end, unless the database is away or too slow and it is read again later. It returns
-// true if reading others makes no sense.
+// failed stores the error of a read and ends its streams, unless the database is unreachable or too slow: then the
+// page is reread later. It returns true if reading other pages makes no sense.
 func (l *live) failed(ctx context.Context, g *group, err error) bool {
 	if ctx.Err() != nil {
-		return true // nobody watches any more
+		return true // nobody is watching
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -404,7 +410,7 @@ func (l *live) failed(ctx context.Context, g *group, err error) bool {
 	switch {
 	case isAway(err):
 		if !l.away {
-			l.site.Log.Warn("the pages that are watched cannot be read; they are tried again each second", zap.Error(err))
+			l.site.Log.Warn("the watched pages cannot be read; retrying every second", zap.Error(err))
 		}
 		l.away = true
 		for _, other := range l.groups {
@@ -414,28 +420,30 @@ func (l *live) failed(ctx context.Context, g *group, err error) bool {
 	case lacksSchema(err):
 		for _, other := range l.groups {
 			if g == nil && strings.HasPrefix(other.watch, "call:") {
-				other.due = time.Time{} // each is read, and says so itself
+				other.due = time.Time{} // each is read, and reports its own error
 			}
 		}
 		if g == nil {
 			return false
 		}
 		if !g.unready {
-			l.site.Log.Warn("the database lacks what a page that is watched reads; it is tried again", zap.String("page", cut(300, g.path)), zap.Error(err))
+			l.site.Log.Warn("the database lacks a table or function of a watched page; retrying",
+				zap.String("page", cut(300, g.path)), zap.Error(err))
 		}
 		g.unready, g.due = true, time.Now().Add(pace.page)
-	case errors.Is(err, watch.ErrTooSlow):
+	case errors.Is(err, view.ErrTooSlow):
 		if g != nil {
-			g.due, g.watch = time.Now().Add(5*pace.page), cmp.Or(g.watch, "list") // it is not new any more, and read as far as the allowance goes
+			// It is not new any more, and is read within the allowance.
+			g.due, g.watch = time.Now().Add(5*pace.page), cmp.Or(g.watch, "list")
 		}
 	case g == nil:
-		l.site.Log.Error("the calls that are watched cannot be read", zap.Error(err))
+		l.site.Log.Error("the watched calls cannot be read", zap.Error(err))
 	case errors.As(err, &page):
 		g.over = page
 	case errors.As(err, &none):
 		g.over = &pageError{http.StatusNotFound, "The call no longer exists. It may have been pruned."}
 	default:
-		l.site.Log.Error("a page that is watched cannot be shown", zap.Error(err))
+		l.site.Log.Error("a watched page cannot be shown", zap.Error(err))
 		g.over = &pageError{http.StatusInternalServerError, "Something went wrong on this page. It no longer updates."}
 	}
 	if g != nil {

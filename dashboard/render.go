@@ -23,19 +23,19 @@ type looks struct {
 	hashed map[string]string             // the name of the file to the name of the URL
 }
 
-// shell is what layout.html is given, and with it the page.
+// shell is the data of layout.html: the page and its frame.
 type shell struct {
-	*view
-	Base     string // what every link begins with
+	*content
+	Base     string // the beginning of every link
 	Path     string // of the page below Base, with its query
 	User     User
 	Operates bool // the user sees payloads and may act
 	ReadOnly bool // the dashboard cannot act
 	Login    bool // there is a login, and so a logout
 	Look     look
-	Done     string // what came of the form that was sent
-	Open     int    // how many questions are open
-	Form     string // an id for a form of the page; a page with several asks for more: newForm
+	Done     string // the outcome of the submitted form
+	Open     int    // the number of open questions
+	Form     string // an id for a form of the page; a page with several uses newForm
 }
 
 func (s *site) load() error {
@@ -53,7 +53,8 @@ func (s *site) load() error {
 		if page == "layout" || page == "parts" {
 			continue
 		}
-		t, err := template.New("layout.html").Funcs(funcs).Option("missingkey=error").ParseFS(templateFiles, "templates/layout.html", "templates/parts.html", name)
+		t, err := template.New("layout.html").Funcs(funcs).Option("missingkey=error").ParseFS(templateFiles,
+			"templates/layout.html", "templates/parts.html", name)
 		if err != nil {
 			return err
 		}
@@ -63,13 +64,14 @@ func (s *site) load() error {
 }
 
 // shell puts a page into its frame.
-func (s *site) shell(r *request, v *view) *shell {
-	return &shell{view: v, Base: r.base, Path: r.URL.RequestURI(), User: r.user, Operates: r.operates(), ReadOnly: s.Act == nil,
-		Login: s.Login != nil, Look: r.look, Done: s.forms.done(r), Form: newForm()}
+func (s *site) shell(r *request, v *content) *shell {
+	return &shell{content: v, Base: r.base, Path: r.URL.RequestURI(), User: r.user, Operates: r.operates(),
+		ReadOnly: s.Act == nil,
+		Login:    s.Login != nil, Look: r.look, Done: s.forms.done(r), Form: newForm()}
 }
 
 // render writes a page.
-func (s *site) render(w http.ResponseWriter, r *request, v *view) {
+func (s *site) render(w http.ResponseWriter, r *request, v *content) {
 	var page bytes.Buffer
 	shell := s.shell(r, v)
 	if r.user.Name != "" && v.Template != "error" {
@@ -98,7 +100,7 @@ func (s *site) write(page *bytes.Buffer, part string, data *shell) error {
 	return nil
 }
 
-// send writes a body, compressed where that is accepted.
+// send writes a body, compressed if the client accepts that.
 func (s *site) send(w http.ResponseWriter, q *http.Request, status int, body []byte) {
 	w.Header().Add("Vary", "Accept-Encoding")
 	if len(body) > 1000 && strings.Contains(q.Header.Get("Accept-Encoding"), "gzip") {
@@ -112,6 +114,6 @@ func (s *site) send(w http.ResponseWriter, q *http.Request, status int, body []b
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
 	if q.Method != http.MethodHead {
-		_, _ = w.Write(body) // nobody is there to be told
+		_, _ = w.Write(body) // nobody is there to see the error
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/internal/oneline"
 	"github.com/gemworker/gem/internal/store"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap"
@@ -20,13 +21,13 @@ type request struct {
 	*http.Request
 	site *site
 	user User
-	base string // what every link begins with
+	base string // the beginning of every link
 	look look
-	live bool // a page is read again for those who watch it: its forms are not shown
-	kept any  // what an act leaves for the page that follows: see [forms.kept]
+	live bool // a page is reread for its watchers: its forms are not shown
+	kept any  // data of an action for the next page: see [forms.kept]
 }
 
-// db is the connection that has the user's rights.
+// db returns the connection that has the user's rights.
 func (r *request) db() *pgxpool.Pool {
 	if r.operates() {
 		return r.site.Act
@@ -37,12 +38,13 @@ func (r *request) db() *pgxpool.Pool {
 // operates reports whether the user sees payloads and may act.
 func (r *request) operates() bool { return r.user.Operator && r.site.Act != nil }
 
-// mayAnswer reports whether the user is somebody who answers questions: a subject, or an operator, who answers as the database user of Act.
+// mayAnswer reports whether the user can answer questions: as a subject, or as an operator under the database user of
+// Act.
 func (r *request) mayAnswer() bool {
 	return r.site.Act != nil && (r.user.Subject != "" || r.user.Operator)
 }
 
-// as runs statements with the rights of the user who answers: under its own subject, or as the database user of Act.
+// as runs statements with the rights of the answering user: under the user's subject, or as the database user of Act.
 func (r *request) as(ctx context.Context, do func(client.DB) error) error {
 	switch {
 	case r.site.Act == nil:
@@ -60,27 +62,27 @@ func (r *request) as(ctx context.Context, do func(client.DB) error) error {
 	}
 }
 
-// view is what a page shows.
-type view struct {
-	Title    string // names the page, and the state of what it shows
+// content is the data of a page.
+type content struct {
+	Title    string // names the page and its state
 	Template string // a file of templates, without .html
 	Data     any
-	// Watch says when the page may have changed: overview, workers, list (read again every few seconds), or call:ID, when the call's row did. Empty:
-	// the page is as it is.
+	// Watch names the changes that affect the page: overview, workers, list (reread every few seconds), or call:ID
+	// for changes of the call's row. Empty means that the page does not change.
 	Watch  string
 	Live   []string // the parts that change: templates of the file, each in an element of that id; nil: live
 	Status int      // 0 means 200
-	JSON   any      // of a list: what PATH.json answers
+	JSON   any      // of a list: the answer of PATH.json
 }
 
 // page answers GET requests of a path with a page.
-func (s *site) page(mux *http.ServeMux, path string, show func(context.Context, *request) (*view, error)) {
+func (s *site) page(mux *http.ServeMux, path string, show func(context.Context, *request) (*content, error)) {
 	s.live.page(path, show)
 	mux.HandleFunc("GET "+path, func(w http.ResponseWriter, q *http.Request) { s.show(w, q, show) })
 }
 
-// list answers GET requests of a path with a page, and of the path with .json behind it with the same as JSON.
-func (s *site) list(mux *http.ServeMux, path string, show func(context.Context, *request) (*view, error)) {
+// list answers GET requests of a path with a page, and of the path with .json appended with the same data as JSON.
+func (s *site) list(mux *http.ServeMux, path string, show func(context.Context, *request) (*content, error)) {
 	name, named := strings.CutSuffix(path[strings.LastIndexByte(path, '/')+1:], "}")
 	if !named {
 		s.page(mux, path, show)
@@ -89,7 +91,8 @@ func (s *site) list(mux *http.ServeMux, path string, show func(context.Context, 
 	}
 	s.live.page(path, show)
 	name = strings.TrimPrefix(name, "{")
-	mux.HandleFunc("GET "+path, func(w http.ResponseWriter, q *http.Request) { // a pattern cannot end behind a name
+	// a pattern cannot have a suffix after a name
+	mux.HandleFunc("GET "+path, func(w http.ResponseWriter, q *http.Request) {
 		if value, is := strings.CutSuffix(q.PathValue(name), ".json"); is {
 			q.SetPathValue(name, value)
 			s.showJSON(w, q, show)
@@ -99,14 +102,14 @@ func (s *site) list(mux *http.ServeMux, path string, show func(context.Context, 
 	})
 }
 
-// json answers GET requests of a path with what a list shows, as JSON.
-func (s *site) json(mux *http.ServeMux, path string, show func(context.Context, *request) (*view, error)) {
+// json answers GET requests of a path with the data of a list, as JSON.
+func (s *site) json(mux *http.ServeMux, path string, show func(context.Context, *request) (*content, error)) {
 	mux.HandleFunc("GET "+path, func(w http.ResponseWriter, q *http.Request) { s.showJSON(w, q, show) })
 }
 
-func (s *site) show(w http.ResponseWriter, q *http.Request, show func(context.Context, *request) (*view, error)) {
+func (s *site) show(w http.ResponseWriter, q *http.Request, show func(context.Context, *request) (*content, error)) {
 	r, err := s.request(q)
-	var v *view
+	var v *content
 	if err == nil {
 		v, err = s.read(q.Context(), r, show)
 	}
@@ -117,9 +120,10 @@ func (s *site) show(w http.ResponseWriter, q *http.Request, show func(context.Co
 	s.render(w, r, v)
 }
 
-func (s *site) showJSON(w http.ResponseWriter, q *http.Request, show func(context.Context, *request) (*view, error)) {
+func (s *site) showJSON(w http.ResponseWriter, q *http.Request,
+	show func(context.Context, *request) (*content, error)) {
 	r, err := s.request(q)
-	var v *view
+	var v *content
 	if err == nil {
 		v, err = s.read(q.Context(), r, show)
 	}
@@ -137,14 +141,14 @@ func (s *site) showJSON(w http.ResponseWriter, q *http.Request, show func(contex
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	s.send(w, q, status, append(visibleJSON(text), '\n'))
+	s.send(w, q, status, append(oneline.JSON(text), '\n'))
 }
 
-// maxForm bounds the body of a form, in bytes: an answer of 64 KiB, encoded.
+// maxForm limits the body of a form, in bytes: an answer of 64 KiB, encoded.
 const maxForm = 256 << 10
 
-// act answers POST requests of a path: do acts for the user and returns the page to go to, and what came of it in a sentence. A form that is sent
-// twice acts once: see [forms].
+// act answers POST requests of a path. do acts for the user, and returns the page to go to and a sentence about the
+// outcome. A form that is sent twice acts once: see [forms].
 func (s *site) act(mux *http.ServeMux, path string, do func(context.Context, *request) (to, done string, err error)) {
 	mux.HandleFunc("POST "+path, func(w http.ResponseWriter, q *http.Request) {
 		q.Body = http.MaxBytesReader(w, q.Body, maxForm)
@@ -171,7 +175,7 @@ func (s *site) act(mux *http.ServeMux, path string, do func(context.Context, *re
 	})
 }
 
-// isText reports whether Postgres can keep the values of a form.
+// isText reports whether Postgres can store the values of a form.
 func isText(form url.Values) bool {
 	for _, values := range form {
 		for _, v := range values {
@@ -183,7 +187,8 @@ func isText(form url.Values) bool {
 	return true
 }
 
-// request finds out who sends a request. It returns one without a user beside an error, to show the error with.
+// request identifies the sender of a request. With an error it also returns a request without a user, to show the
+// error.
 func (s *site) request(q *http.Request) (*request, error) {
 	r := &request{Request: q, site: s, base: s.base(q), look: readLook(q)}
 	var err error
@@ -195,7 +200,7 @@ func (s *site) request(q *http.Request) (*request, error) {
 	case errors.As(err, &refused):
 		err = &pageError{refused.Status, refused.Text}
 	case errors.Is(err, ErrNoUser):
-	case isAway(err), store.HasCode(err, "57014"), q.Context().Err() != nil: // a name is looked up in the database
+	case isAway(err), store.HasCode(err, "57014"), q.Context().Err() != nil: // the database looks up a name
 	default:
 		s.Log.Warn("a user is refused", zap.Error(err))
 		err = forbidden("You may not see these pages.")

@@ -11,17 +11,19 @@ import (
 	"github.com/gemworker/gem/dashboard"
 	"github.com/gemworker/gem/handlers/builtin"
 	"github.com/gemworker/gem/handlers/handlertest"
-	"github.com/gemworker/gem/internal/llm/llmtest"
+	"github.com/gemworker/gem/internal/testing/llmtest"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 type object = map[string]any
 
-// hostile is what an agent, a model or a document may write. Nothing of it may come out as markup.
-const hostile = `<script>alert(1)</script> "><img src=x onerror=alert(1)> javascript:alert(1) ` + "\u202e" + `evil 12345678901234567890.123`
+// hostile is text that an agent, a model or a document may contain. None of it may become markup.
+const hostile = `<script>alert(1)</script> "><img src=x onerror=alert(1)> javascript:alert(1) ` + "\u202e" +
+	`evil 12345678901234567890.123`
 
-// scene is the program with a model that a script plays, and the pages for an operator and a viewer, each with the rights of its role.
+// scene is the program with a scripted model, and the pages for an operator and a viewer, each with the rights of its
+// role.
 type scene struct {
 	*handlertest.Env
 	model            *llmtest.Server
@@ -32,14 +34,17 @@ func start(t *testing.T, models llmtest.Options) *scene {
 	t.Helper()
 	s := &scene{model: llmtest.Start(t, models)}
 	routes, err := json.Marshal(object{"version": "1",
-		"providers": object{"scripted": object{"dialect": llmtest.OpenAI, "base_url": s.model.BaseURL(llmtest.OpenAI), "local": true}},
-		"arms": object{"model_a": object{"provider": "scripted", "model": "model-a", "context": 100_000, "max_output": 10_000,
+		"providers": object{"scripted": object{"dialect": llmtest.OpenAI, "base_url": s.model.BaseURL(llmtest.OpenAI),
+			"local": true}},
+		"targets": object{"model_a": object{"provider": "scripted", "model": "model-a", "context": 100_000,
+			"max_output":   10_000,
 			"capabilities": []string{"tools", "structured"}, "usd_per_mtok": []object{{"input": "1", "output": "2"}}}},
-		"routes": object{"default": object{"arms": []string{"model_a"}}}})
+		"routes": object{"default": object{"targets": []string{"model_a"}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Env = handlertest.Start(t, handlertest.Options{Registry: gem.BuiltInRegistry, Domains: builtin.Domains(), Environment: map[string]string{"LLM_ROUTES": string(routes)}})
+	s.Env = handlertest.Start(t, handlertest.Options{Registry: gem.BuiltInRegistry, Domains: builtin.Domains(),
+		Environment: map[string]string{"LLM_ROUTES": string(routes)}})
 	s.operator, s.viewer = serve(t, s.URL, true), serve(t, s.URL, false)
 	return s
 }
@@ -59,7 +64,7 @@ func serve(t *testing.T, url string, operator bool) *httptest.Server {
 	return server
 }
 
-// as is a pool with the rights of a role.
+// as returns a pool with the rights of a role.
 func as(t *testing.T, url, role string) *pgxpool.Pool {
 	t.Helper()
 	c, err := pgxpool.ParseConfig(url)
@@ -77,7 +82,7 @@ func as(t *testing.T, url, role string) *pgxpool.Pool {
 	return pool
 }
 
-// shows reads a page and checks its status, what it has and what it lacks.
+// shows reads a page and checks its status, and the texts that it contains and lacks.
 func shows(t *testing.T, server *httptest.Server, path string, status int, has []string, lacks ...string) string {
 	t.Helper()
 	got, body := get(t, server, path)

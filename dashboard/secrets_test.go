@@ -9,7 +9,8 @@ import (
 )
 
 // shownToViewers are the places of a museum whose texts a viewer may see: names, and the messages of failures.
-var shownToViewers = []string{"tool", "session", "caller", "key", "worker", "description", "permission", "schema", "message", "step", "answerer"}
+var shownToViewers = []string{"tool", "session", "caller", "key", "worker", "description", "permission", "schema",
+	"message", "step", "answerer"}
 
 // The views of gem_monitor have no inputs, no results, and no places where an SQL function failed.
 func TestAViewerSeesNoInputResultOrContextOnAnyPage(t *testing.T) {

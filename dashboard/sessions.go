@@ -6,35 +6,36 @@ import (
 	"net/http"
 	"net/url"
 
-	"github.com/gemworker/gem/internal/watch"
+	"github.com/gemworker/gem/client/view"
 )
 
-// A session's id is any text. Browsers and proxies rewrite paths, such as those with two dots or two slashes, so the id is a parameter of the query.
+// A session's id may be any text. Browsers and proxies rewrite paths, such as those with two dots or two slashes, so
+// the id is a parameter of the query.
 
-// toSession leads from /sessions/ID to the page of the session.
+// toSession redirects from /sessions/ID to the page of the session.
 func (s *site) toSession(w http.ResponseWriter, q *http.Request) {
 	http.Redirect(w, q, s.base(q)+"/sessions?id="+url.QueryEscape(q.PathValue("id")), http.StatusSeeOther)
 }
 
 // sessionPage is a conversation, or a part of it.
 type sessionPage struct {
-	*watch.SessionPage
+	*view.SessionPage
 	thread
 	Facts []hookFact
-	From  string // the call with which this page begins; empty: the first page
+	From  string // the first call of this page; empty for the first page
 }
 
-// A page shows so many characters of each input, result and answer.
+// A page shows this many characters of each input, result and answer.
 const previewed = 200
 
-func (s *site) sessions(ctx context.Context, r *request) (*view, error) {
+func (s *site) sessions(ctx context.Context, r *request) (*content, error) {
 	q := r.URL.Query()
 	if !q.Has("id") {
 		return s.recentSessions(ctx, r)
 	}
 	p := sessionPage{From: q.Get("from")}
-	err := watch.Read(ctx, r.db(), func(ctx context.Context, db watch.DB) (err error) {
-		if p.SessionPage, err = watch.Session(ctx, db, q.Get("id"), p.From); err != nil || len(p.Calls) == 0 {
+	err := view.Read(ctx, r.db(), func(ctx context.Context, db view.DB) (err error) {
+		if p.SessionPage, err = view.Session(ctx, db, q.Get("id"), p.From); err != nil || len(p.Calls) == 0 {
 			return err
 		}
 		all, err := readTurns(ctx, db, r.operates(), agentsOf(p.Above, p.Calls), p.Turns, nil, previewed)
@@ -49,21 +50,21 @@ func (s *site) sessions(ctx context.Context, r *request) (*view, error) {
 		return nil
 	})
 	switch {
-	case errors.Is(err, watch.ErrNoPage):
+	case errors.Is(err, view.ErrNoPage):
 		return nil, notFound("This page of the session no longer exists: its first call may have been pruned.")
 	case err != nil:
 		return nil, err
 	case len(p.Calls) == 0:
 		return nil, notFound("No call has this session. Its calls may have been pruned.")
 	}
-	v := &view{Title: sessionTitle(p.SessionPage), Template: "session", Data: p, JSON: p.SessionPage}
-	if p.Later == "" { // new calls come at the end
+	v := &content{Title: sessionTitle(p.SessionPage), Template: "session", Data: p, JSON: p.SessionPage}
+	if p.Later == "" { // new calls appear at the end
 		v.Watch = "list"
 	}
 	return v, nil
 }
 
-func sessionTitle(p *watch.SessionPage) string {
+func sessionTitle(p *view.SessionPage) string {
 	state := "ended"
 	switch {
 	case p.Open > 0:
@@ -74,8 +75,8 @@ func sessionTitle(p *watch.SessionPage) string {
 	return "Session " + cut(60, p.ID) + ": " + state
 }
 
-// fill adds what only operators see.
-func (p *sessionPage) fill(ctx context.Context, db watch.DB, operates bool) error {
+// fill adds the data that only operators see.
+func (p *sessionPage) fill(ctx context.Context, db view.DB, operates bool) error {
 	if !operates {
 		return nil
 	}
@@ -87,8 +88,8 @@ func (p *sessionPage) fill(ctx context.Context, db watch.DB, operates bool) erro
 	return err
 }
 
-// fill adds inputs and results to the calls, each up to so many characters.
-func (t *thread) fill(ctx context.Context, db watch.DB, most int) error {
+// fill adds inputs and results to the calls, each cut to most characters.
+func (t *thread) fill(ctx context.Context, db view.DB, most int) error {
 	var ids []string
 	for _, i := range t.Items {
 		if i.Call != nil {
@@ -109,11 +110,11 @@ func (t *thread) fill(ctx context.Context, db watch.DB, most int) error {
 	return nil
 }
 
-// recentSession is a session that one of the newest calls has.
+// recentSession is a session of one of the newest calls.
 type recentSession struct {
-	ID    string     `json:"id"`
-	Calls int        `json:"calls"` // of those that were looked at
-	Last  watch.Call `json:"last"`
+	ID    string    `json:"id"`
+	Calls int       `json:"calls"` // among the calls that were read
+	Last  view.Call `json:"last"`
 }
 
 type recentPage struct {
@@ -122,10 +123,10 @@ type recentPage struct {
 }
 
 // recentSessions lists the sessions of the newest calls.
-func (s *site) recentSessions(ctx context.Context, r *request) (*view, error) {
+func (s *site) recentSessions(ctx context.Context, r *request) (*content, error) {
 	p := recentPage{Sessions: []recentSession{}}
-	err := watch.Read(ctx, r.db(), func(ctx context.Context, db watch.DB) error {
-		page, err := watch.Calls(ctx, db, watch.Filter{Limit: 500})
+	err := view.Read(ctx, r.db(), func(ctx context.Context, db view.DB) error {
+		page, err := view.Calls(ctx, db, view.Filter{Limit: 500})
 		if err != nil {
 			return err
 		}
@@ -148,5 +149,5 @@ func (s *site) recentSessions(ctx context.Context, r *request) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &view{Title: "Sessions", Template: "sessions", Data: p, JSON: p}, nil
+	return &content{Title: "Sessions", Template: "sessions", Data: p, JSON: p}, nil
 }

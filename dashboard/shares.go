@@ -8,21 +8,22 @@ import (
 	"time"
 )
 
-// shares let each user read a few pages at once, so that nobody's slow filters keep others out. More of them wait for up to 5 s.
+// shares lets each user read a few pages at once, so that one user's slow filters do not block others. Further pages
+// wait for up to 5 s.
 type shares struct {
-	wait time.Duration // for tests; 0: 5 s
+	wait time.Duration // for tests; 0 means 5 s
 
 	mu sync.Mutex
 	of map[User]*share
 }
 
-// share is that of a user.
+// share is one user's share.
 type share struct {
-	taken chan struct{} // as many as may be
+	taken chan struct{} // its capacity is the limit
 	in    int           // how many read or wait; guarded by shares.mu
 }
 
-// take waits until the user may read one more page, and returns what ends that.
+// take waits until the user may read one more page, and returns a function that ends the read.
 func (s *shares) take(ctx context.Context, user User, most int) (end func(), err error) {
 	s.mu.Lock()
 	if s.of == nil {
@@ -50,14 +51,16 @@ func (s *shares) take(ctx context.Context, user User, most int) (end func(), err
 	case <-ctx.Done():
 		err = ctx.Err()
 	case <-wait.C:
-		err = &pageError{http.StatusServiceUnavailable, "Your other pages are still loading. Try again when they have loaded."}
+		err = &pageError{http.StatusServiceUnavailable,
+			"Your other pages are still loading. Try again when they have loaded."}
 	}
 	leave()
 	return nil, err
 }
 
-// read reads a page as soon as the user has one of half of the connections.
-func (s *site) read(ctx context.Context, r *request, show func(context.Context, *request) (*view, error)) (*view, error) {
+// read reads a page as soon as the user has a slot; users share half of the connections.
+func (s *site) read(ctx context.Context, r *request, show func(context.Context, *request) (*content, error)) (*content,
+	error) {
 	end, err := s.shares.take(ctx, r.user, max(int(r.db().Stat().MaxConns())/2, 1))
 	if err != nil {
 		return nil, err

@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"strings"
 
+	"github.com/gemworker/gem/client/view"
 	"github.com/gemworker/gem/internal/prose"
-	"github.com/gemworker/gem/internal/watch"
 )
 
 // words returns a status in plain words, such as Not configured.
@@ -17,18 +17,24 @@ func words(status string) string {
 	return strings.ToUpper(status[:1]) + status[1:]
 }
 
-// stateWord is a call's status, or scheduled, refused or cancelled. It is the class of its badge too.
-func stateWord(c watch.Call) string {
-	if c.Scheduled {
+// stateWord returns a call's status, or scheduled, refused or cancelled. It is also the class of the badge.
+func stateWord(c view.Call) string {
+	switch {
+	case c.Scheduled:
 		return "scheduled"
+	case c.Decision == "denied":
+		return "refused"
 	}
 	return cmp.Or(c.Outcome, c.Status)
 }
 
-// stateText is the state of a call in words.
-func stateText(c watch.Call) string {
+// stateText returns the state of a call in words.
+func stateText(c view.Call) string {
+	if c.Asks != "" {
+		return waitingFor(c.Asks)
+	}
 	if c.Status != "waiting" {
-		return words(stateWord(c))
+		return words(prose.Ended(c.Tool, cmp.Or(c.Outcome, stateWord(c)), c.Decision))
 	}
 	return words(prose.Waiting(c.Tool, c.WaitsFor, c.Approval))
 }

@@ -20,7 +20,7 @@ type asset struct {
 	body []byte
 }
 
-// loadStatic gives each file a name with its hash, under which browsers keep it for good.
+// loadStatic gives each file a name with its hash, so that browsers can cache it forever.
 func (s *site) loadStatic() error {
 	s.assets, s.hashed = map[string]*asset{}, map[string]string{}
 	names, err := staticFiles.ReadDir("static")
@@ -45,7 +45,7 @@ func (s *site) loadStatic() error {
 	return nil
 }
 
-// readStatic reads a file, which is compressed if its name ends in .gz: so it takes less room in the program.
+// readStatic reads a file. It decompresses files whose name ends in .gz, which take less room in the program.
 func readStatic(name string) ([]byte, error) {
 	f, err := staticFiles.Open("static/" + name)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// Files of others stay as their packages have them, and NOTICE names them.
+// Third-party files are unchanged, and NOTICE names them.
 func TestFilesOfOthersAreThoseOfTheList(t *testing.T) {
 	t.Parallel()
 	list, err := staticFiles.Open("static/LIST")

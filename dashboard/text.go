@@ -13,11 +13,12 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/gemworker/gem/internal/llm"
+	"github.com/gemworker/gem/internal/oneline"
 	"github.com/gemworker/gem/internal/prose"
+	"github.com/gemworker/gem/internal/provider"
 )
 
-// funcs are those of the templates.
+// funcs returns the functions of the templates.
 func (s *site) funcs() template.FuncMap {
 	return template.FuncMap{
 		"static": func(base, file string) (string, error) {
@@ -28,15 +29,17 @@ func (s *site) funcs() template.FuncMap {
 		},
 		"thousands": thousands, "percent": percent, "words": words, "upper": upper,
 		"stateWord": stateWord, "stateText": stateText,
-		"json": indented, "span": prose.Span, "when": when, "clock": clock, "newForm": newForm, "short": short, "list": func(v ...any) []any { return v },
-		"ruleAsks": ruleAsks, "inside": prose.Inside, "dict": dict, "segment": url.PathEscape, "usd": usd, "usdText": usdText, "ms": ms, "cut": cut, "size": size,
+		"json": indented, "span": prose.Span, "when": when, "clock": clock, "newForm": newForm, "short": short,
+		"list":     func(v ...any) []any { return v },
+		"ruleAsks": ruleAsks, "inside": prose.Inside, "dict": dict, "segment": url.PathEscape, "usd": usd, "usdText": usdText,
+		"ms": ms, "cut": cut, "size": size,
 	}
 }
 
-// mostIndent bounds how much longer than itself JSON gets by indentation, in bytes: lists in lists, thousands deep, would fill the memory.
+// mostIndent limits the bytes that indentation adds to JSON: lists nested thousands deep would fill the memory.
 const mostIndent = 4 << 20
 
-// indented prints JSON over several lines, where it is not nested too deep. Its numbers keep the digits that they have in the text.
+// indented prints JSON over several lines, unless it is nested too deeply. Numbers keep their digits.
 func indented(raw json.RawMessage) string {
 	var out bytes.Buffer
 	if d := depth(raw); d > 10 && d*len(raw) > mostIndent || json.Indent(&out, raw, "", "  ") != nil {
@@ -45,7 +48,7 @@ func indented(raw json.RawMessage) string {
 	return out.String()
 }
 
-// depth is how deep JSON is nested.
+// depth returns how deeply JSON is nested.
 func depth(raw json.RawMessage) (most int) {
 	d, quoted := 0, false
 	for i := 0; i < len(raw); i++ {
@@ -65,7 +68,7 @@ func depth(raw json.RawMessage) (most int) {
 	return most
 }
 
-// short is the end of an id, in which ids of one moment differ.
+// short returns the end of an id, where ids of the same moment differ.
 func short(id string) string {
 	if len(id) <= 8 {
 		return id
@@ -73,7 +76,7 @@ func short(id string) string {
 	return id[len(id)-8:]
 }
 
-// ms is a duration in milliseconds, as span says it; nil is empty.
+// ms formats a duration in milliseconds like span. It returns "" for nil.
 func ms(d *float64) string {
 	if d == nil {
 		return ""
@@ -84,35 +87,35 @@ func ms(d *float64) string {
 	return prose.Span(prose.Milliseconds(*d))
 }
 
-// usd formats an amount in 10⁻⁹ USD: with cents from one dollar on, and with three significant digits below.
-// static/plot.js writes axes in the same way.
+// usd formats an amount in 10⁻⁹ USD: with cents from one dollar up, and with three significant digits below.
+// static/plot.js formats axes in the same way.
 func usd(amount int64) string {
 	sign := ""
 	if amount < 0 {
 		sign, amount = "-", max(-amount, 0)
 	}
-	unit := int64(llm.USD) / 100 // the unit of rounding: a cent, or less for small amounts
-	for amount > 0 && amount < int64(llm.USD) && unit > 1 && amount < 100*unit {
+	unit := int64(provider.USD) / 100 // the unit of rounding: a cent, or less for small amounts
+	for amount > 0 && amount < int64(provider.USD) && unit > 1 && amount < 100*unit {
 		unit /= 10
 	}
 	amount = (amount + unit/2) / unit * unit
 	if amount == 0 {
 		return "$0"
 	}
-	whole, part := amount/int64(llm.USD), fmt.Sprintf("%09d", amount%int64(llm.USD))
+	whole, part := amount/int64(provider.USD), fmt.Sprintf("%09d", amount%int64(provider.USD))
 	return sign + "$" + thousands(whole) + "." + part[:2] + strings.TrimRight(part[2:], "0")
 }
 
-// usdText is usd for an amount in decimal digits, as in results. It returns any other text unchanged.
+// usdText formats an amount in decimal digits like usd. It returns any other text unchanged.
 func usdText(amount string) string {
-	m, err := llm.ParseMoney(amount)
+	m, err := provider.ParseMoney(amount)
 	if err != nil {
 		return amount
 	}
 	return usd(int64(m))
 }
 
-// size is a number of bytes as people say it.
+// size formats a number of bytes for people.
 func size(n int) string {
 	switch {
 	case n < 1000:
@@ -123,13 +126,8 @@ func size(n int) string {
 	return fmt.Sprintf("%.1f MB", float64(n)/1e6)
 }
 
-// cut is the beginning of a text, in characters. An ellipsis says that there is more.
-func cut(most int, s string) string {
-	if utf8.RuneCountInString(s) <= most {
-		return s
-	}
-	return string([]rune(s)[:most]) + "…"
-}
+// cut is [oneline.Cut] for templates.
+func cut(most int, s string) string { return oneline.Cut(s, most) }
 
 // firstLines returns the first lines of a text, without empty ones.
 func firstLines(most int, s string) string {
@@ -151,7 +149,8 @@ func cutBytes(s string, most int) string {
 	return strings.ToValidUTF8(s[:min(len(s), most)], "")
 }
 
-// when is a time as <time> shows it: relative to now, with the exact one in its title. gem.js keeps it up to date, and shows local time where that is chosen.
+// when returns a <time>: relative to now, with the exact time in its title. gem.js keeps it up to date, and shows
+// local time if the user chose that.
 func when(t time.Time) template.HTML {
 	if t.IsZero() {
 		return ""
@@ -162,16 +161,18 @@ func when(t time.Time) template.HTML {
 	if ago < 0 {
 		said = "in " + prose.Span(-ago)
 	}
-	return template.HTML(`<time datetime="` + exact + `" title="` + t.UTC().Format("2006-01-02 15:04:05.000 UTC") + `">` + said + `</time>`)
+	return template.HTML(`<time datetime="` + exact + `" title="` + t.UTC().Format("2006-01-02 15:04:05.000 UTC") + `">` +
+		said + `</time>`)
 }
 
-// clock is the time of day of a time, in UTC; gem.js shows local time where that is chosen.
+// clock returns the time of day, in UTC; gem.js shows local time if the user chose that.
 func clock(t time.Time) template.HTML {
 	t = t.UTC()
-	return template.HTML(`<time class="clock" datetime="` + t.Format(time.RFC3339) + `" title="` + t.Format("2006-01-02 15:04 UTC") + `">` + t.Format("15:04") + `</time>`)
+	return template.HTML(`<time class="clock" datetime="` + t.Format(time.RFC3339) + `" title="` +
+		t.Format("2006-01-02 15:04 UTC") + `">` + t.Format("15:04") + `</time>`)
 }
 
-// percent is a share of calls.
+// percent formats a share of calls.
 func percent(part, all int64) string {
 	if all == 0 {
 		return "–"
@@ -186,7 +187,7 @@ func upper(s string) string {
 	return string(unicode.ToUpper(first)) + s[size:]
 }
 
-// dict makes the data of a part out of names and values.
+// dict returns a map of names and values, as the data of a part.
 func dict(pairs ...any) (map[string]any, error) {
 	d := map[string]any{}
 	for i := 0; i+1 < len(pairs); i += 2 {

@@ -14,7 +14,8 @@ func TestDeepValuesAreLaidOutWithinBounds(t *testing.T) {
 	}
 	deep = strings.Repeat(`{"a":`, 150) + "1" + strings.Repeat("}", 150)
 	var marked []string
-	for _, p := range printed(deep, map[string]string{strings.Repeat("/a", 100): "deep", strings.Repeat("/a", 150): "too deep", "": "root"}) {
+	for _, p := range printed(deep, map[string]string{strings.Repeat("/a", 100): "deep",
+		strings.Repeat("/a", 150): "too deep", "": "root"}) {
 		if p.N > 0 {
 			marked = append(marked, p.Note)
 		}
@@ -29,7 +30,8 @@ func TestMoneyIsShownWithItsSignificantDigits(t *testing.T) {
 	for amount, want := range map[int64]string{
 		0: "$0", 1: "$0.000000001", 12: "$0.000000012", 18_000: "$0.000018", 1_234_567: "$0.00123", 999_999: "$0.001",
 		20_253_000: "$0.0203", 99_999_999: "$0.10", 100_000_000: "$0.10", 123_456_789: "$0.123", 999_999_999: "$1.00",
-		1_000_000_000: "$1.00", 1_234_567_890: "$1.23", 1_234_567_891_234_567: "$1,234,567.89", -1_500_000_000: "-$1.50", -18_000: "-$0.000018",
+		1_000_000_000: "$1.00", 1_234_567_890: "$1.23", 1_234_567_891_234_567: "$1,234,567.89", -1_500_000_000: "-$1.50",
+		-18_000: "-$0.000018",
 	} {
 		if got := usd(amount); got != want {
 			t.Errorf("%d: %s, want %s", amount, got, want)

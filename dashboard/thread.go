@@ -8,37 +8,37 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gemworker/gem/internal/watch"
+	"github.com/gemworker/gem/client/view"
 )
 
-// thread is a conversation in order: calls, and the turns of agents before the calls that they made.
+// thread is a conversation in order: calls, and the turns of agents before their calls.
 type thread struct {
 	Items  []item
-	Models []string // that were asked
+	Models []string // the models that were asked
 }
 
 // item is a call of a thread, or a turn of an agent.
 type item struct {
 	Depth int
-	Call  *watch.SessionCall
+	Call  *view.SessionCall
 	Turn  *turn
-	// Of a call, for operators: what it was given, and what came of it.
+	// For operators: the input of a call and its outcome.
 	Payload *payload
 }
 
-// turn is an answer of an agent's model, and the calls that it wanted and that were not made.
+// turn is an answer of an agent's model, with the calls that it requested and that were not made.
 type turn struct {
 	N       int
 	CallID  string       // of the agent
-	Asked   *watch.Turn  // nil if no request is known
-	Answer  *modelAnswer // nil for a viewer, and while there is no answer
-	NotMade []watch.NotMade
+	Asked   *view.Turn   // nil if no request is known
+	Answer  *modelAnswer // nil for a viewer, and until there is an answer
+	NotMade []view.NotMade
 }
 
-// Indent is how far an item is moved in: deep trees stay on the page.
+// Indent returns the indentation of an item. It is limited, so that deep trees stay on the page.
 func (i item) Indent() int { return min(i.Depth, 8) }
 
-// Key tells the items of a thread apart.
+// Key identifies an item in a thread.
 func (i item) Key() string {
 	if i.Call != nil {
 		return i.Call.ID
@@ -46,7 +46,8 @@ func (i item) Key() string {
 	return fmt.Sprintf("%s turn %d", i.Turn.CallID, i.Turn.N)
 }
 
-// Took is how long the call took: its last attempt, or all of a durable one, whose attempts are pieces of it. It is 0 until the call has ended.
+// Took returns how long the call took: its last attempt, or the whole of a durable call, whose attempts are parts of
+// it. It is 0 until the call has ended.
 func (i item) Took() time.Duration {
 	switch {
 	case i.Call.EndedAt.IsZero():
@@ -81,12 +82,13 @@ func turnOf(name string) (turn, call int, ok bool) {
 	return turn, call, true
 }
 
-// turns are those of some agents, by the agent's id and the number of the turn.
+// turns are the turns of some agents, by the agent's id and the number of the turn.
 type turns map[string]map[int]*turn
 
-// readTurns makes the turns of agents of what they asked models for, and reads what they said, which is for operators: each text up to so many
-// characters. numbers are those of the turns; nil means all.
-func readTurns(ctx context.Context, db watch.DB, operates bool, agents []string, asked []watch.Turn, numbers []int, most int) (turns, error) {
+// readTurns reads the turns of agents from their requests to models, and for operators the models' answers, each text
+// cut. numbers are those of the turns; nil means all.
+func readTurns(ctx context.Context, db view.DB, operates bool, agents []string, asked []view.Turn, numbers []int,
+	most int) (turns, error) {
 	all := turns{}
 	if len(agents) == 0 {
 		return all, nil
@@ -108,7 +110,7 @@ func readTurns(ctx context.Context, db watch.DB, operates bool, agents []string,
 			at(t.CallID, n).Asked = &asked[i]
 		}
 	}
-	refused, err := watch.CallsNotMade(ctx, db, agents)
+	refused, err := view.CallsNotMade(ctx, db, agents)
 	if err != nil {
 		return nil, err
 	}
@@ -137,8 +139,8 @@ func readTurns(ctx context.Context, db watch.DB, operates bool, agents []string,
 	return all, nil
 }
 
-// models are those that were asked, each once.
-func models(asked []watch.Turn) (names []string) {
+// models returns the requested models, without duplicates.
+func models(asked []view.Turn) (names []string) {
 	for _, t := range asked {
 		if !slices.Contains(names, t.Model) {
 			names = append(names, t.Model)
@@ -147,17 +149,17 @@ func models(asked []watch.Turn) (names []string) {
 	return names
 }
 
-// weave puts the turns of agents among calls, which come in order with children behind their parents. The calls of the agents that go on are continued
-// on the next page, which has their other turns. above are the calls of earlier pages below which this one begins: of an agent among them, the turn that the
-// page begins in stands on both.
-func weave(above []watch.Call, calls []watch.SessionCall, all turns, goesOn []string) []item {
+// weave inserts the turns of agents into calls, which are ordered with children after their parents. Agents whose
+// calls continue on the next page have their other turns there. above are the calls of earlier pages that this page's
+// calls belong to: if one is an agent, the turn with which the page begins is on both pages.
+func weave(above []view.Call, calls []view.SessionCall, all turns, goesOn []string) []item {
 	type open struct {
 		id    string
 		depth int // of its calls
-		next  int // its first turn that is not in the thread
+		next  int // its first turn that is not in the thread yet
 	}
 	var items []item
-	var agents []open // that the next call may be of, the innermost last
+	var agents []open // whose call the next one may be, the innermost last
 	upto := func(a *open, n int) {
 		for ; a.next <= n; a.next++ {
 			if t := all[a.id][a.next]; t != nil {
@@ -195,7 +197,7 @@ func weave(above []watch.Call, calls []watch.SessionCall, all turns, goesOn []st
 		if n, m, ok := turnOf(c.ParentStep); ok && m > 0 && all[c.ParentID] != nil {
 			if k := slices.IndexFunc(agents, func(a open) bool { return a.id == c.ParentID }); k >= 0 {
 				upto(&agents[k], n)
-			} else { // its agent is of another session
+			} else { // its agent belongs to another session
 				a := open{c.ParentID, c.Depth, n}
 				upto(&a, n)
 				agents = append(agents, a)
@@ -210,7 +212,7 @@ func weave(above []watch.Call, calls []watch.SessionCall, all turns, goesOn []st
 	return items
 }
 
-// bound cuts the texts of a thread to what a page has room for.
+// bound cuts the texts of a thread to the room on the page.
 func (t *thread) bound() {
 	left := textsShown / 2
 	for _, i := range t.Items {
@@ -241,7 +243,7 @@ func (t *thread) bound() {
 	}
 }
 
-// last is the highest number of some turns.
+// last returns the highest number of some turns.
 func last(of map[int]*turn) (n int) {
 	for k := range of {
 		n = max(n, k)
@@ -249,8 +251,8 @@ func last(of map[int]*turn) (n int) {
 	return n
 }
 
-// agentsOf names the agents whose turns belong to some calls: those among them, and the parents of the others.
-func agentsOf(above []watch.Call, calls []watch.SessionCall) (ids []string) {
+// agentsOf returns the agents whose turns belong to some calls: agents among them, and the parents of the others.
+func agentsOf(above []view.Call, calls []view.SessionCall) (ids []string) {
 	for _, c := range above {
 		if c.Tool == agentRun {
 			ids = append(ids, c.ID)

@@ -6,17 +6,19 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gemworker/gem/internal/watch"
+	"github.com/gemworker/gem/client/view"
 )
 
-// A conversation is cut into pages anywhere: no turn is lost, and each stands before its calls.
+// A conversation is cut into pages anywhere: no turn is lost, and each appears before its calls.
 func TestTurnsStandBeforeTheirCallsOnEveryPage(t *testing.T) {
 	t.Parallel()
-	call := func(id, parent, step string, depth int) watch.SessionCall {
-		return watch.SessionCall{Call: watch.Call{ID: id, ParentID: parent, ParentStep: step}, Depth: depth}
+	call := func(id, parent, step string, depth int) view.SessionCall {
+		return view.SessionCall{Call: view.Call{ID: id, ParentID: parent, ParentStep: step}, Depth: depth}
 	}
-	// The agent a calls twice in turn 1; in turn 2 it starts the agent b, which calls once and answers; its turn 3 is the answer. c follows.
-	calls := []watch.SessionCall{call("a", "", "", 0), call("a11", "a", "turn 1 call 1", 1), call("a12", "a", "turn 1 call 2", 1), call("b", "a", "turn 2 call 2", 1),
+	// The agent a calls twice in turn 1; in turn 2 it starts the agent b, which calls once and answers; its turn 3 is the
+	// answer. c follows.
+	calls := []view.SessionCall{call("a", "", "", 0), call("a11", "a", "turn 1 call 1", 1),
+		call("a12", "a", "turn 1 call 2", 1), call("b", "a", "turn 2 call 2", 1),
 		call("b11", "b", "turn 1 call 1", 2), call("c", "", "", 0)}
 	all := turns{"a": {}, "b": {}}
 	for agent, last := range map[string]int{"a": 3, "b": 2} {
@@ -49,7 +51,7 @@ func TestTurnsStandBeforeTheirCallsOnEveryPage(t *testing.T) {
 		4: {[]int{0, 3}, []int{0, 0}, "a a:1 a11 a12 a:2 b", "b:1 b11 b:2 a:3 c"},
 		5: {nil, []int{0}, "a a:1 a11 a12 a:2 b b:1 b11 b:2 a:3", "c"},
 	} {
-		var above []watch.Call
+		var above []view.Call
 		var goesOn []string
 		for _, i := range page.above {
 			above, goesOn = append(above, calls[i].Call), append(goesOn, calls[i].ID)

@@ -5,33 +5,33 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/gemworker/gem/client/view"
 	"github.com/gemworker/gem/internal/prose"
-	"github.com/gemworker/gem/internal/watch"
 )
 
-// bar is a stretch of a call's life. X and W place it on a line of 1,000 units.
+// bar is a phase of a call. X and W place it on a line of 1,000 units.
 type bar struct {
-	Class      string // queued, running, waiting, child, step, gap, or how a call that it made ended
+	Class      string // queued, running, waiting, child, step, gap, or the outcome of a child call
 	Label      string
 	From, Till time.Time
 	Open       bool // it has not ended
 	X, W       float64
 }
 
-// Took is how long it was.
+// Took returns how long the phase was.
 func (b bar) Took() time.Duration { return b.Till.Sub(b.From) }
 
-// timeline is the life of a call, to scale: its phases, with steps and children in between.
+// timeline is the history of a call, to scale: its phases, with steps and children in between.
 type timeline struct {
 	Rows       []bar
 	From, Till time.Time
 }
 
-// Took is how long the call has been there.
+// Took returns how long the call has existed.
 func (t *timeline) Took() time.Duration { return t.Till.Sub(t.From) }
 
-// timelineOf draws the journal of a call, as far as it was read: [watch.EventsShown] events at most.
-func timelineOf(w *watch.Whole) *timeline {
+// timelineOf draws the part of a call's journal that was read: at most [view.EventsShown] events.
+func timelineOf(w *view.Whole) *timeline {
 	if len(w.Journal) == 0 {
 		return nil
 	}
@@ -59,7 +59,7 @@ func timelineOf(w *watch.Whole) *timeline {
 		case "queued", "imported":
 			begin("queued", "queued", e.At)
 			if data.RunAt.Sub(e.At) > time.Millisecond {
-				t.Rows[phase].Label = "queued, to run at a set time"
+				t.Rows[phase].Label = "scheduled"
 			}
 		case "claimed":
 			begin("running", fmt.Sprintf("attempt %d on %s", e.Attempt, e.WorkerID), e.At)
@@ -68,9 +68,9 @@ func timelineOf(w *watch.Whole) *timeline {
 		case "woken":
 			begin("queued", "queued again", e.At)
 		case "delayed":
-			begin("waiting", "waits for its turn", e.At)
+			begin("waiting", "scheduled by a rule", e.At)
 		case "retried":
-			begin("queued", "pause before the next attempt", e.At)
+			begin("queued", "scheduled for the next attempt", e.At)
 		case "released":
 			begin("queued", "queued again, handed over", e.At)
 		case "lost":
@@ -95,7 +95,8 @@ func timelineOf(w *watch.Whole) *timeline {
 		}
 		if n := w.GapAfter(i); n > 0 {
 			end(e.At)
-			t.Rows = append(t.Rows, bar{Class: "gap", Label: prose.Count(n, "event") + " of the journal not read", From: e.At, Till: w.Journal[i+1].At})
+			t.Rows = append(t.Rows, bar{Class: "gap", Label: prose.Count(n, "event") + " of the journal not read", From: e.At,
+				Till: w.Journal[i+1].At})
 		}
 	}
 	if phase >= 0 {
@@ -129,7 +130,7 @@ func (t *timeline) scale() {
 	whole := float64(max(t.Took(), time.Microsecond))
 	for i := range t.Rows {
 		b := &t.Rows[i]
-		if b.Till.Before(b.From) { // the clock went back
+		if b.Till.Before(b.From) { // the clock was set back
 			b.Till = b.From
 		}
 		b.W = min(max(float64(b.Took())/whole*1000, 3), 1000)

@@ -10,65 +10,65 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gemworker/gem/internal/watch"
+	"github.com/gemworker/gem/client/view"
 )
 
-// toolsShown is how many tools a page has.
+// toolsShown is the number of tools on a page.
 const toolsShown = 100
 
 type toolsPage struct {
-	Tools []watch.Tool
-	Find  string // a part of the names of those that are listed; empty: all
-	All   int    // how many there are
+	Tools []view.Tool
+	Find  string // a part of the listed names; empty means all
+	All   int    // their number
 	Next  string // the last name of this page, if there are more
 }
 
-// tools lists the tools of the registry in force, and those that had calls of late. ?name= asks for one, as /tools/{name} does: a name ends with
-// whatever it likes, such as .json.
-func (s *site) tools(ctx context.Context, r *request) (*view, error) {
+// tools lists the tools of the registry in force, and tools with recent calls. ?name= shows one tool, like
+// /tools/{name}: a name may end with anything, such as .json.
+func (s *site) tools(ctx context.Context, r *request) (*content, error) {
 	q := r.URL.Query()
 	if q.Has("name") {
 		return s.toolNamed(ctx, r, q.Get("name"))
 	}
-	var all []watch.Tool
-	err := watch.Read(ctx, r.db(), func(ctx context.Context, db watch.DB) (err error) {
-		all, err = watch.Tools(ctx, db)
+	var all []view.Tool
+	err := view.Read(ctx, r.db(), func(ctx context.Context, db view.DB) (err error) {
+		all, err = view.Tools(ctx, db)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
 	p := toolsPage{Find: q.Get("find"), All: len(all)}
-	all = slices.DeleteFunc(all, func(t watch.Tool) bool { return !strings.Contains(t.Name, p.Find) })
-	p.Tools = all[1+slices.IndexFunc(all, func(t watch.Tool) bool { return t.Name == q.Get("after") }):]
+	all = slices.DeleteFunc(all, func(t view.Tool) bool { return !strings.Contains(t.Name, p.Find) })
+	p.Tools = all[1+slices.IndexFunc(all, func(t view.Tool) bool { return t.Name == q.Get("after") }):]
 	if len(p.Tools) > toolsShown {
 		p.Tools = p.Tools[:toolsShown]
 		p.Next = p.Tools[toolsShown-1].Name
 	}
-	return &view{Title: fmt.Sprintf("Tools: %d", len(all)), Template: "tools", Data: p, JSON: all}, nil
+	return &content{Title: fmt.Sprintf("Tools: %d", len(all)), Template: "tools", Data: p, JSON: all}, nil
 }
 
-func (s *site) tool(ctx context.Context, r *request) (*view, error) {
+func (s *site) tool(ctx context.Context, r *request) (*content, error) {
 	return s.toolNamed(ctx, r, r.PathValue("name"))
 }
 
-// toolPage is all about a tool.
+// toolPage is the data of a tool's page.
 type toolPage struct {
-	*watch.ToolPage
+	*view.ToolPage
 	Entries []toolEntry
 	Latest  *toolEntry // the entry in force; nil for a tool that no registry has
 	Differ  []string   // the fields in which the entries of living workers differ
-	Place   string     // where its handler lives, as far as the database knows; empty for a viewer
+	Place   string     // where its handler runs, as far as the database knows; empty for a viewer
 	Plots   plots      // of the last hour; without points if none of its calls ended
 }
 
-// toolEntry is an entry as a page shows it.
+// toolEntry is an entry for the page.
 type toolEntry struct {
-	watch.ToolEntry
+	view.ToolEntry
 	Description   string
 	Input, Output json.RawMessage
 	Fields        []toolField
-	Changed       []string // the fields that differ from those of the next older registry
+	Changed       []string // the fields that differ from the next older registry
 	First         bool     // no older registry of those shown has the tool
 }
 
@@ -78,14 +78,14 @@ type toolField struct {
 	Differs     bool // living workers have others
 }
 
-func (s *site) toolNamed(ctx context.Context, r *request, name string) (*view, error) {
+func (s *site) toolNamed(ctx context.Context, r *request, name string) (*content, error) {
 	p := toolPage{}
-	err := watch.Read(ctx, r.db(), func(ctx context.Context, db watch.DB) (err error) {
-		if p.ToolPage, err = watch.ReadTool(ctx, db, name); err != nil || p.ToolPage == nil {
+	err := view.Read(ctx, r.db(), func(ctx context.Context, db view.DB) (err error) {
+		if p.ToolPage, err = view.ReadTool(ctx, db, name); err != nil || p.ToolPage == nil {
 			return err
 		}
 		if p.Day.Ended() > 0 {
-			minutes, all, err := watch.Minutes(ctx, db, time.Time{}, time.Time{}, name)
+			minutes, all, err := view.Minutes(ctx, db, time.Time{}, time.Time{}, name)
 			if err != nil {
 				return err
 			}
@@ -101,7 +101,8 @@ func (s *site) toolNamed(ctx context.Context, r *request, name string) (*view, e
 		return nil, err
 	}
 	if p.ToolPage == nil {
-		return nil, notFound("There is no such tool: no registry in force has it, and none of its calls ended in the last 31 days.")
+		return nil, notFound("This tool does not exist: no registry in force has it, and none of its calls ended in the " +
+			"last 31 days.")
 	}
 	p.compare()
 	state := "not in the registry in force"
@@ -111,12 +112,12 @@ func (s *site) toolNamed(ctx context.Context, r *request, name string) (*view, e
 	case p.Registered:
 		state = "no living worker has it"
 	}
-	return &view{Title: fmt.Sprintf("Tool %s: %s", p.Name, state), Template: "tool", Data: p, JSON: p.ToolPage}, nil
+	return &content{Title: fmt.Sprintf("Tool %s: %s", p.Name, state), Template: "tool", Data: p, JSON: p.ToolPage}, nil
 }
 
-// placeOf says where the handler of a tool lives. The database knows functions in the schema tools, and the domains.json that was recorded last. Only
-// operators may read that file.
-func placeOf(ctx context.Context, db watch.DB, name string) (place string, err error) {
+// placeOf returns where the handler of a tool runs. The database knows the functions in the schema tools, and the
+// last recorded domains.json. Only operators may read that file.
+func placeOf(ctx context.Context, db view.DB, name string) (place string, err error) {
 	err = db.QueryRow(ctx, `select case
 			when exists (select from pg_catalog.pg_proc f join pg_catalog.pg_namespace n on n.oid = f.pronamespace
 				where n.nspname = 'tools' and f.proname = replace($1, '.', '_')) then 'a function of the schema tools in Postgres'
@@ -129,7 +130,8 @@ func placeOf(ctx context.Context, db watch.DB, name string) (place string, err e
 	return place, err
 }
 
-// compare finds the differences between registries: whatever two living workers disagree on, a caller cannot rely on.
+// compare finds the differences between registries: a caller cannot rely on a field that differs between living
+// workers.
 func (p *toolPage) compare() {
 	fields := make([]map[string]json.RawMessage, len(p.ToolPage.Entries))
 	living := map[string]map[string]bool{} // field → its values
@@ -155,7 +157,8 @@ func (p *toolPage) compare() {
 		}
 	}
 	for i, e := range p.ToolPage.Entries {
-		shown := toolEntry{ToolEntry: e, Input: fields[i]["input_schema"], Output: fields[i]["output_schema"], First: i+1 == len(fields)}
+		shown := toolEntry{ToolEntry: e, Input: fields[i]["input_schema"], Output: fields[i]["output_schema"],
+			First: i+1 == len(fields)}
 		_ = json.Unmarshal(fields[i]["description"], &shown.Description)
 		for _, name := range slices.Sorted(maps.Keys(fields[i])) {
 			if !slices.Contains([]string{"name", "description", "input_schema", "output_schema"}, name) {
@@ -174,7 +177,7 @@ func (p *toolPage) compare() {
 	}
 }
 
-// changed names the fields of two objects that differ, in order.
+// changed returns the names of the fields that differ between two objects, in order.
 func changed(one, other map[string]json.RawMessage) (names []string) {
 	both := maps.Clone(other)
 	maps.Copy(both, one)
@@ -186,7 +189,7 @@ func changed(one, other map[string]json.RawMessage) (names []string) {
 	return names
 }
 
-// plain is a small value as people read it: texts and lists of texts without quotes, and anything else as JSON.
+// plain formats a small value for people: texts and lists of texts without quotes, and anything else as JSON.
 func plain(raw json.RawMessage) string {
 	var one string
 	if json.Unmarshal(raw, &one) == nil {

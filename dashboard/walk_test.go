@@ -29,7 +29,8 @@ type museum struct {
 	user   dashboard.User
 
 	failed, retried, waiting, running, agent, extraction, question, approval, answered string
-	names                                                                              url.Values // values for the fields of filters
+	// values for the fields of filters
+	names url.Values
 }
 
 // newMuseum fills every text that others choose with the result of text, which gets the name of the place.
@@ -50,7 +51,8 @@ func newMuseum(t *testing.T, text func(place string) string) *museum {
 	worker := text("worker")
 	execute(t, m.db, "select gem.start_worker($1, 50, '', '1', '1 hour', '{steps}')", worker)
 
-	m.names = url.Values{"tool": {text("tool")}, "session": {text("session")}, "caller": {text("caller")}, "key": {text("key")}}
+	m.names = url.Values{"tool": {text("tool")}, "session": {text("session")}, "caller": {text("caller")},
+		"key": {text("key")}}
 	claimed := func(tool string) string {
 		id := made(t, m.db, client.NewCall{Tool: tool, SessionID: m.names.Get("session"), CreatedBy: m.names.Get("caller"),
 			Input: object{"note": text("input"), text("input field"): 1}})
@@ -65,7 +67,8 @@ func newMuseum(t *testing.T, text func(place string) string) *museum {
 		return string(encoded)
 	}
 	event := func(id, event string, data object) {
-		execute(t, m.db, `with call as (update core_tool_calls set events = events + 1, steps = steps + 1 where id = $1 returning *)
+		execute(t, m.db, `with call as (update core_tool_calls set events = events + 1, steps = steps + 1 where id = $1
+			returning *)
 			insert into core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
 			select id, events, gem.now(), $2, attempt, $3, $4::text::jsonb from call`, id, event, worker, jsonOf(data))
 	}
@@ -73,10 +76,13 @@ func newMuseum(t *testing.T, text func(place string) string) *museum {
 		"messages_sent":  []object{{"type": "mail", "recipient": text("recipient"), "message_id": "1"}},
 		"files_written":  []string{text("file")},
 		"external_calls": []object{{"service": text("service"), "endpoint": "https://shop.example/" + text("endpoint")}},
-		"rules": object{"version": text("version"), "verdicts": []object{{"rule": text("rule"), "action": "warn", "message": text("verdict")}},
-			"approvals": []object{{"rule": text("rule"), "id": "01a20000-0000-7000-8000-000000000001", "by": text("approver"), "reason": text("reason"), "at": "2026-01-01T00:00:00Z"}}}})
+		"rules": object{"version": text("version"), "verdicts": []object{{"rule": text("rule"), "action": "warn",
+			"message": text("verdict")}},
+			"approvals": []object{{"rule": text("rule"), "id": "01a20000-0000-7000-8000-000000000001", "by": text("approver"),
+				"reason": text("reason"), "at": "2026-01-01T00:00:00Z"}}}})
 	ends := func(id, status string, result object, context any) {
-		execute(t, m.db, "select gem.finish($1, 1, $2, $3, $4::text::jsonb, $5::text::jsonb, '1', p_steps => (select steps from core_tool_calls where id = $1), p_context => $6)",
+		execute(t, m.db, "select gem.finish($1, 1, $2, $3, $4::text::jsonb, $5::text::jsonb, '1', p_steps => (select steps "+
+			"from core_tool_calls where id = $1), p_context => $6)",
 			id, worker, status, jsonOf(result), effects, context)
 	}
 	failure := object{"error": object{"error_code": "validation_error", "message": text("message"),
@@ -86,60 +92,82 @@ func newMuseum(t *testing.T, text func(place string) string) *museum {
 	ends(m.failed, "failed", failure, text("context"))
 	m.retried = claimed("shop.order")
 	execute(t, m.db, "select gem.retry($1, 1, $2, $3::text::jsonb, 5, '1 hour')", m.retried, worker,
-		jsonOf(object{"error_code": "execution_error", "message": text("message"), "details": text("detail"), "context": text("context of a retry")}))
+		jsonOf(object{"error_code": "execution_error", "message": text("message"), "details": text("detail"),
+			"context": text("context of a retry")}))
 	m.running = claimed("shop.order")
 	event(m.running, "step", object{"name": text("step"), "kind": "step", "result": text("step result")})
-	execute(t, m.db, "select gem.progress(jsonb_build_array(jsonb_build_object('call', $1::text, 'attempt', 1, 'rows', jsonb_build_array(jsonb_build_object('kind', 'text', 'data', $2::text::jsonb)))))",
+	execute(t, m.db, "select gem.progress(jsonb_build_array(jsonb_build_object('call', $1::text, 'attempt', 1, 'rows', "+
+		"jsonb_build_array(jsonb_build_object('kind', 'text', 'data', $2::text::jsonb)))))",
 		m.running, jsonOf(object{"text": text("progress")}))
 
 	m.agent = claimed("agent.run")
 	event(m.agent, "step", object{"name": "turn 1", "kind": "step", "result": object{"stop_reason": text("stop"),
-		"parts": []object{{"type": "text", "text": text("turn")}, {"type": "tool_call", "name": text("wanted tool"), "arguments": text("wanted arguments")}}}})
+		"parts": []object{{"type": "text", "text": text("turn")},
+			{"type": "tool_call", "name": text("wanted tool"), "arguments": text("wanted arguments")}}}})
 	ends(m.agent, "succeeded", object{"answer": text("answer of an agent")}, nil)
 	m.extraction = claimed("extract.run")
-	ends(m.extraction, "succeeded", object{"document": object{"length": 3, "offsets": "utf16", "sha256": text("hash")}, "result_kind": "non_empty",
-		"extractions": []object{{"class": text("class"), "quote": text("quote"), "attributes": object{"a": text("attribute")}}},
-		"rejected":    []object{{"class": text("class"), "quote": text("quote"), "reason": text("rejection")}}}, nil)
+	ends(m.extraction, "succeeded", object{"document": object{"length": 3, "offsets": "utf16", "sha256": text("hash")},
+		"result_kind": "non_empty",
+		"extractions": []object{{"class": text("class"), "quote": text("quote"),
+			"attributes": object{"a": text("attribute")}}},
+		"rejected": []object{{"class": text("class"), "quote": text("quote"), "reason": text("rejection")}}}, nil)
 
 	asks := func(tool string, input object) string {
-		id := made(t, m.db, client.NewCall{Tool: tool, Input: input, CreatedBy: m.names.Get("caller"), SessionID: m.names.Get("session")})
+		id := made(t, m.db, client.NewCall{Tool: tool, Input: input, CreatedBy: m.names.Get("caller"),
+			SessionID: m.names.Get("session")})
 		execute(t, m.db, "select gem.claim($1, 50, true)", worker)
 		execute(t, m.db, "select gem.wait($1, 1, $2, '[]', 'answer', '{#answer}', 1, null, null)", id, worker)
 		return id
 	}
 	m.question = asks("wait.answer", object{"text": text("question"), "by": []string{"role:boss"},
-		"schema": object{"type": "object", "properties": object{fieldName(text("field")): object{"type": "string", "title": text("title"), "description": text("help"), "enum": []string{text("choice")}}}}})
-	approves := object{"tool": text("tool to approve"), "input": object{"note": text("argument")}, "text": text("question"), "by": []string{"role:boss"}, "others": false,
-		"digest": strings.Repeat("0", 64), "before": []object{{"tool": text("tool before"), "status": text("status"), "error_code": text("code"), "at": "2026-01-01T00:00:00Z"}}}
+		"schema": object{"type": "object", "properties": object{fieldName(text("field")): object{"type": "string",
+			"title": text("title"), "description": text("help"), "enum": []string{text("choice")}}}}})
+	approves := object{"tool": text("tool to approve"), "input": object{"note": text("argument")},
+		"text": text("question"), "by": []string{"role:boss"}, "others": false,
+		"digest": strings.Repeat("0", 64), "before": []object{{"tool": text("tool before"), "status": text("status"),
+			"error_code": text("code"), "at": "2026-01-01T00:00:00Z"}}}
 	m.approval = asks("wait.approval", approves)
 	m.answered = asks("wait.approval", approves)
-	event(m.answered, "answered", object{"name": "#answer", "by": text("answerer"), "value": object{"approved": true, "reason": text("reason")}})
-	// A call that waits for a rule's question, which its journal names.
+	event(m.answered, "answered", object{"name": "#answer", "by": text("answerer"),
+		"value": object{"approved": true, "reason": text("reason")}})
+	// A call that waits for a rule's question, which is in its journal.
 	m.waiting = claimed("shop.order")
-	execute(t, m.db, "set session_replication_role = replica; update core_tool_calls set parent_call_id = '"+m.waiting+"', parent_step = '##1' where id = '"+m.approval+
+	execute(t, m.db, "set session_replication_role = replica; update core_tool_calls set parent_call_id = '"+m.waiting+
+		"', parent_step = '##1' where id = '"+m.approval+
 		"'; set session_replication_role = origin")
-	execute(t, m.db, "insert into core_hook_events (source, session_id, event, part, kind, path, command, outcome, failed, at) select $1, $2, 'PostToolUse', 0, 'test', $3, $4, 'fail', array[$5], gem.now()",
+	execute(t, m.db, "insert into core_hook_events (source, session_id, event, part, kind, path, command, outcome, "+
+		"failed, at) select $1, $2, 'PostToolUse', 0, 'test', $3, $4, 'fail', array[$5], gem.now()",
 		"claude-code", m.names.Get("session"), text("path"), text("command"), text("test"))
 	return m
 }
 
-// paths are those of every page, with filters in their queries.
+// paths returns the path of every page, with filters in the queries.
 func (m *museum) paths(t *testing.T) []string {
 	t.Helper()
 	odd := url.PathEscape(m.names.Get("tool"))
-	all := []string{"/", "/?range=day", "/overview.json", "/calls?state=failed", "/calls.json", "/calls?state=" + odd, "/calls?from=" + odd, "/calls?before=" + odd, "/calls?find=" + odd,
-		"/calls?" + m.names.Encode() + "&code=" + odd + "&q=" + odd, "/failures", "/failures.json", "/failures?within=" + odd, "/failures?tool=" + odd, "/sessions", "/sessions.json",
-		"/sessions?" + url.Values{"id": m.names["session"]}.Encode(), "/sessions.json?" + url.Values{"id": m.names["session"]}.Encode(), "/sessions/" + url.PathEscape(m.names.Get("session")),
-		"/sessions?id=" + odd + "none", "/questions", "/questions.json", "/questions?decided=" + m.answered, "/tools", "/tools.json", "/tools?find=" + odd, "/tools?name=shop.order",
-		"/tools/shop.order", "/tools/" + odd, "/workers", "/workers.json", "/calls", "/nothing/" + odd, "/nothing?" + odd, "/calls/" + odd, "/questions/" + odd,
-		"/calls/bulk?do=again&all=yes&state=failed", "/calls/bulk?do=cancel&all=yes&tool=" + odd, "/calls/bulk?do=cancel&id=" + odd, "/calls/bulk/done", "/calls/bulk/done?done=" + odd,
+	all := []string{"/", "/?range=day", "/overview.json", "/calls?state=failed", "/calls.json", "/calls?state=" + odd,
+		"/calls?from=" + odd, "/calls?before=" + odd, "/calls?find=" + odd,
+		"/calls?" + m.names.Encode() + "&code=" + odd + "&q=" + odd, "/failures", "/failures.json", "/failures?within=" + odd,
+		"/failures?tool=" + odd, "/sessions", "/sessions.json",
+		"/sessions?" + url.Values{"id": m.names["session"]}.Encode(),
+		"/sessions.json?" + url.Values{"id": m.names["session"]}.Encode(),
+		"/sessions/" + url.PathEscape(m.names.Get("session")),
+		"/sessions?id=" + odd + "none", "/questions", "/questions.json", "/questions?decided=" + m.answered, "/tools",
+		"/tools.json", "/tools?find=" + odd, "/tools?name=shop.order",
+		"/tools/shop.order", "/tools/" + odd, "/workers", "/workers.json", "/calls", "/nothing/" + odd, "/nothing?" + odd,
+		"/calls/" + odd, "/questions/" + odd,
+		"/calls/bulk?do=again&all=yes&state=failed", "/calls/bulk?do=cancel&all=yes&tool=" + odd,
+		"/calls/bulk?do=cancel&id=" + odd, "/calls/bulk/done", "/calls/bulk/done?done=" + odd,
 		"/questions/" + m.approval + "/arguments", "/live?watch=" + odd,
-		"/calls/" + m.agent + "/conversation", "/calls/" + m.agent + "/conversation.json", "/calls/" + m.extraction + "/extraction", "/calls/" + m.extraction + "/extraction.json"}
+		"/calls/" + m.agent + "/conversation", "/calls/" + m.agent + "/conversation.json",
+		"/calls/" + m.extraction + "/extraction", "/calls/" + m.extraction + "/extraction.json"}
 	for _, id := range []string{m.question, m.approval, m.answered} {
 		all = append(all, "/questions/"+id)
 	}
-	for _, id := range []string{m.failed, m.retried, m.waiting, m.running, m.agent, m.extraction, m.question, m.approval, m.answered} {
-		all = append(all, "/calls/"+id, "/calls/"+id+".json", "/calls/"+id+"/cancel", "/calls/"+id+"/again", "/calls/"+id+"/input", "/calls/"+id+"/result", "/calls/"+id+"/effects",
+	for _, id := range []string{m.failed, m.retried, m.waiting, m.running, m.agent, m.extraction, m.question, m.approval,
+		m.answered} {
+		all = append(all, "/calls/"+id, "/calls/"+id+".json", "/calls/"+id+"/cancel", "/calls/"+id+"/again",
+			"/calls/"+id+"/input", "/calls/"+id+"/result", "/calls/"+id+"/effects",
 			"/calls/"+id+"/events/1", "/calls/"+id+"/events/2", "/calls/"+id+"/events/3", "/calls/"+id+"?events=1")
 	}
 	untouched := routes(t)
@@ -159,7 +187,8 @@ func (m *museum) paths(t *testing.T) []string {
 
 var registered = regexp.MustCompile(`s\.(page|list|json|download)\(mux, "([^"]*)"|mux\.HandleFunc\("GET ([^"]*)"`)
 
-// routes are the patterns of all pages, as the program's files register them, without those of the login and of static files.
+// routes are the patterns of all pages, as the program's files register them, without those of the login and of static
+// files.
 func routes(t *testing.T) map[string]bool {
 	t.Helper()
 	all := map[string]bool{}
@@ -168,7 +197,8 @@ func routes(t *testing.T) map[string]bool {
 		t.Fatal(err)
 	}
 	for _, f := range files {
-		if !strings.HasSuffix(f.Name(), ".go") || strings.HasSuffix(f.Name(), "_test.go") || strings.HasPrefix(f.Name(), "login") {
+		if !strings.HasSuffix(f.Name(), ".go") || strings.HasSuffix(f.Name(), "_test.go") ||
+			strings.HasPrefix(f.Name(), "login") {
 			continue
 		}
 		source, err := os.ReadFile(f.Name())
@@ -225,7 +255,8 @@ func (m *museum) walk(t *testing.T, user dashboard.User) (all []seen) {
 		}
 		all = append(all, s)
 		if strings.Contains(s.body, "data-watch=") {
-			all = append(all, m.watch(t, path, strings.Count(s.body, `<div id="live"`)+strings.Count(s.body, `<div id="health"`)*3))
+			all = append(all, m.watch(t, path, strings.Count(s.body, `<div id="live"`)+
+				strings.Count(s.body, `<div id="health"`)*3))
 		}
 	}
 	return all

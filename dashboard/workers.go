@@ -6,21 +6,21 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gemworker/gem/internal/watch"
+	"github.com/gemworker/gem/client/view"
 )
 
-// workersData is what the page of the workers shows.
+// workersData is the data of the workers' page.
 type workersData struct {
-	Workers []watch.Worker
+	Workers []view.Worker
 	Alive   int
 	// Registries and Rules are the versions with which living workers run.
 	Registries, Rules []string
 }
 
-func (s *site) workers(ctx context.Context, _ *request) (*view, error) {
+func (s *site) workers(ctx context.Context, _ *request) (*content, error) {
 	var data workersData
-	err := watch.Read(ctx, s.Read, func(ctx context.Context, db watch.DB) (err error) {
-		data.Workers, err = watch.Workers(ctx, db)
+	err := view.Read(ctx, s.Read, func(ctx context.Context, db view.DB) (err error) {
+		data.Workers, err = view.Workers(ctx, db)
 		return err
 	})
 	if err != nil {
@@ -38,7 +38,8 @@ func (s *site) workers(ctx context.Context, _ *request) (*view, error) {
 		data.Registries, data.Rules = append(data.Registries, w.RegistryVersion), append(data.Rules, rules)
 	}
 	data.Registries, data.Rules = distinct(data.Registries), distinct(data.Rules)
-	return &view{Title: fmt.Sprintf("Workers: %d alive", data.Alive), Template: "workers", Data: data, Watch: "workers", JSON: data.Workers}, nil
+	return &content{Title: fmt.Sprintf("Workers: %d alive", data.Alive), Template: "workers", Data: data, Watch: "workers",
+		JSON: data.Workers}, nil
 }
 
 func distinct(values []string) []string {
@@ -46,7 +47,7 @@ func distinct(values []string) []string {
 	return slices.Compact(values)
 }
 
-// Many says in words that living workers run with different versions; it is empty if they do not.
+// Many reports in words that living workers run with different versions. It returns "" if they do not.
 func (d workersData) Many(versions []string) string {
 	if len(versions) < 2 {
 		return ""

@@ -23,7 +23,7 @@ const testDockerfile = "deploy/test.Dockerfile"
 
 func TestTheImagesBinaryIsStaticAndKnowsItsVersion(t *testing.T) {
 	t.Parallel()
-	// The linker says nothing when -X names no variable, so that the Dockerfile's own flags are tried.
+	// The linker does not report an -X that names no variable, so this tests the Dockerfile's own flags.
 	if _, out := gem(t, nil, "version"); !strings.HasPrefix(out, "gem v1.2.3 (commit 0123456789ab)\n") {
 		t.Errorf("gem version: got %q, want the version and the commit of the build", out)
 	}
@@ -59,10 +59,12 @@ func TestTheImageRunsAWorkerWithoutRightsOrAShell(t *testing.T) {
 	wantCommand(t, "the Dockerfile's CMD", imageCommand(t), "worker")
 }
 
-// imageCommand is what containers of the image run. In exec form: the other one needs a shell.
+// imageCommand returns the command of the image's containers. It must have the exec form: the other form needs a
+// shell.
 func imageCommand(t *testing.T) (words []string) {
 	t.Helper()
-	for _, line := range regexp.MustCompile(`(?m)^(?:ENTRYPOINT|CMD) (.*)$`).FindAllStringSubmatch(readFile(t, "Dockerfile"), -1) {
+	for _, line := range regexp.MustCompile(`(?m)^(?:ENTRYPOINT|CMD) (.*)$`).
+		FindAllStringSubmatch(readFile(t, "Dockerfile"), -1) {
 		var part []string
 		if err := json.Unmarshal([]byte(line[1]), &part); err != nil {
 			t.Errorf("%s: %v", line[0], err)
@@ -72,7 +74,7 @@ func imageCommand(t *testing.T) (words []string) {
 	return words
 }
 
-// dockerfileArgs are the arguments of a Dockerfile, with their defaults.
+// dockerfileArgs returns the arguments of a Dockerfile, with their defaults.
 func dockerfileArgs(text string) map[string]string {
 	args := map[string]string{}
 	for _, found := range regexp.MustCompile(`(?m)^ARG (\w+)=?(.*)$`).FindAllStringSubmatch(text, -1) {
@@ -98,14 +100,14 @@ func wantBases(t *testing.T, text string) {
 func TestWhatIsSecretStaysOutOfTheImage(t *testing.T) {
 	t.Parallel()
 	ignored := strings.Fields(readFile(t, ".dockerignore"))
-	for _, want := range []string{".git", ".env"} {
+	for _, want := range []string{".git", ".env", "deploy/mcp.tokens"} {
 		if !slices.Contains(ignored, want) {
 			t.Errorf(".dockerignore does not name %s", want)
 		}
 	}
 }
 
-// service is a service of docker-compose.yml, as far as these tests look at it.
+// service is the part of a service of docker-compose.yml that these tests check.
 type service struct {
 	Image string
 	Build struct {
@@ -188,7 +190,7 @@ func TestComposeRunsTheProgram(t *testing.T) {
 		if value != nil {
 			env[name] = unset(*value)
 		}
-		// The database's is made of a password that the shell may set.
+		// The database's URL contains a password that the shell may set.
 		if secret.MatchString(name) && name != "DATABASE_URL" && value != nil {
 			t.Errorf("worker: %s is a secret, and has a value", name)
 		}
@@ -219,14 +221,16 @@ func TestComposeRunsTheProgram(t *testing.T) {
 func TestComposeStartsInOrderAndIsClosed(t *testing.T) {
 	t.Parallel()
 	all := services(t)
-	// docker compose up --wait takes a container that has ended for a failure, unless another waited for its end. Migrations
-	// grant rights to the roles that they find.
-	for name, after := range map[string]string{"worker": "migrate", "mcp": "migrate", "dashboard": "migrate", "migrate": "roles"} {
+	// docker compose up --wait treats a finished container as a failure, unless another one waits for its end.
+	// Migrations grant rights to the roles that exist.
+	for name, after := range map[string]string{"worker": "migrate", "mcp": "migrate", "dashboard": "migrate",
+		"migrate": "roles"} {
 		if got := all[name].DependsOn[after].Condition; got != "service_completed_successfully" {
 			t.Errorf("%s comes after %s on the condition %q", name, after, got)
 		}
 	}
-	for name, want := range map[string]string{"migrate": "", "roles": "", "worker": "unless-stopped", "postgres": "unless-stopped"} {
+	for name, want := range map[string]string{"migrate": "", "roles": "", "worker": "unless-stopped",
+		"postgres": "unless-stopped"} {
 		if got := all[name].Restart; got != want {
 			t.Errorf("%s: restart is %q, want %q", name, got, want)
 		}
@@ -237,12 +241,13 @@ func TestComposeStartsInOrderAndIsClosed(t *testing.T) {
 				t.Errorf("%s: the port %s is open to the network: want 127.0.0.1", name, port)
 			}
 		}
-		hardened := s.ReadOnly && slices.Equal(s.CapDrop, []string{"ALL"}) && slices.Equal(s.SecurityOpt, []string{"no-new-privileges:true"})
+		hardened := s.ReadOnly && slices.Equal(s.CapDrop, []string{"ALL"}) &&
+			slices.Equal(s.SecurityOpt, []string{"no-new-privileges:true"})
 		if name != "postgres" && name != "test" && !hardened {
 			t.Errorf("%s: want read_only, cap_drop ALL and no-new-privileges", name)
 		}
 	}
-	// The image of Postgres declares a volume there, and docker compose down leaves one that has no name.
+	// The image of Postgres declares a volume there, and docker compose down keeps an unnamed one.
 	if got := all["roles"].Tmpfs; got != "/var/lib/postgresql/data" {
 		t.Errorf("roles: tmpfs is %q: each container would leave an empty volume", got)
 	}
@@ -255,7 +260,8 @@ func TestTheVariablesOfComposeHaveDefaultsAndAreExplained(t *testing.T) {
 	t.Parallel()
 	explained := readFile(t, "docs/docker.md")
 	used := map[string]bool{}
-	for _, found := range regexp.MustCompile(`\$\{(\w+)([^}]*)\}`).FindAllStringSubmatch(readFile(t, "docker-compose.yml"), -1) {
+	for _, found := range regexp.MustCompile(`\$\{(\w+)([^}]*)\}`).FindAllStringSubmatch(readFile(t, "docker-compose.yml"),
+		-1) {
 		used[found[1]] = true
 		if !strings.HasPrefix(found[2], ":-") {
 			t.Errorf("%s has no default: want ${%s:-…}", found[1], found[1])
@@ -274,7 +280,8 @@ func TestDockerComposeTakesTheFile(t *testing.T) {
 	if _, err := exec.LookPath("docker-compose"); err != nil {
 		compose = []string{"docker", "compose"}
 		if exec.CommandContext(t.Context(), "docker", "compose", "version").Run() != nil {
-			const missing = "neither docker-compose nor docker compose is there: install one (Debian: apt-get install docker-compose)"
+			const missing = "neither docker-compose nor docker compose is there: install one (Debian: apt-get install " +
+				"docker-compose)"
 			if os.Getenv("GEM_TEST_REQUIRE") != "" {
 				t.Fatal(missing)
 			}
@@ -282,7 +289,8 @@ func TestDockerComposeTakesTheFile(t *testing.T) {
 		}
 	}
 	file := filepath.Join(root, "docker-compose.yml")
-	args := slices.Concat(compose, []string{"--file", file, "--profile", "test", "--profile", "supabase", "--profile", "mcp", "--profile", "dashboard", "config", "--quiet"})
+	args := slices.Concat(compose, []string{"--file", file, "--profile", "test", "--profile", "supabase", "--profile",
+		"mcp", "--profile", "dashboard", "config", "--quiet"})
 	cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}
 	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
@@ -290,7 +298,7 @@ func TestDockerComposeTakesTheFile(t *testing.T) {
 	}
 }
 
-// go test says nothing when -run names no test, so that the page's example is looked at.
+// go test does not report a -run that matches no test, so this checks the page's example.
 func TestTheTestsThatDockerMDRunsAreThere(t *testing.T) {
 	t.Parallel()
 	commands := regexp.MustCompile(`go test \./(\S+) -run (\w+)`).FindAllStringSubmatch(readFile(t, "docs/docker.md"), -1)
@@ -312,7 +320,7 @@ func TestTheTestsThatDockerMDRunsAreThere(t *testing.T) {
 	}
 }
 
-// unset gives what a value of docker-compose.yml is when the shell sets nothing.
+// unset returns a value of docker-compose.yml if the shell sets nothing.
 func unset(value string) string {
 	return os.Expand(value, func(name string) string {
 		_, byDefault, _ := strings.Cut(name, ":-")

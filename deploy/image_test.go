@@ -12,10 +12,11 @@ import (
 // published is the image of a release, without its tag.
 const published = "ghcr.io/gemworker/gem"
 
-// ownSecret is a variable that the examples name for a service of the reader's: gem knows it only by domains.json.
+// ownSecret is a variable that the examples name for the reader's own service: gem knows it only from domains.json.
 const ownSecret = "CRM_SECRET"
 
-// The compose file of docs/docker.md runs the published image, closed as the one of the repository is, in the folder of the reader's files.
+// The compose file of docs/docker.md runs the published image in the folder of the reader's files, as restricted as
+// the repository's.
 func TestTheComposeExampleRunsThePublishedImage(t *testing.T) {
 	t.Parallel()
 	var file struct {
@@ -31,10 +32,12 @@ func TestTheComposeExampleRunsThePublishedImage(t *testing.T) {
 	for name, command := range map[string]string{"gem": "migrate", "worker": "worker"} {
 		s := file.Services[name]
 		wantCommand(t, name, append([]string{"/gem"}, s.Command...), command)
-		if image, _, _ := strings.Cut(unset(s.Image), ":"); image != published || !strings.Contains(readFile(t, ".goreleaser.yaml"), "["+image+"]") {
+		if image, _, _ := strings.Cut(unset(s.Image), ":"); image != published ||
+			!strings.Contains(readFile(t, ".goreleaser.yaml"), "["+image+"]") {
 			t.Errorf("%s: the image is %s, want %s, which .goreleaser.yaml publishes", name, s.Image, published)
 		}
-		if !s.ReadOnly || !slices.Equal(s.CapDrop, []string{"ALL"}) || !slices.Equal(s.SecurityOpt, []string{"no-new-privileges:true"}) {
+		if !s.ReadOnly || !slices.Equal(s.CapDrop, []string{"ALL"}) ||
+			!slices.Equal(s.SecurityOpt, []string{"no-new-privileges:true"}) {
 			t.Errorf("%s: want read_only, cap_drop ALL and no-new-privileges", name)
 		}
 		if s.WorkingDir != "/files" || !slices.Equal(s.Volumes, []string{"./files:/files:ro"}) {
@@ -70,11 +73,13 @@ func TestTheRenderExampleRunsThePublishedImage(t *testing.T) {
 			Image         struct{ URL string }
 		}
 	}
-	if err := yaml.Unmarshal([]byte(readFile(t, "docs/examples/image/render.yaml")), &file); err != nil || len(file.Services) != 1 {
+	if err := yaml.Unmarshal([]byte(readFile(t, "docs/examples/image/render.yaml")), &file); err != nil ||
+		len(file.Services) != 1 {
 		t.Fatalf("%d services, %v", len(file.Services), err)
 	}
 	w := file.Services[0]
-	if image, version, _ := strings.Cut(w.Image.URL, ":"); w.Type != "worker" || w.Runtime != "image" || image != published || !strings.HasPrefix(version, "v") {
+	if image, version, _ := strings.Cut(w.Image.URL, ":"); w.Type != "worker" || w.Runtime != "image" ||
+		image != published || !strings.HasPrefix(version, "v") {
 		t.Errorf("%s, %s, %s: want a worker of a version of %s", w.Type, w.Runtime, w.Image.URL, published)
 	}
 	wantCommand(t, "preDeployCommand", strings.Fields(w.PreDeployCommand), "migrate")

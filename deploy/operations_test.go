@@ -8,14 +8,16 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gemworker/gem/internal/pgserver"
+	"github.com/gemworker/gem/internal/postgres/pgserver"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/jackc/pgx/v5"
 )
 
-// sqlOfOperations are the blocks of SQL of docs/operations.md: those with alerts, and the others.
+// sqlOfOperations returns the SQL blocks of docs/operations.md: those with alerts, and the others.
 func sqlOfOperations(t *testing.T) (alerts, others []string) {
 	t.Helper()
-	for _, found := range regexp.MustCompile("(?s)\n *```sql\n(.*?)\n *```").FindAllStringSubmatch(readFile(t, "docs/operations.md"), -1) {
+	for _, found := range regexp.MustCompile("(?s)\n *```sql\n(.*?)\n *```").
+		FindAllStringSubmatch(readFile(t, "docs/operations.md"), -1) {
 		if strings.HasPrefix(found[1], "--") {
 			for query := range strings.SplitSeq(strings.TrimSuffix(found[1], ";"), ";\n") {
 				alerts = append(alerts, query)
@@ -30,10 +32,10 @@ func sqlOfOperations(t *testing.T) (alerts, others []string) {
 	return alerts, others
 }
 
-// migrated is a connection to the database of a server of its own, as the owner.
+// migrated returns a connection to the database of a private server, as the owner.
 func migrated(t *testing.T) *pgx.Conn {
 	t.Helper()
-	server := startServer(t, pgserver.Options{})
+	server := testdb.Private(t, pgserver.Options{})
 	if code, out := gem(t, []string{"DATABASE_URL=" + server.URL("postgres")}, "migrate"); code != 0 {
 		t.Fatal(out)
 	}
@@ -56,7 +58,7 @@ func TestTheSQLOfOperationsRuns(t *testing.T) {
 	}
 }
 
-// In one transaction, whose time is one moment, so that no day can end in between.
+// One transaction has one time, so no day can end in between.
 func TestAlertsAreSilentUntilSomethingIsWrong(t *testing.T) {
 	t.Parallel()
 	conn := migrated(t)
@@ -70,7 +72,7 @@ func TestAlertsAreSilentUntilSomethingIsWrong(t *testing.T) {
 			t.Fatalf("%v:\n%s", err, sql)
 		}
 	}
-	// raised returns which alerts have rows, for a dashboard.
+	// raised returns the alerts that have rows, as a dashboard would.
 	raised := func() (on []string) {
 		t.Helper()
 		exec("set local role gem_monitor")
@@ -98,14 +100,17 @@ func TestAlertsAreSilentUntilSomethingIsWrong(t *testing.T) {
 	exec("select gem.start_worker('w', 50, '', '1', '1 min')")
 	exec("insert into core_tool_calls (tool_name) select 'a.b' from generate_series(1, 30)")
 	exec("select gem.claim('w', 26, true)")
-	exec(`select gem.finish(id, 1, 'w', 'succeeded', '{}', '{}', '1') from (select id from core_tool_calls where status = 'running' limit 20) c`)
+	exec(`select gem.finish(id, 1, 'w', 'succeeded', '{}', '{}', '1')
+		from (select id from core_tool_calls where status = 'running' limit 20) c`)
 	if on := raised(); len(on) > 0 {
 		t.Errorf("with a worker that lives, and calls that end, these have rows:\n%s", strings.Join(on, "\n\n"))
 	}
 
-	exec(`select gem.finish(id, 1, 'w', 'failed', '{"error": {"error_code": "outcome_unknown", "message": "m"}}', '{}', '1')
+	exec(`select gem.finish(id, 1, 'w', 'failed', '{"error": {"error_code": "outcome_unknown", "message": "m"}}', '{}',
+		'1')
 		from (select id from core_tool_calls where status = 'running' limit 3) c`)
-	exec(`select gem.finish(id, 1, 'w', 'not_configured', '{"status": "not_configured", "reason": "r", "required_env": [], "next_steps": []}', '{}', '1')
+	exec(`select gem.finish(id, 1, 'w', 'not_configured',
+		'{"status": "not_configured", "reason": "r", "required_env": [], "next_steps": []}', '{}', '1')
 		from (select id from core_tool_calls where status = 'running' limit 1) c`)
 	exec(`select gem.finish(id, 1, 'w', 'failed', '{"error": {"error_code": "rule_error", "message": "m"}}', '{}', '1')
 		from (select id from core_tool_calls where status = 'running' limit 1) c`)
@@ -153,7 +158,8 @@ func TestTheStatementOfOperationsEndsManyCalls(t *testing.T) {
 	}
 	var left string
 	if err := conn.QueryRow(t.Context(), `select string_agg(said, ', ' order by said) from (
-		select concat_ws(' ', tool_name, status, count(*), case when bool_and(cancel_requested_at is not null) then 'asked' end) as said
+		select concat_ws(' ', tool_name, status, count(*), case
+			when bool_and(cancel_requested_at is not null) then 'asked' end) as said
 		from core_tool_calls where status <> 'failed' group by tool_name, status) c`).Scan(&left); err != nil ||
 		left != "comms.send_email queued 7, comms.send_email running 3 asked, leads.create queued 5" {
 		t.Errorf("what is left: %s (%v)", left, err)

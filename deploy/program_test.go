@@ -1,5 +1,5 @@
-// Package deploy_test keeps the Dockerfile, docker-compose.yml and render.yaml in step with the program: what they run, and the
-// variables that they set, is tried with the binary that the Dockerfile builds.
+// Package deploy_test keeps the Dockerfile, docker-compose.yml and render.yaml in step with the program: it tests
+// their commands and variables with the binary that the Dockerfile builds.
 package deploy_test
 
 import (
@@ -47,13 +47,15 @@ func TestMain(m *testing.M) {
 // build builds gem once, as the Dockerfile does, with a version and a commit. Its error is the output.
 var build = sync.OnceValues(func() (program, wrong string) {
 	dockerfile, err := os.ReadFile(filepath.Join(root, "Dockerfile"))
-	line := regexp.MustCompile(`(?m)^RUN CGO_ENABLED=0 go build -trimpath -tags=grpcnotrace -gcflags=google\.golang\.org/\.\.\.=-l -ldflags "(.*)" -o /gem \./cmd/gem$`).FindSubmatch(dockerfile)
+	line := regexp.MustCompile(
+		`(?m)^RUN CGO_ENABLED=0 go build -trimpath -tags=grpcnotrace -gcflags=google\.golang\.org/\.\.\.=-l -ldflags "(.*)" -o /gem \./cmd/gem$`).FindSubmatch(dockerfile)
 	if err != nil || line == nil {
 		return "", "the Dockerfile builds gem in another way: change these tests with it"
 	}
 	flags := strings.NewReplacer("${VERSION}", "v1.2.3", "${COMMIT}", "0123456789abcdef").Replace(string(line[1]))
 	program = filepath.Join(folder, "gem")
-	cmd := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-tags=grpcnotrace", "-gcflags=google.golang.org/...=-l", "-ldflags", flags, "-o", program, "./cmd/gem")
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-tags=grpcnotrace",
+		"-gcflags=google.golang.org/...=-l", "-ldflags", flags, "-o", program, "./cmd/gem")
 	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", err.Error() + ": " + string(out)
@@ -61,7 +63,7 @@ var build = sync.OnceValues(func() (program, wrong string) {
 	return program, ""
 })
 
-// gem runs a command of the program, with these variables alone.
+// gem runs a command of the program with only these variables.
 func gem(t *testing.T, env []string, args ...string) (code int, output string) {
 	t.Helper()
 	program, wrong := build()
@@ -70,27 +72,27 @@ func gem(t *testing.T, env []string, args ...string) (code int, output string) {
 	}
 	cmd := exec.CommandContext(t.Context(), program, args...)
 	cmd.Dir, cmd.Env = t.TempDir(), env
-	out, _ := cmd.CombinedOutput() // the exit code says what went wrong
+	out, _ := cmd.CombinedOutput() // the exit code tells success from failure
 	return cmd.ProcessState.ExitCode(), string(out)
 }
 
-// wantCommand checks that words, with the image's program as the first, run that command of gem, with arguments that it takes.
+// wantCommand checks that words, with the image's program as the first, run that command of gem with valid arguments.
 func wantCommand(t *testing.T, where string, words []string, command string) {
 	t.Helper()
 	if len(words) == 0 || words[0] != "/gem" {
 		t.Errorf("%s: is %q, want /gem %s", where, words, command)
 		return
 	}
-	// Without any variable a command that is right gets as far as to miss the database.
+	// Without variables, a valid command gets as far as the missing database.
 	if _, out := gem(t, nil, words[1:]...); !strings.HasPrefix(out, "gem "+command+": DATABASE_URL is not set") {
 		t.Errorf("%s: %q does not run gem %s: %s", where, words, command, out)
 	}
 }
 
-// secret tells the variables whose values do not belong into a file.
+// secret matches the variables whose values do not belong in a file.
 var secret = regexp.MustCompile(`^(DATABASE_URL|DIRECT_URL)$|_(USERNAME|PASSWORD|TOKEN|HEADERS)$`)
 
-// variables are those that a worker reads.
+// variables returns the variables that a worker reads.
 func variables(t *testing.T) []string {
 	t.Helper()
 	_, help := gem(t, nil, "worker", "--help")
@@ -104,8 +106,8 @@ func variables(t *testing.T) []string {
 	return names
 }
 
-// checkWorker checks what a worker is given: variables that it reads, values that it takes, and the time to end every call
-// before it is killed.
+// checkWorker checks a worker's variables and their values, and that it has time to end every call before it is
+// killed.
 func checkWorker(t *testing.T, env map[string]string, killedAfter time.Duration) {
 	t.Helper()
 	known := append(variables(t), "GOMEMLIMIT", "GOGC")
@@ -118,7 +120,8 @@ func checkWorker(t *testing.T, env map[string]string, killedAfter time.Duration)
 			given = append(given, name+"="+value)
 		}
 	}
-	if code, out := gem(t, given, "worker", "--patience", "0s"); code != 1 || !strings.Contains(out, "connection refused") {
+	if code, out := gem(t, given, "worker", "--patience", "0s"); code != 1 ||
+		!strings.Contains(out, "connection refused") {
 		t.Errorf("gem worker does not take the variables (exit code %d): %s", code, out)
 	}
 
@@ -127,7 +130,8 @@ func checkWorker(t *testing.T, env map[string]string, killedAfter time.Duration)
 		t.Fatalf("WORKER_SHUTDOWN_GRACE: %v", err)
 	}
 	if killedAfter < grace+afterGrace {
-		t.Errorf("the worker is killed after %s, and needs WORKER_SHUTDOWN_GRACE, %s, and up to %s more", killedAfter, grace, afterGrace)
+		t.Errorf("the worker is killed after %s, and needs WORKER_SHUTDOWN_GRACE, %s, and up to %s more", killedAfter, grace,
+			afterGrace)
 	}
 	r, err := registry.Parse([]byte(readFile(t, "tools.registry.json")))
 	if err != nil {
@@ -135,10 +139,11 @@ func checkWorker(t *testing.T, env map[string]string, killedAfter time.Duration)
 	}
 	for _, tool := range r.Tools() {
 		if domain, _, _ := strings.Cut(tool.Name, "."); slices.Contains([]string{"llm", "extract", "agent"}, domain) {
-			continue // they ask models: cut off, they go on elsewhere, and docs/llm.md says what that costs
+			continue // they ask models: another worker continues them, and docs/llm.md explains the cost
 		}
 		if tool.Timeout > grace {
-			t.Errorf("WORKER_SHUTDOWN_GRACE is %s, and %s may take %s: a deploy would cut it off", grace, tool.Name, tool.Timeout)
+			t.Errorf("WORKER_SHUTDOWN_GRACE is %s, and %s may take %s: a deploy would cut it off", grace, tool.Name,
+				tool.Timeout)
 		}
 	}
 }

@@ -31,7 +31,8 @@ func TestAReleaseIsBuiltLikeTheImage(t *testing.T) {
 	}
 	b, image := release.Builds[0], release.Dockers[0]
 	built := strings.NewReplacer("v{{ .Version }}", "${VERSION}", "{{ .FullCommit }}", "${COMMIT}").Replace(
-		strings.Join(b.Env, " ") + " go build " + strings.Join(b.Flags, " ") + ` -ldflags "` + b.Ldflags + `" -o /` + b.Binary + " " + b.Main)
+		strings.Join(b.Env, " ") + " go build " + strings.Join(b.Flags, " ") + ` -ldflags "` + b.Ldflags + `" -o /` +
+			b.Binary + " " + b.Main)
 	if !strings.Contains(readFile(t, "Dockerfile"), "\nRUN "+built+"\n") {
 		t.Errorf("the Dockerfile does not build this way: %s", built)
 	}
@@ -42,7 +43,7 @@ func TestAReleaseIsBuiltLikeTheImage(t *testing.T) {
 		t.Errorf("images for %s", image.Platforms)
 	}
 
-	// The two differ only in where the binary comes from.
+	// The two differ only in the source of the binary.
 	last := func(name string) string {
 		text := readFile(t, name)
 		text = text[strings.LastIndex(text, "\nFROM ")+1:]
@@ -52,32 +53,34 @@ func TestAReleaseIsBuiltLikeTheImage(t *testing.T) {
 		t.Errorf("%s ends in\n%s\nand the Dockerfile in\n%s", image.Dockerfile, a, b)
 	}
 	wantBases(t, readFile(t, image.Dockerfile))
-	if a, b := dockerfileArgs(readFile(t, image.Dockerfile))["RUN_IMAGE"], dockerfileArgs(readFile(t, "Dockerfile"))["RUN_IMAGE"]; a != b {
+	if a, b := dockerfileArgs(readFile(t, image.Dockerfile))["RUN_IMAGE"],
+		dockerfileArgs(readFile(t, "Dockerfile"))["RUN_IMAGE"]; a != b {
 		t.Errorf("%s begins with %s, and the Dockerfile with %s", image.Dockerfile, a, b)
 	}
 }
 
-// What checks a release is what makes it.
+// The same version checks and builds a release.
 func TestGoreleaserHasOneVersion(t *testing.T) {
 	t.Parallel()
 	_, version, _ := strings.Cut(readFile(t, ".ci/run"), "\nreleaser=")
 	version, _, _ = strings.Cut(version, "\n")
 	for _, name := range []string{"ci.yml", "release.yml"} {
 		text := readFile(t, filepath.Join(".github/workflows", name))
-		if version == "" || !regexp.MustCompile(`goreleaser-action@\S+\n        with:\n(.*\n)?          version: `+version+"\n").MatchString(text) {
+		if version == "" || !regexp.MustCompile(`goreleaser-action@\S+\n        with:\n(.*\n)?          version: `+version+
+			"\n").MatchString(text) {
 			t.Errorf("%s: want goreleaser %s, as in .ci/run", name, version)
 		}
 	}
 }
 
-// The pages begin with what works from the repository, and mark what a release publishes until there is one.
+// The pages begin with the instructions that work from the repository, and mark what a release will publish.
 func TestThePagesMarkWhatComesWithTheFirstRelease(t *testing.T) {
 	t.Parallel()
 	released := strings.Contains(readFile(t, "CHANGELOG.md"), "\n## v0.1.0")
 	for page, order := range map[string][2]string{
 		"docs/docker.md":  {"docker compose up --build --wait", "## The published image"},
 		"docs/render.md":  {"### From a fork", "### From the published image"},
-		"docs/clients.md": {"cp path/to/gem/clients/js", "@gemworker/client"},
+		"docs/clients.md": {"cp -R path/to/gem/clients/js", "@gemworker/client"},
 	} {
 		text := readFile(t, page)
 		today, later := strings.Index(text, order[0]), strings.Index(text, order[1])

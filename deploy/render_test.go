@@ -10,23 +10,26 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// cronFields are those that a cron job from a Dockerfile may have, from the same sources.
+// cronFields are the fields that a cron job from a Dockerfile may have, from the same sources.
 var cronFields = []string{
-	"type", "name", "runtime", "plan", "region", "repo", "branch", "rootDir", "dockerfilePath", "dockerContext", "dockerCommand",
+	"type", "name", "runtime", "plan", "region", "repo", "branch", "rootDir", "dockerfilePath", "dockerContext",
+	"dockerCommand",
 	"registryCredential", "schedule", "autoDeployTrigger", "envVars", "buildFilter",
 }
 
-// workerFields are those that a worker from a Dockerfile may have, as https://render.com/docs/blueprint-spec and
-// https://render.com/schema/render.yaml.json had them in November 2026. Left out are the deprecated ones (env, autoDeploy,
-// pullRequestPreviewsEnabled), those of other types and runtimes (healthCheckPath, domains, buildCommand, image, …), and disk:
-// a worker keeps nothing on one, and a service that has one is not deployed side by side with its predecessor.
+// workerFields are the fields that a worker from a Dockerfile may have, by https://render.com/docs/blueprint-spec and
+// https://render.com/schema/render.yaml.json in November 2026. Deprecated fields are left out (env, autoDeploy,
+// pullRequestPreviewsEnabled), and fields of other types and runtimes (healthCheckPath, domains, buildCommand, image,
+// …), and disk: a worker stores nothing on one, and a deploy cannot run a service with a disk next to its
+// predecessor.
 var workerFields = []string{
-	"type", "name", "runtime", "plan", "region", "repo", "branch", "rootDir", "dockerfilePath", "dockerContext", "dockerCommand",
+	"type", "name", "runtime", "plan", "region", "repo", "branch", "rootDir", "dockerfilePath", "dockerContext",
+	"dockerCommand",
 	"registryCredential", "preDeployCommand", "autoDeployTrigger", "numInstances", "scaling", "maxShutdownDelaySeconds",
 	"envVars", "buildFilter", "previews",
 }
 
-// renderService is a service of render.yaml, as far as these tests look at its values.
+// renderService is the part of a service of render.yaml that these tests check.
 type renderService struct {
 	Type, Name, Runtime, Plan string
 	Region, Schedule          string
@@ -78,7 +81,7 @@ func TestRenderYAMLFitsTheProgram(t *testing.T) {
 		t.Errorf("autoDeployTrigger is %q, want commit, checksPass or off", w.AutoDeployTrigger)
 	}
 
-	// Render runs the commands in place of the image's own, and without a shell, which the image does not have.
+	// Render runs the commands instead of the image's own, and without a shell, which the image does not have.
 	if w.DockerfilePath != "./Dockerfile" {
 		t.Errorf("dockerfilePath is %q", w.DockerfilePath)
 	}
@@ -120,7 +123,7 @@ func checkPruning(t *testing.T, job, w renderService) {
 	}
 }
 
-// renderEnvironment returns the variables. Render asks for those that are secret.
+// renderEnvironment returns the variables. Render asks for the secret ones.
 func renderEnvironment(t *testing.T, w renderService) map[string]string {
 	t.Helper()
 	env := map[string]string{}
@@ -147,7 +150,7 @@ func renderEnvironment(t *testing.T, w renderService) map[string]string {
 	return env
 }
 
-// checkConnections checks that the old and the new workers of a deploy fit into one pool, beside gem prune.
+// checkConnections checks that the old and the new workers of a deploy fit into one pool, together with gem prune.
 func checkConnections(t *testing.T, w renderService, env map[string]string) {
 	t.Helper()
 	const (
@@ -164,10 +167,12 @@ func checkConnections(t *testing.T, w renderService, env map[string]string) {
 	}
 	connections, err := strconv.Atoi(env["WORKER_CONNECTIONS"])
 	if err != nil || connections < 1 || instances < 1 {
-		t.Fatalf("%d instances with WORKER_CONNECTIONS=%q (%v), want 1 or more of each", instances, env["WORKER_CONNECTIONS"], err)
+		t.Fatalf("%d instances with WORKER_CONNECTIONS=%q (%v), want 1 or more of each", instances, env["WORKER_CONNECTIONS"],
+			err)
 	}
 	if needs := 2*instances*(connections+own) + prune; needs > poolSize {
-		t.Errorf("WORKER_CONNECTIONS is %d: in a deploy, 2 × %d instances and gem prune take %d connections, and the pool has %d",
+		t.Errorf("WORKER_CONNECTIONS is %d: in a deploy, 2 × %d instances and gem prune take %d connections, and the pool "+
+			"has %d",
 			connections, instances, needs, poolSize)
 	}
 }

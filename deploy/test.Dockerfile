@@ -16,11 +16,11 @@ RUN ln -s ../lib/node_modules/npm/bin/npm-cli.js /usr/local/bin/npm
 ARG GOPROXY
 COPY go.mod go.sum ./
 RUN go mod download
-COPY internal/supabase/package.json internal/supabase/package-lock.json internal/supabase/.npmrc internal/supabase/
-RUN npm ci --prefix internal/supabase
-COPY internal/llm/aimock/package.json internal/llm/aimock/package-lock.json internal/llm/aimock/.npmrc internal/llm/aimock/
-RUN npm ci --prefix internal/llm/aimock
+COPY internal/testing/supabase/package.json internal/testing/supabase/package-lock.json internal/testing/supabase/.npmrc internal/testing/supabase/
+RUN npm ci --prefix internal/testing/supabase
+COPY internal/testing/aimock/package.json internal/testing/aimock/package-lock.json internal/testing/aimock/.npmrc internal/testing/aimock/
+RUN npm ci --prefix internal/testing/aimock
 COPY . .
-# Nothing of that may be missing: a test that would be skipped fails.
+# All of it is required: a test fails instead of being skipped.
 ENV GEM_TEST_REQUIRE=1
 CMD ["go", "test", "./..."]

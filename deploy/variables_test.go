@@ -15,7 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Every variable that a file sets for gem is one that gem reads, and the page about the file names it.
+// gem reads every variable that a file sets for it, and the page about the file names it.
 func TestEveryVariableOfAFileIsReadByGEMAndExplained(t *testing.T) {
 	t.Parallel()
 	known := knownVariables(t)
@@ -57,7 +57,7 @@ func names(page, variable string) bool {
 	return false
 }
 
-// knownVariables are those that a worker, the dashboard and gem mcp read.
+// knownVariables returns the variables that a worker, the dashboard and gem mcp read.
 func knownVariables(t *testing.T) map[string]bool {
 	t.Helper()
 	known := map[string]bool{"GOMEMLIMIT": true}

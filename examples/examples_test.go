@@ -19,8 +19,9 @@ import (
 	"github.com/gemworker/gem"
 	"github.com/gemworker/gem/handlers/builtin"
 	"github.com/gemworker/gem/handlers/handlertest"
-	"github.com/gemworker/gem/internal/supabase"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/npmrig"
+	"github.com/gemworker/gem/internal/testing/supabase"
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
 func TestMain(m *testing.M) { testdb.Main(m) }
@@ -30,21 +31,23 @@ const (
 	sms  = `{"to": "+61400000001", "message": "On our way", "context_ref": {"type": "personal", "id": "me"}}`
 )
 
-// start makes a project with a worker that has the built-in tools, with nothing configured.
+// start creates a project with a worker that has the built-in tools and no configuration.
 func start(t *testing.T) *supabase.Project {
 	t.Helper()
 	p := supabase.Start(t, supabase.Options{})
-	opened := strings.Replace(string(gem.BuiltInRegistry), `"name": "comms.send_sms",`, `"name": "comms.send_sms", "frontends": true,`, 1)
-	handlertest.Start(t, handlertest.Options{Database: p.DatabaseURL, Domains: builtin.Domains(), Registry: []byte(opened)})
+	opened := strings.Replace(string(gem.BuiltInRegistry), `"name": "comms.send_sms",`,
+		`"name": "comms.send_sms", "frontends": true,`, 1)
+	handlertest.Start(t, handlertest.Options{Database: p.DatabaseURL, Domains: builtin.Domains(),
+		Registry: []byte(opened)})
 	return p
 }
 
-// python runs a script, and returns what it printed and its exit code.
+// python runs a script, and returns its output and exit code.
 func python(t *testing.T, env []string, script string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	program, err := exec.LookPath("python3")
 	if err != nil {
-		supabase.Missing(t, "python3 is missing: install Python 3.9 or newer")
+		npmrig.Missing(t, "python3 is missing: install Python 3.9 or newer")
 	}
 	var out, log bytes.Buffer
 	cmd := exec.CommandContext(t.Context(), program, append([]string{"-B", script}, args...)...)
@@ -78,10 +81,12 @@ func TestAPhoneCallsATool(t *testing.T) {
 		{"an input that is none", bare, []string{"os.create_note", "[]"}, 2, "it must be a JSON object"},
 		{"a name that is none", bare, []string{""}, 2, "HTTP 400: tool_name must be the name of a tool"},
 		{"a wrong token", []string{"GEM_URL=" + p.PostgREST, "GEM_TOKEN=x"}, []string{"os.health_check"}, 2, "HTTP 401: "},
-		{"no API key", append([]string{"GEM_URL=" + p.URL + "/rest/v1"}, bare[1]), []string{"os.health_check"}, 2, "HTTP 401: No API key found in request."},
+		{"no API key", append([]string{"GEM_URL=" + p.URL + "/rest/v1"}, bare[1]), []string{"os.health_check"}, 2,
+			"HTTP 401: No API key found in request."},
 		{"no token", bare[:1], []string{"os.health_check"}, 2, "GEM_URL and GEM_TOKEN must be set"},
 		{"no scheme", []string{"GEM_URL=example.com", bare[1]}, []string{"os.health_check"}, 2, "must begin with https://"},
-		{"nobody there", []string{"GEM_URL=http://127.0.0.1:1", bare[1]}, []string{"os.health_check", "--timeout", "0"}, 4, "the same command with --id"},
+		{"nobody there", []string{"GEM_URL=http://127.0.0.1:1", bare[1]}, []string{"os.health_check", "--timeout", "0"}, 4,
+			"the same command with --id"},
 	} {
 		stdout, stderr, code := python(t, c.env, "phone/call.py", c.args...)
 		if code != c.code || !strings.Contains(stdout+stderr, c.says) {
@@ -132,7 +137,7 @@ func TestAPhoneWithABadConnectionCallsOnce(t *testing.T) {
 	if n := p.Value("select count(*) from core_tool_calls") + p.Value("select count(*) from notes"); n != "11" {
 		t.Errorf("there are %s calls and notes, want one of each", n)
 	}
-	// Waiting again for the same call.
+	// Wait again for the same call.
 	var receipt struct {
 		CallID string `json:"call_id"`
 	}
@@ -143,7 +148,8 @@ func TestAPhoneWithABadConnectionCallsOnce(t *testing.T) {
 	if code != 0 || again != stdout {
 		t.Errorf("exit code %d, and %s in place of %s", code, again, stdout)
 	}
-	if _, stderr, code := python(t, env, "phone/call.py", "os.create_task", note, "--id", receipt.CallID); code != 2 || !strings.Contains(stderr, "A new call needs a new id") {
+	if _, stderr, code := python(t, env, "phone/call.py", "os.create_task", note, "--id", receipt.CallID); code != 2 ||
+		!strings.Contains(stderr, "A new call needs a new id") {
 		t.Errorf("another call under that id: exit code %d, %s", code, stderr)
 	}
 }
@@ -165,7 +171,8 @@ func TestAMintedTokenIsAUsers(t *testing.T) {
 		{"a server for a user", server, `{"tool_name": "os.health_check", "created_by": "ada"}`, "201"},
 		{"an expired token", expired, `{"tool_name": "os.health_check"}`, "401 PGRST301"},
 	} {
-		if a := p.Send(supabase.Request{Method: "POST", Path: "/core_tool_calls", Token: c.token, Body: c.body}); a.Outcome() != c.want {
+		if a := p.Send(supabase.Request{Method: "POST", Path: "/core_tool_calls", Token: c.token,
+			Body: c.body}); a.Outcome() != c.want {
 			t.Errorf("%s: got %s (%s), want %s", c.what, a.Outcome(), a.Message, c.want)
 		}
 	}
@@ -180,7 +187,7 @@ func TestAMintedTokenIsAUsers(t *testing.T) {
 	}
 }
 
-// page fills in a form of the page as a person does.
+// page fills in a form of the page like a person.
 type page struct {
 	t *testing.T
 	*supabase.Client
@@ -232,8 +239,9 @@ func TestThePageCallsToolsAndShowsTheirReceipts(t *testing.T) {
 					t.Errorf("the page shows %s, without %s", card, want)
 				}
 			}
-			// What comes back is shown as text.
-			shows(b.send("os.create_note", `{"domain": "business", "title": "<img src=x onerror=alert(1)>", "content": ""}`, "succeeded"), `db_writes`)
+			// Content from elsewhere is shown as text.
+			shows(b.send("os.create_note", `{"domain": "business", "title": "<img src=x onerror=alert(1)>", "content": ""}`,
+				"succeeded"), `db_writes`)
 			shows(b.send("<b>x</b>", `{}`, "failed"), `unknown_tool`)
 			if n := b.run(`return document.querySelectorAll('article img, article b').length`); n != "0" {
 				t.Errorf("%s elements came out of texts", n)
@@ -246,11 +254,12 @@ func TestThePageCallsToolsAndShowsTheirReceipts(t *testing.T) {
 				return document.getElementById('said').textContent`); !strings.Contains(said, "The input is no JSON") {
 				t.Errorf("the page says %s", said)
 			}
-			// Nothing is kept that was not to be.
+			// Nothing is stored unless the user asks for it.
 			if kept := b.run(`return window.localStorage.length + window.location.href`); kept != `"0http://localhost/"` {
-				t.Errorf("kept without being asked to: %s", kept)
+				t.Errorf("stored without a request: %s", kept)
 			}
-			if kept := b.run(`document.getElementById('remember').click(); return JSON.parse(window.localStorage.getItem('gem-example')).url`); kept != `"`+where[0]+`"` {
+			if kept := b.run(
+				`document.getElementById('remember').click(); return JSON.parse(window.localStorage.getItem('gem-example')).url`); kept != `"`+where[0]+`"` {
 				t.Errorf("remembered: %s", kept)
 			}
 			if kept := b.run(`document.getElementById('remember').click(); return window.localStorage.length`); kept != "0" {
@@ -275,7 +284,8 @@ func TestThePageEndsACallAndShowsTheLastOnes(t *testing.T) {
 		document.querySelector('article button').click()
 		for (const until = Date.now() + 60_000; Date.now() < until; await new Promise(wake => setTimeout(wake, 10))) {
 			const card = document.querySelector('article')
-			if (card.querySelector('.status').textContent === 'failed') return card.textContent + card.querySelector('button').hidden
+			if (card.querySelector('.status').textContent === 'failed')
+				return card.textContent + card.querySelector('button').hidden
 		}`)
 	if !strings.Contains(shown, "The call was cancelled before it ran.") || !strings.Contains(shown, "true") {
 		t.Errorf("the page shows %s", shown)
@@ -293,19 +303,21 @@ func TestThePageEndsACallAndShowsTheLastOnes(t *testing.T) {
 	}
 }
 
-// A browser asks first whether a page from elsewhere may send this.
+// A browser first asks whether a page from elsewhere may send this.
 func TestAPageFromElsewhereMayAsk(t *testing.T) {
 	t.Parallel()
 	p := supabase.Start(t, supabase.Options{})
 	a := p.Send(supabase.Request{Method: "OPTIONS", Path: "/rpc/enqueue_tool_call", Header: map[string]string{
-		"Origin": "null", "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}})
+		"Origin": "null", "Access-Control-Request-Method": "POST",
+		"Access-Control-Request-Headers": "authorization,content-type"}})
 	allowed := strings.ToLower(a.Header.Get("Access-Control-Allow-Headers"))
-	if a.Status != 200 || a.Header.Get("Access-Control-Allow-Origin") != "*" || !strings.Contains(allowed, "authorization") || !strings.Contains(allowed, "content-type") {
+	if a.Status != 200 || a.Header.Get("Access-Control-Allow-Origin") != "*" ||
+		!strings.Contains(allowed, "authorization") || !strings.Contains(allowed, "content-type") {
 		t.Errorf("got %d with %v", a.Status, a.Header)
 	}
 }
 
-// docs/tools.md shows the program in own-tools: each line of its code is there, but for those that show another domain.
+// docs/tools.md shows the program in own-tools: it has each line of its code, except lines for another domain.
 func TestTheGuideToToolsShowsTheExample(t *testing.T) {
 	t.Parallel()
 	read := func(path string) string {

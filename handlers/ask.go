@@ -14,30 +14,33 @@ import (
 	"github.com/gemworker/gem/internal/oneline"
 )
 
-// Question is what a durable handler asks: see [Ask].
+// Question is a question of a durable handler to a person: see [Ask].
 type Question struct {
 	// Text is the question: 1 to 4,000 characters.
 	Text string `json:"text"`
-	// Schema says what the answer must be, as a flat JSON Schema: see the input of wait.answer in the registry. Nil: it follows from
+	// Schema is the flat JSON Schema of the answer: see the input of wait.answer in the registry. Nil: Ask derives it from
 	// the type of the answer.
 	Schema json.RawMessage `json:"schema,omitempty"`
-	// By names those who may answer: `owner`, who made the call; `user:SUBJECT`; `role:ROLE`, of the table gem.roles; `service`.
-	// Empty means the owner. service_role, and the owner of the database, may answer in place of any of them.
+	// By names the people who may answer: `owner` (the creator of the call), `user:SUBJECT`, `role:ROLE` (see the table
+	// gem.roles) or `service`. Empty means the owner. service_role and the owner of the database may always answer.
 	By []string `json:"by,omitempty"`
-	// Others: whoever made the call, or one above it, may not answer.
+	// Others forbids the creators of the call and of its ancestors to answer.
 	Others bool `json:"others,omitempty"`
-	// Until is the time after which the question takes no answer: its Wait then returns a [Failure] with the code timeout. Zero: never.
+	// Until is the deadline. After it the question takes no answer, and Wait returns a [Failure] with the code timeout.
+	// Zero means no deadline.
 	Until time.Time `json:"until,omitzero"`
 }
 
-// Ask asks a person, under a name, and returns the answer as a T: text, a number, a boolean, or a struct of these, whose fields are
-// required unless they are pointers or have omitempty. It is the [Start] of wait.answer, a tool that the registry must list: the question is a call,
-// which frontends see in the view open_questions.
+// Ask asks a person a question, under a name in the journal. The answer is a T: text, a number, a boolean, or a struct
+// of these, whose fields are required unless they are pointers or have omitempty. The question is a call of
+// wait.answer, which Ask starts like [Start]: the registry must list the tool, and frontends see the question in the
+// view open_questions.
 func Ask[T any](d *Durable, name string, q Question) *Child[T] {
 	c := start[T](d, name, "wait.answer", func() (_ json.RawMessage, err error) {
 		if q.Schema == nil {
 			if q.Schema, err = flatSchema(reflect.TypeFor[T]()); err != nil {
-				return nil, &Failure{Code: "validation_error", Message: fmt.Sprintf("The question %s has no Schema, and none follows from its type: %v", name, err)}
+				return nil, &Failure{Code: "validation_error", Message: fmt.Sprintf("The question %s has no Schema, and "+
+					"cannot derive one: %v", name, err)}
 			}
 		}
 		return encode(q)
@@ -46,43 +49,46 @@ func Ask[T any](d *Durable, name string, q Question) *Child[T] {
 	return c
 }
 
-// Request is a call that is to be approved.
+// Request is a call for which approval is requested.
 type Request struct {
 	Tool  string          `json:"tool"`
 	Input json.RawMessage `json:"input"`
 }
 
-// Approval is what a durable handler asks to be approved: see [Approve].
+// Approval is a durable handler's request to approve a call: see [Approve].
 type Approval struct {
-	// Tool and Input are the call for which approval is asked: one that the handler may make.
+	// Tool and Input are the call to approve. The handler must be allowed to make it.
 	Tool  string
 	Input any
-	// Text is the question: at most 4,000 characters. If it is empty, it is made from the tool and the input.
+	// Text is the question: at most 4,000 characters. If it is empty, GEM derives it from the tool and the input.
 	Text string
-	// By names those who may approve, at least one: `user:SUBJECT`, or `role:ROLE`, of the table gem.roles.
+	// By names the people who may approve, at least one: `user:SUBJECT` or `role:ROLE` (see the table gem.roles).
 	By []string
-	// OwnerToo: whoever made the call, or one above it, may approve it too.
+	// OwnerToo also allows the creators of the call and of its ancestors to approve it.
 	OwnerToo bool
-	// Until is the time after which nobody can approve it. Zero: never.
+	// Until is the deadline, after which nobody can approve the call. Zero means no deadline.
 	Until time.Time
 }
 
-// Decision is what an approval came to.
+// Decision is the outcome of an approval.
 type Decision struct {
 	Approved bool      `json:"approved"`
 	By       string    `json:"by,omitempty"`     // the subject that decided
 	At       time.Time `json:"at,omitzero"`      // when it did
-	Reason   string    `json:"reason,omitempty"` // as given; `expired` if nobody decided in time
-	Digest   string    `json:"digest"`           // of what was approved: the tool, the input, and the tool's entry in the registry
+	Reason   string    `json:"reason,omitempty"` // in the person's words; `expired` if nobody decided in time
+	// Digest is the hash of the tool, the input, and the tool's entry in the registry.
+	Digest string `json:"digest"`
 }
 
-// Approve asks, under a name, whether a call may be made. It is the [Start] of wait.approval, a tool that the registry must list. A denial is a
-// Decision, and no error. [StartApproved] makes the call.
+// Approve asks people to approve a call, under a name in the journal. The question is a call of wait.approval, which
+// Approve starts like [Start]; the registry must list the tool. A denial is a Decision and not an error.
+// [StartApproved] makes the call.
 func Approve(d *Durable, name string, a Approval) *Child[Decision] {
 	encoded, err := encode(a.Input)
 	c := start[Decision](d, name, "wait.approval", func() (json.RawMessage, error) {
 		if err != nil {
-			return nil, &Failure{Code: "validation_error", Message: fmt.Sprintf("The input of %s, for the approval %s, is not one: %v", a.Tool, name, err)}
+			return nil, &Failure{Code: "validation_error", Message: fmt.Sprintf("The input of %s, for the approval %s, "+
+				"cannot be encoded: %v", a.Tool, name, err)}
 		}
 		digest, err := d.journal.Digest(a.Tool, encoded)
 		if err != nil {
@@ -104,11 +110,13 @@ func Approve(d *Durable, name string, a Approval) *Child[Decision] {
 	return c
 }
 
-// StartApproved is the [Start] of exactly the call that was approved, once Wait has returned the decision. Its own Wait fails with the code
-// not_allowed where the call was denied, or where the tool, its input or its entry in the registry is not what was approved.
+// StartApproved starts exactly the call that was approved, like [Start]. Call it after Wait has returned the decision.
+// Its own Wait fails with the code not_allowed if the call was denied, or if the tool, its input or its entry in the
+// registry differs from the approved one.
 func StartApproved[T any](d *Durable, name string, approval *Child[Decision]) *Child[T] {
 	if approval.asked == nil {
-		return &Child[T]{call: d, err: Fail("not_allowed", fmt.Sprintf("The call %s is to start what Approve asked for, and this approval was made otherwise.", name))}
+		return &Child[T]{call: d, err: Fail("not_allowed", fmt.Sprintf("The call %s needs an approval "+
+			"that Approve returned.", name))}
 	}
 	asked := *approval.asked
 	return start[T](d, name, asked.Tool, func() (json.RawMessage, error) {
@@ -119,10 +127,10 @@ func StartApproved[T any](d *Durable, name string, approval *Child[Decision]) *C
 		if approval.err != nil {
 			return nil, approval.err
 		}
-		if !approval.waited { // that it came meanwhile is not in the journal before this
+		if !approval.waited { // without a wait, the decision's arrival has no place in the journal
 			return refuse("is not approved: wait for the approval first")
 		}
-		decision, err := approval.Wait(context.Background()) // it has come, and this reads it again
+		decision, err := approval.Wait(context.Background()) // the decision has arrived: returns at once
 		if err != nil {
 			return nil, err
 		}
@@ -134,7 +142,7 @@ func StartApproved[T any](d *Durable, name string, approval *Child[Decision]) *C
 			return nil, err
 		}
 		if digest != decision.Digest {
-			return refuse("is not what was approved: its input, or its entry in the registry, is another one")
+			return refuse("differs from the approved call: its input, or its entry in the registry, has changed")
 		}
 		return asked.Input, nil
 	})
@@ -146,7 +154,7 @@ func flatSchema(t reflect.Type) (json.RawMessage, error) {
 		return encode(simple)
 	}
 	if t.Kind() != reflect.Struct {
-		return nil, fmt.Errorf("%s is no text, number, boolean or struct of these", t)
+		return nil, fmt.Errorf("%s is not a text, number, boolean or struct of these", t)
 	}
 	properties, required := map[string]any{}, []string{}
 	for field := range t.Fields() {
@@ -159,13 +167,14 @@ func flatSchema(t reflect.Type) (json.RawMessage, error) {
 		}
 		name = cmp.Or(name, field.Name)
 		of := field.Type
-		optional := of.Kind() == reflect.Pointer || strings.Contains(options, "omitempty") || strings.Contains(options, "omitzero")
+		optional := of.Kind() == reflect.Pointer || strings.Contains(options, "omitempty") ||
+			strings.Contains(options, "omitzero")
 		if of.Kind() == reflect.Pointer {
 			of = of.Elem()
 		}
 		simple := simpleSchema(of)
 		if simple == nil || field.Anonymous {
-			return nil, fmt.Errorf("its field %s is no text, number or boolean", field.Name)
+			return nil, fmt.Errorf("its field %s is not a text, number or boolean", field.Name)
 		}
 		properties[name] = simple
 		if !optional {
@@ -175,11 +184,13 @@ func flatSchema(t reflect.Type) (json.RawMessage, error) {
 	return encode(map[string]any{"type": "object", "properties": properties, "required": required})
 }
 
-// simpleSchema is that of a type which encoding/json reads from a text, a number or a boolean; nil for another.
+// simpleSchema returns the schema of a type that encoding/json reads from a text, a number or a boolean, or nil for
+// other types.
 func simpleSchema(t reflect.Type) map[string]any {
 	pointer := reflect.PointerTo(t)
-	if pointer.Implements(reflect.TypeFor[json.Unmarshaler]()) || pointer.Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) {
-		return nil // who knows what it reads
+	if pointer.Implements(reflect.TypeFor[json.Unmarshaler]()) ||
+		pointer.Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) {
+		return nil // it may read anything
 	}
 	switch k := t.Kind(); {
 	case k == reflect.String:

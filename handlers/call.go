@@ -1,23 +1,24 @@
 // Package handlers is the contract between a worker and the Go code of tools.
 //
 // A domain is a Go type, and each of its exported methods is a tool: leads.create is Leads.Create, comms.send_sms is
-// Comms.SendSMS. A program lists its domains: plain values, or a [Domain] where one needs configuration or tables. [Bind]
-// finds their methods. The domains that come with GEM are packages below this one; none is needed.
+// Comms.SendSMS. A program lists its domains as plain values, or as a [Domain] if it needs configuration or tables.
+// Package binding finds their methods. GEM's own domains are packages below this one; all of them are optional.
 //
-// A method has one of three signatures. The choice tells the worker what it may do when a process dies:
+// A method has one of three signatures. The signature determines what the worker may do after a process died:
 //
-//	// All effects are rows in Postgres: they commit together with the receipt, once, or not at all.
-//	func (Leads) Create(ctx context.Context, tx handlers.Tx, call *handlers.Call, in Create) (Created, error)
+//	// All effects are rows in Postgres. They commit together with the receipt: once, or not at all. func (Leads)
+//	Create(ctx context.Context, tx handlers.Tx, call *handlers.Call, in Create) (Created, error)
 //
-//	// Effects outside Postgres, such as a mail or an HTTP request: they cannot be taken back.
-//	func (Comms) SendSMS(ctx context.Context, call *handlers.Call, in SendSMS) (SMSSent, error)
+//	// The effects are outside of Postgres, such as a mail or an HTTP request. They cannot be rolled back. func (Comms)
+//	SendSMS(ctx context.Context, call *handlers.Call, in SendSMS) (SMSSent, error)
 //
-//	// Several effects of any kind: each is a step, whose result is kept, and the handler goes on where it was: see [Step].
-//	func (Quotes) Send(ctx context.Context, call *handlers.Durable, in SendQuote) (QuoteSent, error)
+//	// Several effects of any kind. Each is a step, whose result is in the journal, so that the handler can continue: see
+//	[Step]. func (Quotes) Send(ctx context.Context, call *handlers.Durable, in SendQuote) (QuoteSent, error)
 //
-// In is a struct that the call's input is decoded into; Out is encoded as the receipt's result. An error ends the call as
-// failed, unless it is a [NotConfigured] or a [TransientError]; a [Failure] adds a code and details. A method must return
-// when its context ends. An In that is a [Checked] may refuse a call before its key counts.
+// The input is decoded into the last parameter, a struct. The output is encoded as the receipt's result. An error ends
+// the call as failed, unless it is a [NotConfigured] or a [TransientError]; a [Failure] adds a code and details. A
+// method must return when its context ends. If the struct implements [Checked], it can refuse a call before the worker
+// uses its key.
 package handlers
 
 import (
@@ -25,6 +26,7 @@ import (
 	"encoding/json"
 	"sync"
 
+	"github.com/gemworker/gem/receipts"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -37,7 +39,8 @@ type DB interface {
 }
 
 // Tx is the transaction in which a call's rows and its receipt appear together. The worker begins it with the handler's
-// first statement, and commits it with the receipt or rolls it back. It ends with the call: a later statement is refused.
+// first statement, and commits it with the receipt or rolls it back. It ends with the call, and then rejects
+// statements.
 type Tx interface{ DB }
 
 // Call describes the call that a handler serves, and records what the handler did. It is safe for concurrent use.
@@ -52,11 +55,19 @@ type Call struct {
 	SessionID string
 	// CreatedBy is the user that the database took from the frontend's token; empty if there was none.
 	CreatedBy string
-	// SignedIn reports whether the call was made with the token of a user: it came from outside, and not from a server of yours.
+	// SignedIn reports whether a user's token made the call, as opposed to one of your servers.
 	SignedIn bool
-	// Input is the validated input as it stands in the row.
+	// Input is the validated input of the row.
 	Input json.RawMessage
 
 	mu      sync.Mutex
-	effects Effects
+	effects receipts.HandlerEffects
+}
+
+// Checked is an input that can refuse its call. The worker calls Check before it takes the call's key, so a refused
+// call affects no other call. Use it if the fields of an input may contradict each other, for example if the key must
+// be the hash of the rest. An error ends the call like a handler's error. Check must depend only on the input and the
+// call: the worker calls it before each attempt until the first step.
+type Checked interface {
+	Check(call *Call) error
 }

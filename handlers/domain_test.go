@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/binding"
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -57,18 +58,19 @@ func TestDomainsAreBoundConfiguredAndOpened(t *testing.T) {
 	t.Parallel()
 	domain := shop()
 	program := []any{Plain{}, domain}
-	bound, err := handlers.Bind(program...)
+	bound, err := binding.Bind(program...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for tool, want := range map[string]string{"shop.order": "handlers/domain_test.go Shop.Order", "plain.add": "handlers/domain_test.go Plain.Add"} {
+	for tool, want := range map[string]string{"shop.order": "handlers/domain_test.go Shop.Order",
+		"plain.add": "handlers/domain_test.go Plain.Add"} {
 		h, ok := bound.For(tool)
 		if !ok || h.File+" "+h.Func != want {
 			t.Errorf("%s: %+v", tool, h)
 		}
 	}
 	var names []string
-	for _, d := range handlers.Domains(program...) {
+	for _, d := range binding.Domains(program...) {
 		names = append(names, d.Name())
 	}
 	if diff := cmp.Diff([]string{"plain", "shop"}, names); diff != "" {
@@ -76,14 +78,14 @@ func TestDomainsAreBoundConfiguredAndOpened(t *testing.T) {
 	}
 
 	set := map[string]string{"SHOP_WAIT": " 5s ", "SHOP_TOKEN": "t"}
-	if err := handlers.Configure(func(name string) string { return set[name] }, program...); err != nil {
+	if err := binding.Configure(func(name string) string { return set[name] }, program...); err != nil {
 		t.Fatal(err)
 	}
 	s := domain.Tools.(*Shop)
 	if want := (shopConfig{Till: "front", Wait: 5 * time.Second, Token: "t"}); s.config != want {
 		t.Errorf("got %+v", s.config)
 	}
-	if err := handlers.Open(handlers.Env{}, program...); err != nil {
+	if err := binding.Open(handlers.Env{}, program...); err != nil {
 		t.Fatal(err)
 	}
 	if len(s.opened) != 1 || s.opened[0].Log == nil || s.opened[0].Transport == nil {
@@ -97,7 +99,7 @@ func TestDomainsAreBoundConfiguredAndOpened(t *testing.T) {
 func TestAllWrongValuesAreReportedAtOnceWithoutTheSecretOnes(t *testing.T) {
 	t.Parallel()
 	set := map[string]string{"SHOP_TILL": "side", "SHOP_WAIT": "soon", "SHOP_TOKEN": "hunter2 x"}
-	err := handlers.Configure(func(name string) string { return set[name] }, shop())
+	err := binding.Configure(func(name string) string { return set[name] }, shop())
 	want := `SHOP_TILL is "side"; it may be front or back
 SHOP_WAIT is "soon"; it may be a duration such as 5s
 SHOP_TOKEN is not valid (its value is not shown): it has a space; it may be the token of the till`
@@ -130,11 +132,11 @@ func TestAConfigLooksUpVariablesThatItsOwnName(t *testing.T) {
 	config := &branchConfig{}
 	domain := handlers.Domain{Tools: Plain{}, Config: config}
 	lookup := func(name string) string { return set[name] }
-	if err := handlers.Configure(lookup, domain); err != nil || config.key != "k" {
+	if err := binding.Configure(lookup, domain); err != nil || config.key != "k" {
 		t.Errorf("got %q, %v", config.key.Reveal(), err)
 	}
 	set["EAST_API_KEY"] = " "
-	if err := handlers.Configure(lookup, domain); err == nil || !strings.Contains(err.Error(), "it has no key") {
+	if err := binding.Configure(lookup, domain); err == nil || !strings.Contains(err.Error(), "it has no key") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -143,7 +145,7 @@ func TestAnErrorOfOpenNamesTheDomain(t *testing.T) {
 	t.Parallel()
 	domain := shop()
 	domain.Open = func(handlers.Env) error { return errors.New("the till is stuck") }
-	err := handlers.Open(handlers.Env{}, domain)
+	err := binding.Open(handlers.Env{}, domain)
 	if err == nil || err.Error() != "open the domain shop: the till is stuck" {
 		t.Errorf("got %v", err)
 	}
@@ -151,21 +153,24 @@ func TestAnErrorOfOpenNamesTheDomain(t *testing.T) {
 
 type Wrong struct{}
 
-func (Wrong) NoStruct(context.Context, *handlers.Call, string) (int, error)   { return 0, nil }
-func (Wrong) NoError(context.Context, *handlers.Call, struct{}) int           { return 0 }
-func (Wrong) TwoDots(context.Context, *handlers.Call, struct{}) (int, error)  { return 0, nil }
-func (Wrong) Two_dots(context.Context, *handlers.Call, struct{}) (int, error) { return 0, nil } //nolint:revive // the tool name of TwoDots
+func (Wrong) NoStruct(context.Context, *handlers.Call, string) (int, error)  { return 0, nil }
+func (Wrong) NoError(context.Context, *handlers.Call, struct{}) int          { return 0 }
+func (Wrong) TwoDots(context.Context, *handlers.Call, struct{}) (int, error) { return 0, nil }
+
+//nolint:revive // the tool name of TwoDots
+func (Wrong) Two_dots(context.Context, *handlers.Call, struct{}) (int, error) { return 0, nil }
 func (Wrong) TxBehind(context.Context, *handlers.Call, handlers.Tx, struct{}) (int, error) {
 	return 0, nil
 }
 
 func TestBindReportsAllMethodsThatAreNotHandlers(t *testing.T) {
 	t.Parallel()
-	_, err := handlers.Bind(Wrong{}, handlers.Domain{})
+	_, err := binding.Bind(Wrong{}, handlers.Domain{})
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, want := range []string{"Wrong.NoError in ", "Wrong.NoStruct in ", "Wrong.TxBehind in ", "Wrong.Two_dots and Wrong.TwoDots have", "domain 2 has no Tools"} {
+	for _, want := range []string{"Wrong.NoError in ", "Wrong.NoStruct in ", "Wrong.TxBehind in ",
+		"Wrong.Two_dots and Wrong.TwoDots have", "domain 2 has no Tools"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("no %q in:\n%v", want, err)
 		}

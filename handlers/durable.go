@@ -1,54 +1,61 @@
 package handlers
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+
+	"github.com/gemworker/gem/internal/plainjson"
 )
 
-// Durable is the call of a durable handler. Its effects are its steps: what a step returned is in the call's journal before the handler
-// sees it, and when the handler runs again, after its worker was lost or a step is to be tried again, the step returns that
-// and does not run.
+// Durable is the call of a durable handler, which has its effects in steps. A step's result is in the call's journal
+// before the handler sees it. If the handler runs again, because its worker was lost or a step is retried, the step
+// returns the same result without running.
 //
-// So all that a handler does must follow from its input and from what its steps return: it reads clocks, random numbers and the
-// world only inside of steps, and their names are constants or come from the journal.
+// The handler must therefore be deterministic: its input and the results of its steps determine everything that it
+// does. It may read clocks, random numbers and external data only inside of steps, and the names of steps must be
+// constants or come from the journal.
 type Durable struct {
 	*Call
 	journal Journal
 }
 
-// NewDurable returns the call that a durable handler gets. It is for workers.
+// NewDurable returns the call for a durable handler. Workers use it.
 func NewDurable(call *Call, journal Journal) *Durable { return &Durable{call, journal} }
 
-// Journal keeps the steps of a call and its waits. A worker implements it for the functions of this package that take a [Durable].
+// Journal records the steps and waits of a call. A worker implements it for the functions of this package that take a
+// [Durable].
 type Journal interface {
-	// Step returns what the step of that name returned before, or runs do and keeps what it returns. Where the attempt
-	// ends in the middle, it does not return: it ends the goroutine.
-	Step(ctx context.Context, kind StepKind, name string, do func(context.Context, Tx) (json.RawMessage, error)) (json.RawMessage, error)
-	// Start makes a call under a name, or finds the one that was made, and returns the name that it has in the journal. It asks for
-	// the input only if there is none. What refuses the call, comes under its name: see Came. Its own error says what is wrong with the code.
-	// chosen: see StartWith.
+	// Step returns the recorded result of the step, or runs do and records its result. If the attempt ends meanwhile, Step
+	// does not return: it ends the goroutine.
+	Step(ctx context.Context, kind StepKind, name string,
+		do func(context.Context, Tx) (json.RawMessage, error)) (json.RawMessage, error)
+	// Start makes a call under a name, or finds the earlier one, and returns its name in the journal. It calls input only
+	// if it makes the call. If the call is refused, the refusal arrives under its name: see Came. An error of Start itself
+	// is a mistake in the code. chosen: see StartWith.
 	Start(name, tool string, chosen bool, input func() (json.RawMessage, error)) (unique, id string, err error)
-	// Timer returns the name that a time has in the journal.
+	// Timer returns the name of a time in the journal.
 	Timer(name string) (unique string, err error)
-	// Receive returns the name that an answer has in the journal.
+	// Receive returns the name of an answer in the journal.
 	Receive(name string) (unique string, err error)
-	// Tools returns the tools of which the handler may make calls, as the registry has them now.
+	// Tools returns the tools that the handler may call, by the current registry.
 	Tools() []Tool
-	// Digest returns the digest of a call that is to be approved. Its error says why the handler may not make that call.
+	// Digest returns the digest of a call to approve, or an error with the reason if the handler may not make that call.
 	Digest(tool string, input json.RawMessage) (string, error)
-	// Wait returns when so many of the names have come. Where they have not, it does not return: it ends the goroutine.
+	// Wait returns if at least need of the names have arrived. Otherwise it does not return: it parks the call and ends
+	// the goroutine.
 	Wait(ctx context.Context, need int, names []Await) error
-	// DoesNotFit ends the attempt, and does not return: the call waits for a program whose code fits what the journal has under a name.
+	// DoesNotFit ends the attempt, and does not return. The call then waits for a program whose code fits the journal's
+	// entry of that name.
 	DoesNotFit(name, why string)
-	// Version returns the version of the code that the journal has under a name: 0 where runs passed there without one.
+	// Version returns the version of the code in the journal's entry of that name, or 0 if earlier runs passed this point
+	// without recording one.
 	Version(name string, current int) int
-	// Came returns what came under a name, and whether anything did. A result is there after a Wait for this name alone.
+	// Came returns the arrival under a name, and whether there is one. It has the result after a Wait for this name alone.
 	Came(name string) (Came, bool)
 }
 
-// StepKind says how often a step may take effect.
+// StepKind determines how often a step may take effect.
 type StepKind string
 
 // The kinds of steps.
@@ -58,7 +65,7 @@ const (
 	AtMostOnce  StepKind = "once" // [StepOnce]
 )
 
-// Func is the name of the function that makes such a step.
+// Func returns the name of the function that makes such a step.
 func (k StepKind) Func() string {
 	switch k {
 	case WithItsRows:
@@ -69,36 +76,39 @@ func (k StepKind) Func() string {
 	return "Step"
 }
 
-// ErrUnknown is the error of a [StepOnce] that had begun when its worker was lost: whether it took effect is not known. The
-// handler may look, or ask a person. Returned by a handler, it ends the call as failed with the code outcome_unknown.
+// ErrUnknown is the error of a [StepOnce] that had begun when its worker was lost, so that it may or may not have taken
+// effect. The handler may look for the effect, or ask a person. If the handler returns the error, the call ends as
+// failed with the code outcome_unknown.
 var ErrUnknown error = &Failure{
 	Code:    "outcome_unknown",
 	Message: "A step that must not run twice had begun when its worker was lost: whether it took effect is not known.",
 }
 
-// Step runs do at least once, until its result is in the journal, and returns that result: a value that JSON can hold, of at most 1 MiB.
-// A worker that is lost before that runs it again elsewhere. A name has at most 200 characters and no #; the second step
-// of one name has the name with #2 behind it, and so on.
+// Step runs do at least once, records its result in the journal, and returns the result. The result must be encodable
+// as JSON of at most 1 MiB. If the worker is lost before the result is recorded, another worker runs do again. A name
+// has at most 200 characters and no #. The second step with a name gets the suffix #2 in the journal, and so on.
 //
-// A [Transient] error ends the attempt: the call runs again after a pause, as often as its tool's retry.max_attempts allows since its
-// last progress. The last such error, and every other, is kept, and returned again whenever the handler runs again: a [Failure], or
-// a [NotConfigured].
+// A [Transient] error ends the attempt: the call runs again after a pause, up to the tool's retry.max_attempts since
+// the last progress. Step records the last transient error, and every other error, as a [Failure] or a [NotConfigured],
+// and returns it again in every later run.
 func Step[T any](ctx context.Context, d *Durable, name string, do func(context.Context) (T, error)) (T, error) {
 	return step(ctx, d, AtLeastOnce, name, func(ctx context.Context, _ Tx) (T, error) { return do(ctx) })
 }
 
-// StepTx is a [Step] whose rows and result commit together: it takes effect exactly once. While it runs, no other step of the call
-// does.
+// StepTx is a [Step] whose rows and result commit in one transaction: it takes effect exactly once. No other step of
+// the call runs at the same time.
 func StepTx[T any](ctx context.Context, d *Durable, name string, do func(context.Context, Tx) (T, error)) (T, error) {
 	return step(ctx, d, WithItsRows, name, do)
 }
 
-// StepOnce is a [Step] that never runs twice. If its worker is lost in the middle, it returns [ErrUnknown] from then on.
+// StepOnce is a [Step] that never runs twice. If its worker is lost during the step, it returns [ErrUnknown] in every
+// later run.
 func StepOnce[T any](ctx context.Context, d *Durable, name string, do func(context.Context) (T, error)) (T, error) {
 	return step(ctx, d, AtMostOnce, name, func(ctx context.Context, _ Tx) (T, error) { return do(ctx) })
 }
 
-func step[T any](ctx context.Context, d *Durable, kind StepKind, name string, do func(context.Context, Tx) (T, error)) (result T, err error) {
+func step[T any](ctx context.Context, d *Durable, kind StepKind, name string,
+	do func(context.Context, Tx) (T, error)) (result T, err error) {
 	encoded, err := d.journal.Step(ctx, kind, name, func(ctx context.Context, tx Tx) (json.RawMessage, error) {
 		value, err := do(ctx, tx)
 		if err != nil {
@@ -115,22 +125,20 @@ func step[T any](ctx context.Context, d *Durable, kind StepKind, name string, do
 	return result, nil
 }
 
-// Version says which code the call runs where it differs from code that calls may have begun with: current where this run is the first to come
-// here, and then in every later one; 0 where an earlier run passed here when the code did not ask yet. It is for changes that the journal
-// would not fit:
+// Version returns the version of the code that a call must run at a point. For a call that reaches the point for the
+// first time, it records and returns current, and returns the same in every later run. For a call that passed the point
+// before the code called Version, it returns 0. Use it for changes that would not fit the journals of open calls:
 //
 //	if handlers.Version(call, "ask first", 1) >= 1 {
 //		…
 //	}
 func Version(d *Durable, name string, current int) int { return d.journal.Version(name, current) }
 
-// encode writes a value as JSON, without escaping what only HTML would need.
+// encode writes a value as JSON.
 func encode(value any) (json.RawMessage, error) {
-	var encoded bytes.Buffer
-	enc := json.NewEncoder(&encoded)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(value); err != nil {
+	encoded, err := plainjson.Encode(value)
+	if err != nil {
 		return nil, &OutputError{Err: err}
 	}
-	return bytes.TrimSpace(encoded.Bytes()), nil
+	return encoded, nil
 }

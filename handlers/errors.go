@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// NotConfigured says that the tool exists but is not set up: the call's outcome is not_configured.
+// NotConfigured reports that the tool exists but is not set up. The call ends as not_configured. Return it before the
+// handler has any effect: an operator may repeat such a call without confirmation, unless its receipt lists effects.
 type NotConfigured struct {
 	Reason      string   `json:"reason"`
 	RequiredEnv []string `json:"required_env"` // the variables that are missing, by name
@@ -19,37 +20,38 @@ type NotConfigured struct {
 func (e *NotConfigured) Error() string { return "not configured: " + e.Reason }
 
 // Failure is an error with details for the receipt. Any other error becomes an execution_error with only its message.
-// Either way a user reads the message: do not put secrets into it. Users do not see the text of a Postgres error, unless a Failure
-// replaces it: the receipt has its SQLSTATE and a reference, and operators find the rest in the journal and the log, without values of rows.
+// Users can read the message, so it must not contain secrets. Users do not see the text of a Postgres error, unless a
+// Failure contains it: the receipt has its SQLSTATE and a reference, and operators find the text in the journal and the
+// log, without values of rows.
 type Failure struct {
 	Code    string // a receipt's error_code; empty means execution_error
 	Message string // a sentence for a person
 	Details any    // anything that JSON can hold; may be nil
-	Advice  Advice // whether to make the call again, if the tool knows; it becomes details.advice
-	Context string // where it happened, for operators: in the journal and the log, never on the receipt
+	Advice  Advice // whether to repeat the call, if the tool knows; it becomes details.advice
+	Context string // the origin, for operators: in the journal and the log, never on the receipt
 }
 
-// Advice tells the caller of a failed call whether to make it again.
+// Advice tells the caller whether to repeat a failed call.
 type Advice string
 
-// The advice that a failure may carry.
+// The possible advice.
 const (
 	Never       Advice = "never"        // it would fail again
 	Later       Advice = "later"        // the same call may succeed later
 	ChangeInput Advice = "change_input" // it may succeed with another input
 )
 
-// Valid reports whether a is one of the three.
+// Valid reports whether a is one of the three constants.
 func (a Advice) Valid() bool { return a == Never || a == Later || a == ChangeInput }
 
 func (e *Failure) Error() string { return e.Message }
 
-// Fail is a [Failure] with the code execution_error. Its details have a reason, for programs.
+// Fail returns a [Failure] with the code execution_error. Its details have the reason, for programs.
 func Fail(reason, message string) error {
 	return &Failure{Message: message, Details: map[string]string{"reason": reason}}
 }
 
-// NotFound is the failure of a call that names a row which does not exist.
+// NotFound returns the failure of a call that names a missing row.
 func NotFound(table, id string) error {
 	return &Failure{
 		Message: fmt.Sprintf("There is no row %s in %s: check the id.", id, table),
@@ -57,17 +59,19 @@ func NotFound(table, id string) error {
 	}
 }
 
-// Transient marks an error that may be gone at the next attempt, such as a refused connection or a 503. If the call may
-// run again, it is tried again with backoff, up to the tool's retry.max_attempts; otherwise it fails as with any error. Nil stays nil.
+// Transient marks an error that a retry may resolve, such as a refused connection or a 503. If the call may run again,
+// the worker retries it with backoff, up to the tool's retry.max_attempts. Otherwise the call fails as with any other
+// error. Transient returns nil for nil.
 func Transient(err error) error {
 	return TransientAfter(err, 0)
 }
 
-// MostAfter is the longest pause that [TransientAfter] asks for.
+// MostAfter is the longest pause that [TransientAfter] accepts.
 const MostAfter = 15 * time.Minute
 
-// TransientAfter is a [Transient] whose next attempt begins after a pause of at least d, such as a server's Retry-After: in the queue, and in
-// no slot. It spends an attempt. Where d is longer than [MostAfter], it is err itself, and no further attempt is made.
+// TransientAfter is like [Transient], but the next attempt begins after a pause of at least d, such as a server's
+// Retry-After. The call pauses in the queue and occupies no slot. The pause spends an attempt. If d is longer than
+// [MostAfter], TransientAfter returns err itself, and the call fails.
 func TransientAfter(err error, d time.Duration) error {
 	if err == nil || d > MostAfter {
 		return err
@@ -78,14 +82,14 @@ func TransientAfter(err error, d time.Duration) error {
 // TransientError is the error that [Transient] and [TransientAfter] return.
 type TransientError struct {
 	Err error
-	// After is how long to wait at least; the backoff may be longer.
+	// After is the minimum pause; the backoff may be longer.
 	After time.Duration
 	// NothingSent means that the attempt had no effect: see [NothingSent].
 	NothingSent bool
 }
 
-// NothingSent marks the error of an attempt that had no outside effect, such as a refused connection or an unknown host, if it had made no
-// other request. The call runs again as with [TransientAfter], in every mode of idempotency.
+// NothingSent marks the error of an attempt that had no external effect, for example because its only connection was
+// refused or its host is unknown. The call runs again as with [TransientAfter], in every mode of idempotency.
 func NothingSent(err error, d time.Duration) error {
 	if err == nil || d > MostAfter {
 		return err
@@ -102,13 +106,14 @@ type OutputError struct{ Err error }
 func (e *OutputError) Error() string { return "the output cannot be written as JSON: " + e.Err.Error() }
 func (e *OutputError) Unwrap() error { return e.Err }
 
-// IsNetworkError reports whether err says that a connection could not be made or broke, which is worth another attempt. A
-// certificate that is not trusted is not.
+// IsNetworkError reports whether a connection failed or broke, so that a retry may succeed. It returns false for an
+// untrusted certificate.
 func IsNetworkError(err error) bool {
 	var untrusted *tls.CertificateVerificationError
 	if errors.As(err, &untrusted) {
 		return false
 	}
 	var netErr net.Error
-	return errors.As(err, &netErr) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed)
+	return errors.As(err, &netErr) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, net.ErrClosed)
 }

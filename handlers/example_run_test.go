@@ -50,12 +50,17 @@ func exampleRegistry(t *testing.T) []byte {
 		for _, field := range required {
 			properties[field] = object{"type": "string"}
 		}
-		return object{"name": name, "input_schema": object{"type": "object", "required": required, "properties": properties}, "output_schema": object{"type": "object"},
-			"permissions": []string{}, "idempotency": object{"mode": "none"}, "timeout_ms": 60000, "receipt_fields": []string{}, "calls": calls}
+		return object{"name": name, "input_schema": object{"type": "object", "required": required, "properties": properties},
+			"output_schema": object{"type": "object"},
+			"permissions":   []string{}, "idempotency": object{"mode": "none"}, "timeout_ms": 60000,
+			"receipt_fields": []string{},
+			"calls":          calls}
 	}
-	encoded, err := json.Marshal(object{"version": "1.0.0", "include": []string{"wait.event"}, "tools": []object{entry("quotes.send", []string{"comms.send_email"}, "to", "request"),
-		entry("comms.send_email", []string{}, "to", "subject", "body"), entry("offers.make", []string{"suppliers.*"}, "item"),
-		entry("offers.compare", []string{}, "item"), entry("suppliers.price", []string{}, "item")}})
+	encoded, err := json.Marshal(object{"version": "1.0.0", "include": []string{"wait.event"},
+		"tools": []object{entry("quotes.send", []string{"comms.send_email"}, "to", "request"),
+			entry("comms.send_email", []string{}, "to", "subject", "body"),
+			entry("offers.make", []string{"suppliers.*"}, "item"),
+			entry("offers.compare", []string{}, "item"), entry("suppliers.price", []string{}, "item")}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,12 +82,15 @@ func TestTheExampleRuns(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			ring, sent := &phone{}, &[]string{}
-			env := handlertest.Start(t, handlertest.Options{Registry: exampleRegistry(t), Domains: []any{Quotes{model{}, ring}, Comms{sent}}, NoWorker: true})
-			if _, err := env.DB.Exec(t.Context(), "create table quotes (id bigint generated always as identity, text text, call_id uuid); insert into gem.roles values (session_user, 'sales')"); err != nil {
+			env := handlertest.Start(t, handlertest.Options{Registry: exampleRegistry(t),
+				Domains: []any{Quotes{model{}, ring}, Comms{sent}}, NoWorker: true})
+			if _, err := env.DB.Exec(t.Context(), "create table quotes (id bigint generated always as identity, text text, "+
+				"call_id uuid); insert into gem.roles values (session_user, 'sales')"); err != nil {
 				t.Fatal(err)
 			}
 			w := env.StartWorker()
-			id := env.Insert(handlertest.Call{Tool: "quotes.send", Input: `{"to": "bob", "request": "a roof"}`, CreatedBy: "ada"})
+			id := env.Insert(handlertest.Call{Tool: "quotes.send", Input: `{"to": "bob", "request": "a roof"}`,
+				CreatedBy: "ada"})
 			approval := env.Question(id)
 			if approval.Tool != "wait.approval" || len(*sent) > 0 {
 				t.Fatalf("%+v, and %v was sent", approval, *sent)
@@ -99,14 +107,16 @@ func TestTheExampleRuns(t *testing.T) {
 				env.Answer(env.Question(id).ID, c.replied)
 			}
 			r := env.Await(id)
-			if !strings.Contains(string(r.Result), c.want) || len(ring.rang) != c.rang || len(*sent) != map[bool]int{true: 1}[c.approved] {
+			if !strings.Contains(string(r.Result), c.want) || len(ring.rang) != c.rang ||
+				len(*sent) != map[bool]int{true: 1}[c.approved] {
 				t.Errorf("%s; it rang %v, and sent %v", r.Result, ring.rang, *sent)
 			}
 		})
 	}
 }
 
-// The other examples of docs/durable.md: calls at the same time, an answer to the call itself, and code that has changed.
+// The other examples of docs/durable.md: calls at the same time, an answer to the call itself, and code that has
+// changed.
 func TestTheOtherExamplesRun(t *testing.T) {
 	t.Parallel()
 	const later = 15 * 24 * time.Hour
@@ -115,9 +125,12 @@ func TestTheOtherExamplesRun(t *testing.T) {
 		meet func(env *handlertest.Env, id string)
 		want string
 	}{
-		"paid":         {"offers.make", func(env *handlertest.Env, id string) { env.Answer(id, Payment{2400}, "paid") }, `"cents": 2400`},
-		"declined":     {"offers.make", func(env *handlertest.Env, id string) { env.Answer(env.Question(id).ID, "too dear") }, `"cents": 0`},
-		"nobody pays":  {"offers.make", func(env *handlertest.Env, id string) { env.Question(id); env.Pass(later) }, `"error_code": "timeout"`},
+		"paid": {"offers.make", func(env *handlertest.Env, id string) { env.Answer(id, Payment{2400}, "paid") },
+			`"cents": 2400`},
+		"declined": {"offers.make", func(env *handlertest.Env, id string) { env.Answer(env.Question(id).ID, "too dear") },
+			`"cents": 0`},
+		"nobody pays": {"offers.make", func(env *handlertest.Env, id string) { env.Question(id); env.Pass(later) },
+			`"error_code": "timeout"`},
 		"the new code": {"offers.compare", func(*handlertest.Env, string) {}, `"prices": [1, 2]`},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -23,7 +23,8 @@ func blocks(t *testing.T, language string) (found []string) {
 	return found
 }
 
-// Each example of docs/durable.md is in example_test.go, indented or not, so it is compiled and run. Its program is a module of its own.
+// Each example of docs/durable.md is in example_test.go, indented or not, so it is compiled and run. Its program is a
+// module of its own.
 func TestTheGuideToDurableHandlersShowsTheExamples(t *testing.T) {
 	t.Parallel()
 	example, err := os.ReadFile("example_test.go")
@@ -80,7 +81,8 @@ func TestTheProgramOfTheGuideToDurableHandlersPassesItsTest(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, args := range [][]string{{"go", "vet", "."}, {"go", "test", "."}, {"gofmt", "-d", "."}, {"go", "run", ".", "registry", "check"}} {
+	for _, args := range [][]string{{"go", "vet", "."}, {"go", "test", "."}, {"gofmt", "-d", "."},
+		{"go", "run", ".", "registry", "check"}} {
 		cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
 		cmd.Dir = folder
 		if out, err := cmd.CombinedOutput(); err != nil || args[0] == "gofmt" && len(out) > 0 {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/binding"
 )
 
 type (
@@ -33,8 +34,8 @@ type (
 	MailSent struct{}
 )
 
-// Send asks a model for a quote, saves it, sends it once someone has approved that, and rings after a week if there was no reply. When its worker
-// dies, another goes on where it was.
+// Send asks a model for a quote, saves it, sends it once someone has approved that, and rings after a week if there was
+// no reply. If its worker dies, another one continues where it was.
 func (q Quotes) Send(ctx context.Context, call *handlers.Durable, in SendQuote) (sent QuoteSent, err error) {
 	text, err := handlers.Step(ctx, call, "write", func(ctx context.Context) (string, error) {
 		return q.model.Write(ctx, in.Request)
@@ -42,25 +43,30 @@ func (q Quotes) Send(ctx context.Context, call *handlers.Durable, in SendQuote) 
 	if err != nil {
 		return sent, err
 	}
-	sent.QuoteID, err = handlers.StepTx(ctx, call, "save", func(ctx context.Context, tx handlers.Tx) (id string, err error) {
-		err = tx.QueryRow(ctx, "insert into quotes (text, call_id) values ($1, $2) returning id::text", text, call.ID).Scan(&id)
-		return id, err
-	})
+	sent.QuoteID, err = handlers.StepTx(ctx, call, "save",
+		func(ctx context.Context, tx handlers.Tx) (id string, err error) {
+			err = tx.QueryRow(ctx, "insert into quotes (text, call_id) values ($1, $2) returning id::text", text,
+				call.ID).Scan(&id)
+			return id, err
+		})
 	if err != nil {
 		return sent, err
 	}
 	mail := Mail{To: in.To, Subject: "Your quote", Body: text}
-	approval := handlers.Approve(call, "may it be sent", handlers.Approval{Tool: "comms.send_email", Input: mail, By: []string{"role:sales"}})
+	approval := handlers.Approve(call, "may it be sent",
+		handlers.Approval{Tool: "comms.send_email", Input: mail, By: []string{"role:sales"}})
 	if _, err := approval.Wait(ctx); err != nil {
 		return sent, err
 	}
-	if _, err := handlers.StartApproved[MailSent](call, "mail", approval).Wait(ctx); err != nil { // not_allowed if it was denied
+	// not_allowed if it was denied
+	if _, err := handlers.StartApproved[MailSent](call, "mail", approval).Wait(ctx); err != nil {
 		return sent, err
 	}
 	if err := handlers.Sleep(ctx, call, "a week", 7*24*time.Hour); err != nil {
 		return sent, err
 	}
-	sent.Replied, err = handlers.Ask[bool](call, "replied", handlers.Question{Text: "Has " + in.To + " replied?"}).Wait(ctx)
+	sent.Replied, err = handlers.Ask[bool](call, "replied",
+		handlers.Question{Text: "Has " + in.To + " replied?"}).Wait(ctx)
 	if err != nil || sent.Replied {
 		return sent, err
 	}
@@ -87,7 +93,8 @@ type (
 	}
 )
 
-// Make asks for two prices at the same time, and waits until the offer is paid, is declined, or has been open for two weeks.
+// Make asks for two prices at the same time, and waits until the offer is paid, is declined, or has been open for two
+// weeks.
 func (Offers) Make(ctx context.Context, call *handlers.Durable, _ Item) (offer Offer, err error) {
 	roof := handlers.Start[Price](call, "roof", "suppliers.price", Item{"roof"}) // calls a tool
 	door := handlers.Start[Price](call, "door", "suppliers.price", Item{"door"})
@@ -103,7 +110,7 @@ func (Offers) Make(ctx context.Context, call *handlers.Durable, _ Item) (offer O
 	return offer, err
 }
 
-// Compare asks for many prices. Calls that began when it asked for one go on with that.
+// Compare asks for many prices. Calls that began when it asked for one continue with one.
 func (Offers) Compare(ctx context.Context, call *handlers.Durable, _ Item) (offer Offer, err error) {
 	manyPrices := func(context.Context) ([]int, error) { return []int{1, 2}, nil }
 	onePrice := func(context.Context) ([]int, error) { return []int{1}, nil }
@@ -119,7 +126,7 @@ func (Offers) Compare(ctx context.Context, call *handlers.Durable, _ Item) (offe
 
 // A durable handler is a method as any other.
 func ExampleStep() {
-	bound, err := handlers.Bind(Quotes{})
+	bound, err := binding.Bind(Quotes{})
 	if err != nil {
 		panic(err)
 	}

@@ -5,11 +5,11 @@ import (
 	"io"
 )
 
-// Secret is a string of a configuration that shows itself nowhere: printing, formatting, encoding and logging it give [set],
-// or nothing if it is empty. Only [Secret.Reveal] returns its value.
+// Secret is a configured string that stays hidden: printing, formatting, encoding and logging it give [set], or nothing
+// if it is empty. Only [Secret.Reveal] returns its value.
 type Secret string
 
-// Reveal returns the value, for the connection that needs it.
+// Reveal returns the value, for use in a connection.
 func (s Secret) Reveal() string { return string(s) }
 
 func (s Secret) String() string {
@@ -19,7 +19,7 @@ func (s Secret) String() string {
 	return "[set]"
 }
 
-// Format serves all verbs of fmt, also those that do not fit a string: fmt would show the value in its complaint.
+// Format handles all verbs of fmt, even verbs that do not fit a string, for which fmt would print the value.
 func (s Secret) Format(f fmt.State, verb rune) {
 	text := s.String()
 	if f.Flag('#') || verb == 'q' {

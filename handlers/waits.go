@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Child is what a durable handler asked for: a call that it made, or an answer.
+// Child is a call that a durable handler made, or an answer that it requested.
 type Child[T any] struct {
 	call   *Durable
 	name   string // in the journal
@@ -20,67 +20,74 @@ type Child[T any] struct {
 	waited bool     // Wait has returned, in this run
 }
 
-// Awaited is what a durable handler can wait for: a [Child].
+// Awaited is anything that a durable handler can wait for: a [Child].
 type Awaited interface {
 	awaits() (*Durable, Await, error)
 }
 
-// Await is a name in a call's journal that is waited for: for so long, or until a time; zero and nil: until it comes.
+// Await is a name in a call's journal that the handler waits for, with a time limit: a duration, or a time. Without
+// both, the handler waits for ever.
 type Await struct {
 	Name   string
 	Within time.Duration
 	Until  *time.Time
 }
 
-// Came is what came under a name.
+// Came is an arrival under a name.
 type Came struct {
 	Seq    int             // its place in the journal
 	Result json.RawMessage // of an answer: {"value", "by", "at"}
 	Err    error           // of a child that did not succeed, or ErrTimeout
+	// InputDiffers: see [Child.InputDiffers].
+	InputDiffers bool
 }
 
-// ErrTimeout is the error of a [Child] that did not come in the time of [Child.Within] or [Child.Until].
-var ErrTimeout error = &Failure{Code: "timeout", Message: "What the call waited for did not come in its time."}
+// ErrTimeout is the error of a [Child] that did not arrive within the limit of [Child.Within] or [Child.Until].
+var ErrTimeout error = &Failure{Code: "timeout", Message: "Nothing arrived within the time limit of the wait."}
 
-// ErrCancelled is the error of whatever a durable handler begins after someone has asked for its call's end: new steps and waits return it, and the
-// context ends with it as its cause. What the journal has is still returned. A handler may clean up with steps, calls and waits under
-// context.WithoutCancel(ctx), for an hour after the request at most; what it returns then, ends the call: an error as cancelled.
+// ErrCancelled is the error of new steps and waits after the call's cancellation was requested, and the cause with
+// which the context ends. Recorded results are still returned. A handler may clean up with steps, calls and waits under
+// context.WithoutCancel(ctx), for at most an hour after the request. The call ends when the handler returns: as
+// cancelled if it returns an error.
 var ErrCancelled error = &Failure{Code: "cancelled", Message: "Someone asked to cancel the call."}
 
-// Start makes a call of a tool under a name: once, however often the handler runs. It is sent with the next step or wait, and after a
-// cancellation only with a wait for it that cleans up. The tool must be one of those in `calls` of the handler's own entry in the registry; an
-// input is an object of at most 1 MiB. T is what the tool returns.
-// Why a call cannot be made, [Child.Wait] says. A call is not begun inside of a step.
+// Start makes a call of a tool under a name, once, even if the handler runs several times. The worker inserts the call
+// with the next step or wait; after a cancellation, only with a wait for it during the clean-up. The handler's entry in
+// the registry must list the tool in `calls`. The input is an object of at most 1 MiB. The tool's output is decoded
+// into a T. If the call cannot be made, [Child.Wait] returns the reason. Do not use Start inside of a step.
 //
-// A child has the session, the user and the priority of its parent. One that has not ended when its parent does is cancelled.
+// A child has the session, the user and the priority of its parent. When the parent ends, its open children are
+// cancelled.
 func Start[T any](d *Durable, name, tool string, input any) *Child[T] {
 	return start[T](d, name, tool, func() (json.RawMessage, error) {
 		encoded, err := encode(input)
 		if err != nil {
-			return nil, &Failure{Code: "validation_error", Message: fmt.Sprintf("The input of %s, for %s, is not one: %v", name, tool, err)}
+			return nil, &Failure{Code: "validation_error",
+				Message: fmt.Sprintf("The input of %s, a call of %s, cannot be encoded: %v", name, tool, err)}
 		}
 		return encoded, nil
 	})
 }
 
-// Tool is one of which a handler may make calls.
+// Tool is a tool that a handler may call.
 type Tool struct {
 	Name, Description string
 	// InputSchema is a JSON Schema.
 	InputSchema json.RawMessage
-	// Closed says why the user whose call the handler serves may not call the tool, as in "needs the permission send:sms". It is empty where
-	// that user may, and for a call that no user made with a token. [Start] does not ask for it: see [StartWith].
+	// Closed is the reason for which the user of the handler's call may not call the tool, as in "needs the permission
+	// send:sms". It is empty if the user may, or if no user's token made the call. [Start] ignores it: see [StartWith].
 	Closed string
 }
 
-// Tools returns the tools of which the call's handler may make calls, ordered as in the registry, as this worker's registry has them now: a
-// handler that decides by them does so in a step, or in the input of [StartWith].
+// Tools returns the tools that the call's handler may call, in the order of the registry. The result depends on this
+// worker's registry, so a handler must use it only in a step or in the input of [StartWith].
 func Tools(d *Durable) []Tool { return d.journal.Tools() }
 
-// StartWith is [Start] with a function that returns the input, called only when the call is made. An error of input replaces the
-// call: it is kept, and Wait returns it in every run. Use it for calls that a model or a document chooses, and not the handler's code:
-// whether such a call is allowed is checked only when it begins. A question that it asks counts as a user's, and not as the
-// handler's: users' limits apply to it, and people see that the handler chose neither its text nor the people to ask.
+// StartWith is like [Start], but takes a function for the input, which it calls only when it makes the call. If the
+// function returns an error, that error is recorded in place of the call, and Wait returns it in every run. Use
+// StartWith for calls that a model or a document chooses instead of the handler's code. The worker checks whether such
+// a call is allowed only when it begins. A question that is asked in this way counts as a user's: users' limits apply
+// to it, and people see that the handler did not choose its text or its people.
 func StartWith[T any](d *Durable, name, tool string, input func() (json.RawMessage, error)) *Child[T] {
 	c := &Child[T]{call: d}
 	c.name, c.id, c.err = d.journal.Start(name, tool, true, input)
@@ -93,35 +100,37 @@ func start[T any](d *Durable, name, tool string, input func() (json.RawMessage, 
 	return c
 }
 
-// Receive asks for an answer to this very call, under a name: what public.answer_tool_call, `gem answer` or client.Answer gives it. An answer
-// that came before is there. The answer is JSON of at most 64 KiB, which nobody has checked, and is read as a T. [Ask] asks a question with
-// a schema instead.
+// Receive waits for an answer to the handler's own call, under a name. public.answer_tool_call, `gem answer` or
+// client.Answer gives the answer, which may arrive before Receive is called. The answer is unchecked JSON of at most 64
+// KiB, and is decoded into a T. To ask a question with a schema, use [Ask].
 func Receive[T any](d *Durable, name string) *Child[T] {
 	c := &Child[T]{call: d, id: d.ID, field: "value"}
 	c.name, c.err = d.journal.Receive(name)
 	return c
 }
 
-// ID returns the id of the call, also before it is sent: for [Receive], that of the handler's own. It is empty for one that may not be made.
+// ID returns the id of the call, even before the call is inserted. For [Receive] it is the id of the handler's own
+// call. It is empty if the call cannot be made.
 func (c *Child[T]) ID() string { return c.id }
 
-// Within limits the time that the child is waited for, from when the call first waits for it and has to: [Child.Wait] then returns [ErrTimeout],
-// from then on. The child goes on until its parent ends.
+// Within limits the time to wait for the child. The time begins when the call is first parked for it. After the limit
+// [Child.Wait] returns [ErrTimeout], in this and every later run. The child continues until its parent ends.
 func (c *Child[T]) Within(t time.Duration) *Child[T] {
 	c.within = max(t, time.Millisecond)
 	return c
 }
 
-// Until limits it to a time, by Postgres's clock: [Child.Wait] then returns [ErrTimeout].
+// Until limits the wait for the child to a time, by Postgres's clock. After it [Child.Wait] returns [ErrTimeout].
 func (c *Child[T]) Until(t time.Time) *Child[T] {
 	c.until = &t
 	return c
 }
 
-// Wait waits for the child's end and returns its result: while it waits, the call is in no process. The error is that of the child's
-// receipt, as a [Failure] or a [NotConfigured]; ErrTimeout; or that of ctx.
+// Wait waits for the child's end and returns its result. No process runs the call during the wait. The error is the
+// error of the child's receipt, as a [Failure] or a [NotConfigured], or ErrTimeout, or the error of ctx.
 //
-// Only the goroutine of the handler may wait, and not inside of a step. It may be run anew when the child has ended: Wait need not return.
+// Only the goroutine of the handler may wait, and not inside of a step. Wait may not return: the handler then runs
+// again, from its beginning, after the child has ended.
 func (c *Child[T]) Wait(ctx context.Context) (result T, err error) {
 	if err := All(ctx, c); err != nil {
 		return result, err
@@ -133,7 +142,7 @@ func (c *Child[T]) Wait(ctx context.Context) (result T, err error) {
 	return c.result()
 }
 
-// result is what came, which is there.
+// result returns the child's result, which has arrived.
 func (c *Child[T]) result() (result T, err error) {
 	came, _ := c.call.journal.Came(c.name)
 	if came.Err != nil {
@@ -150,7 +159,8 @@ func (c *Child[T]) result() (result T, err error) {
 		err = json.Unmarshal(encoded, &result)
 	}
 	if err != nil && c.field == "value" { // nobody has checked it
-		return result, &Failure{Code: "answer_does_not_fit", Message: fmt.Sprintf("The answer does not fit %T: %v", result, err)}
+		return result, &Failure{Code: "answer_does_not_fit",
+			Message: fmt.Sprintf("The answer does not fit %T: %v", result, err)}
 	}
 	if err != nil {
 		c.call.journal.DoesNotFit(c.name, fmt.Sprintf("The result of the call %s does not fit %T: %v", c.id, result, err))
@@ -158,8 +168,8 @@ func (c *Child[T]) result() (result T, err error) {
 	return result, nil
 }
 
-// By returns who gave the answer, and when, of a [Receive] or an [Ask] whose Wait has returned: the `sub` of a token, service_role, or a role
-// of Postgres. It is empty where there is no answer.
+// By returns the subject that answered a [Receive] or an [Ask], and the time, once Wait has returned. The subject is
+// the `sub` of a token, service_role, or a role of Postgres. It is empty without an answer.
 func (c *Child[T]) By() (subject string, at time.Time) {
 	var answer struct {
 		By string
@@ -171,11 +181,21 @@ func (c *Child[T]) By() (subject string, at time.Time) {
 	return answer.By, answer.At
 }
 
+// InputDiffers reports whether the call repeated the result of an earlier call with the same idempotency key but a
+// different input, and did nothing itself. It is valid once Wait has returned.
+func (c *Child[T]) InputDiffers() bool {
+	if c.err != nil {
+		return false
+	}
+	came, _ := c.call.journal.Came(c.name)
+	return came.InputDiffers
+}
+
 func (c *Child[T]) awaits() (*Durable, Await, error) {
 	return c.call, Await{c.name, c.within, c.until}, c.err
 }
 
-// All waits until all have come, whatever they came to. Its error is that of ctx.
+// All waits until all children have ended or timed out, with any outcome. It returns only errors of ctx.
 func All[C Awaited](ctx context.Context, of ...C) error {
 	d, names, _ := awaited(of)
 	if len(names) == 0 {
@@ -184,8 +204,8 @@ func All[C Awaited](ctx context.Context, of ...C) error {
 	return d.journal.Wait(ctx, len(names), names)
 }
 
-// First waits until one has come, and returns which of them came first: the same in every run. Its error is that of ctx. It needs at
-// least one.
+// First waits until one child has ended or timed out, and returns the index of the first one: the same in every run. It
+// returns only errors of ctx. It needs at least one child.
 func First(ctx context.Context, of ...Awaited) (int, error) {
 	d, names, failed := awaited(of)
 	if failed >= 0 {
@@ -203,7 +223,7 @@ func First(ctx context.Context, of ...Awaited) (int, error) {
 	return first, nil
 }
 
-// awaited returns what is to be waited for, and the place of the first that cannot be made, or -1.
+// awaited returns the names to wait for, and the index of the first child that cannot be made, or -1.
 func awaited[C Awaited](of []C) (d *Durable, names []Await, failed int) {
 	failed = -1
 	for i, one := range of {
@@ -221,12 +241,12 @@ func awaited[C Awaited](of []C) (d *Durable, names []Await, failed int) {
 
 const maxSleep = 366 * 24 * time.Hour
 
-// Sleep waits for some time, at most 366 days, from when the handler first comes here. While it waits, the call is in no process. Its
-// error is that of ctx.
+// Sleep pauses the call for a duration of at most 366 days, which begins when the handler first reaches it. No process
+// runs the call during the pause. It returns an error if the duration is longer, or if ctx ends.
 func Sleep(ctx context.Context, d *Durable, name string, t time.Duration) error {
 	name, err := d.journal.Timer(name)
 	if err == nil && t > maxSleep {
-		err = &Failure{Message: fmt.Sprintf("The handler sleeps for %s under the name %s, and may for 366 days.", t, name)}
+		err = &Failure{Message: fmt.Sprintf("The sleep %s lasts %s, and may last 366 days at most.", name, t)}
 	}
 	if err != nil {
 		return err

@@ -7,24 +7,27 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// rounds is the first version of the protocol in which a server asks by its results, and clients say with each request what they can do.
+// rounds is the first version of the protocol in which a server asks through results, and clients state their
+// capabilities in each request.
 const rounds = "2026-07-28"
 
-// abilities are what a client can do for one request of its own.
+// abilities are the capabilities of a client for one request.
 type abilities struct {
 	tasks bool
-	// form and url are the ways in which its user can be asked.
+	// form and url are the ways to ask its user.
 	form, url bool
-	// rounds: it is asked by a result, and makes its request again. Otherwise session, where it is not nil, takes requests of ours.
+	// rounds means that a result asks the client, which then repeats its request. Otherwise session, if not nil,
+	// accepts our requests.
 	rounds  bool
 	session *sdk.ServerSession
 }
 
-// asked reports whether the client's user can be asked anything at all.
+// asked reports whether the client's user can be asked at all.
 func (a abilities) asked() bool { return a.form || a.url }
 
-// abilitiesOf reads them from a request. Clients of earlier versions said once what they can do, and are asked by requests of ours. Over HTTP they get none,
-// since they have no session there. extra is that of the request, and may be nil.
+// abilitiesOf reads the capabilities from a request. Clients of earlier versions stated them once, and are asked by
+// our requests; over HTTP they get no questions, since they have no session there. extra is the request's, and may be
+// nil.
 func abilitiesOf(session *sdk.ServerSession, extra *sdk.RequestExtra, meta map[string]any) (a abilities) {
 	var said struct {
 		Elicitation *elicitation
@@ -36,7 +39,8 @@ func abilitiesOf(session *sdk.ServerSession, extra *sdk.RequestExtra, meta map[s
 			_ = json.Unmarshal(encoded, &said) // the SDK has checked it
 		}
 		_, a.tasks = said.Extensions[tasksExtension]
-	} else if init := session.InitializeParams(); init != nil && init.Capabilities != nil && (extra == nil || extra.Header == nil) {
+	} else if init := session.InitializeParams(); init != nil && init.Capabilities != nil &&
+		(extra == nil || extra.Header == nil) {
 		if e := init.Capabilities.Elicitation; e != nil {
 			a.session, said.Elicitation = session, &elicitation{}
 			if e.Form != nil {
@@ -49,14 +53,14 @@ func abilitiesOf(session *sdk.ServerSession, extra *sdk.RequestExtra, meta map[s
 	}
 	if e := said.Elicitation; e != nil {
 		a.url = e.URL != nil
-		a.form = e.Form != nil || !a.url // before there were links, all were forms
+		a.form = e.Form != nil || !a.url // before links existed, all were forms
 	}
 	return a
 }
 
 type elicitation struct{ Form, URL *struct{} }
 
-// taskSlot takes the task that a tools/call becomes: the SDK's handlers of tools return nothing but results.
+// taskSlot holds the task that a tools/call becomes: the SDK's tool handlers return only results.
 type taskSlot struct{ made *task }
 
 type taskSlotKey struct{}
@@ -65,7 +69,7 @@ func withTaskSlot(ctx context.Context, s *taskSlot) context.Context {
 	return context.WithValue(ctx, taskSlotKey{}, s)
 }
 
-// taskSlotOf returns nil where the request can become no task.
+// taskSlotOf returns nil if the request cannot become a task.
 func taskSlotOf(ctx context.Context) *taskSlot {
 	s, _ := ctx.Value(taskSlotKey{}).(*taskSlot)
 	return s

@@ -11,8 +11,8 @@ import (
 	"github.com/gemworker/gem/internal/issuer"
 )
 
-// verifier identifies callers by their tokens. Its error is an [*issuer.RefusedError] if the token is not valid. After any
-// other error, it is not known whether the token is valid.
+// verifier identifies callers by their tokens. Its error is an [*issuer.RefusedError] if the token is not valid. Any
+// other error means that the validity is unknown.
 type verifier interface {
 	verify(ctx context.Context, token string) (caller, error)
 }
@@ -21,10 +21,11 @@ func refuse(format string, args ...any) error {
 	return &issuer.RefusedError{Reason: fmt.Sprintf(format, args...)}
 }
 
-// authenticate names the caller of each request by its bearer token. Without a verifier, all requests are made by the one subject of the door.
+// authenticate identifies the caller of each request by its bearer token. Without a verifier, the server's one
+// subject makes all requests.
 func (s *httpServer) authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c := caller{subject: s.door.o.Subject}
+		c := caller{subject: s.server.o.Subject}
 		if s.verifier != nil {
 			token, err := bearer(r)
 			if err == nil {
@@ -37,7 +38,7 @@ func (s *httpServer) authenticate(next http.Handler) http.Handler {
 				return
 			case err != nil:
 				if !errors.Is(err, issuer.ErrKeysAway) { // which was logged when they were fetched
-					s.door.o.Log.Warn("tokens cannot be checked, see GEM_MCP_JWKS: " + err.Error())
+					s.server.o.Log.Warn("tokens cannot be checked, see GEM_MCP_JWKS: " + err.Error())
 				}
 				w.Header().Set("Retry-After", "5")
 				http.Error(w, "the token cannot be checked at the moment", http.StatusServiceUnavailable)
@@ -49,7 +50,7 @@ func (s *httpServer) authenticate(next http.Handler) http.Handler {
 	})
 }
 
-// given is the code of an error about a token, if there is a token: RFC 6750 wants none for a request without one.
+// given returns the code of an error about a token, or "" without a token: RFC 6750 allows no code then.
 func given(token, code string) string {
 	if token == "" {
 		return ""
@@ -66,12 +67,12 @@ func bearer(r *http.Request) (string, error) {
 	scheme, token, _ := strings.Cut(headers[0], " ")
 	token = strings.TrimSpace(token)
 	if len(headers) > 1 || !strings.EqualFold(scheme, "Bearer") || token == "" || strings.ContainsAny(token, " \t,") {
-		return "", refuse("the header Authorization must be one, of the form: Bearer TOKEN")
+		return "", refuse("there must be one header Authorization, of the form: Bearer TOKEN")
 	}
 	return token, nil
 }
 
-// challenge refuses a request as RFC 6750 and RFC 9728 say. The code and the scope may be empty.
+// challenge rejects a request as RFC 6750 and RFC 9728 require. The code and the scope may be empty.
 func (s *httpServer) challenge(w http.ResponseWriter, status int, reason, code, scope string) {
 	parts := []string{fmt.Sprintf("resource_metadata=%q", s.metadataURL)}
 	if code != "" {
@@ -84,7 +85,7 @@ func (s *httpServer) challenge(w http.ResponseWriter, status int, reason, code, 
 	http.Error(w, reason, status)
 }
 
-// subjectProblem says why a text cannot be the created_by of a call, or "".
+// subjectProblem returns why a text cannot be the created_by of a call, or "".
 func subjectProblem(subject string) string {
 	switch {
 	case subject == "":
@@ -92,7 +93,7 @@ func subjectProblem(subject string) string {
 	case len([]rune(subject)) > 255:
 		return "has more than 255 characters"
 	case strings.ContainsFunc(subject, func(r rune) bool { return !unicode.IsPrint(r) }):
-		return "has characters that cannot be printed"
+		return "has unprintable characters"
 	}
 	return ""
 }

@@ -21,7 +21,7 @@ import (
 
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/internal/issuer"
-	"github.com/gemworker/gem/internal/issuer/issuertest"
+	"github.com/gemworker/gem/internal/testing/issuertest"
 	"github.com/golang-jwt/jwt/v5"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
@@ -52,12 +52,14 @@ func TestATokenOfTheIssuerForThisServerIsItsSubjects(t *testing.T) {
 	i := issuertest.New(t)
 	v := newJWTVerifier(issuer.NewKeys(i.URL, time.Now), "")
 	for name, token := range map[string]string{
-		"RS256":              sign(t, jwt.SigningMethodRS256, i.RSA, "rsa", nil),
-		"PS256":              sign(t, jwt.SigningMethodPS256, i.RSA, "rsa", nil),
-		"ES256":              sign(t, jwt.SigningMethodES256, i.EC, "ec", nil),
-		"EdDSA":              sign(t, jwt.SigningMethodEdDSA, i.Ed, "ed", nil),
-		"among audiences":    sign(t, jwt.SigningMethodES256, i.EC, "ec", map[string]any{"aud": []string{"other", testResource}}),
-		"expired just now":   sign(t, jwt.SigningMethodES256, i.EC, "ec", map[string]any{"exp": time.Now().Add(-issuer.Skew / 2).Unix()}),
+		"RS256": sign(t, jwt.SigningMethodRS256, i.RSA, "rsa", nil),
+		"PS256": sign(t, jwt.SigningMethodPS256, i.RSA, "rsa", nil),
+		"ES256": sign(t, jwt.SigningMethodES256, i.EC, "ec", nil),
+		"EdDSA": sign(t, jwt.SigningMethodEdDSA, i.Ed, "ed", nil),
+		"among audiences": sign(t, jwt.SigningMethodES256, i.EC, "ec",
+			map[string]any{"aud": []string{"other", testResource}}),
+		"expired just now": sign(t, jwt.SigningMethodES256, i.EC, "ec",
+			map[string]any{"exp": time.Now().Add(-issuer.Skew / 2).Unix()}),
 		"of a Supabase user": sign(t, jwt.SigningMethodES256, i.EC, "ec", map[string]any{"role": "authenticated"}),
 	} {
 		c, err := v.verify(t.Context(), token)
@@ -87,12 +89,14 @@ func TestATokenThatIsNotForThisServerIsRefused(t *testing.T) {
 	}
 	valid := es(nil)
 	parts := strings.Split(valid, ".")
-	critical := jwt.NewWithClaims(jwt.SigningMethodHS256, jwt.MapClaims{"iss": testIssuer, "aud": testResource, "sub": "ada", "exp": time.Now().Add(time.Hour).Unix()})
+	critical := jwt.NewWithClaims(jwt.SigningMethodHS256,
+		jwt.MapClaims{"iss": testIssuer, "aud": testResource, "sub": "ada", "exp": time.Now().Add(time.Hour).Unix()})
 	critical.Header["crit"] = []string{"b64"}
 	withCrit, _ := critical.SignedString([]byte(testSecret))
 	twice := hs(nil)
 	payload, _ := base64.RawURLEncoding.DecodeString(strings.Split(twice, ".")[1])
-	twice = strings.Split(twice, ".")[0] + "." + base64.RawURLEncoding.EncodeToString(append([]byte(`{"sub":"bob",`), payload[1:]...))
+	twice = strings.Split(twice, ".")[0] + "." + base64.RawURLEncoding.EncodeToString(
+		append([]byte(`{"sub":"bob",`), payload[1:]...))
 	signature, _ := jwt.SigningMethodHS256.Sign(twice, []byte(testSecret))
 	twice += "." + base64.RawURLEncoding.EncodeToString(signature)
 	for name, c := range map[string]struct {
@@ -115,7 +119,7 @@ func TestATokenThatIsNotForThisServerIsRefused(t *testing.T) {
 		"an empty subject":           {published, es(map[string]any{"sub": ""}), "sub is missing"},
 		"a subject that is a number": {published, es(map[string]any{"sub": 5}), "sub is missing"},
 		"a long subject":             {published, es(map[string]any{"sub": strings.Repeat("a", 256)}), "255"},
-		"NUL in the subject":         {published, es(map[string]any{"sub": "ada\x00"}), "printed"},
+		"NUL in the subject":         {published, es(map[string]any{"sub": "ada\x00"}), "unprintable"},
 		"the role of a backend":      {published, es(map[string]any{"role": "service_role"}), "service_role"},
 		"the role of nobody":         {published, es(map[string]any{"role": "anon"}), "anon"},
 		"alg none": {
@@ -159,7 +163,8 @@ func TestATokenThatIsNotForThisServerIsRefused(t *testing.T) {
 			t.Errorf("%s: caller %q, error %v, want %q", name, got.subject, err, c.want)
 		}
 	}
-	if c, err := secret.verify(t.Context(), hs(map[string]any{"scope": "read:db write:db", "scp": []string{"send:sms"}})); err != nil ||
+	if c, err := secret.verify(t.Context(), hs(map[string]any{"scope": "read:db write:db",
+		"scp": []string{"send:sms"}})); err != nil ||
 		!slices.Equal(c.scopes, []string{"read:db", "write:db", "send:sms"}) {
 		t.Errorf("scopes %v, error %v", c.scopes, err)
 	}
@@ -225,11 +230,11 @@ func TestAFileOfTokensWithAFaultIsRefusedAtStart(t *testing.T) {
 	for text, want := range map[string]string{
 		"gem_secret ada":                       "line 1 does not begin",
 		line + "\n" + sum:                      "line 2 names no subject",
-		line + "\n# again\n" + line:            "line 3 is for the same token",
+		line + "\n# again\n" + line:            "line 3 has the same token",
 		sum + " " + strings.Repeat("a", 256):   "255",
 		sum[:60] + " ada":                      "line 1 does not begin",
-		sum + " ada\x07":                       "printed",
-		strings.ToUpper(sum) + " ada\n" + line: "line 2 is for the same token",
+		sum + " ada\x07":                       "unprintable",
+		strings.ToUpper(sum) + " ada\n" + line: "line 2 has the same token",
 	} {
 		path := filepath.Join(t.TempDir(), "tokens")
 		write(t, path, text)
@@ -263,11 +268,12 @@ func TestScopesThatDoNotCountAreTold(t *testing.T) {
 			t.Fatal(err)
 		}
 		path, _ := tokensFor(t, line)
-		if _, err := d.newHTTPServer(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1}, HTTPConfig{Auth: "token", Tokens: path, Scopes: scopes}); err != nil {
+		if _, err := d.newHTTPServer(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1},
+			HTTPConfig{Auth: "token", Tokens: path, Scopes: scopes}); err != nil {
 			t.Fatal(err)
 		}
-		if told := logs.FilterMessageSnippet("which do not count").Len() == 1; told != (line == "ada read:db") {
-			t.Errorf("%s with scopes %s: told: %v", line, scopes, told)
+		if logged := logs.FilterMessageSnippet("which are ignored").Len() == 1; logged != (line == "ada read:db") {
+			t.Errorf("%s with scopes %s: logged: %v", line, scopes, logged)
 		}
 	}
 }

@@ -54,7 +54,7 @@ func newWire(t testing.TB, to string) *wire {
 	return w
 }
 
-// cut breaks all connections, and lets none be made.
+// cut breaks all connections, and prevents new ones.
 func (w *wire) cut() {
 	w.down.Store(true)
 	w.open.Range(func(conn, _ any) bool {
@@ -107,7 +107,7 @@ func TestWhileTheDatabaseIsAwayToolsAreListedAndCallsRefused(t *testing.T) {
 	t.Parallel()
 	o := openShop(t, true)
 	w := newWire(t, o.URL)
-	d := newShopDoor(t, w.url)
+	d := newShopServer(t, w.url)
 	d.patience = 0
 	a := d.agent(t, "ada", nil)
 	w.down.Store(true)
@@ -115,7 +115,8 @@ func TestWhileTheDatabaseIsAwayToolsAreListedAndCallsRefused(t *testing.T) {
 		t.Errorf("listed: %v", names)
 	}
 	for range 2 {
-		if said := a.refusedWith(jsonrpc.CodeInternalError, "shop_order", `{}`); !strings.HasPrefix(said, "The call was not made: Postgres cannot be reached") || strings.Contains(said, "password") {
+		if said := a.refusedWith(jsonrpc.CodeInternalError, "shop_order", `{}`); !strings.HasPrefix(said,
+			"The call was not made: Postgres cannot be reached") || strings.Contains(said, "password") {
 			t.Errorf("got %s", said)
 		}
 	}
@@ -131,7 +132,7 @@ func TestACallWhoseInsertWasNotAnsweredIsMadeOnce(t *testing.T) {
 	t.Parallel()
 	o := openShop(t, true)
 	w := newWire(t, o.URL)
-	a := newShopDoor(t, w.url).agent(t, "ada", nil)
+	a := newShopServer(t, w.url).agent(t, "ada", nil)
 	inserted := func() {
 		o.Until("the call is there", func() bool {
 			var n int
@@ -153,17 +154,18 @@ func TestACallThatMayHaveBeenMadeSaysHowToFindOut(t *testing.T) {
 	t.Parallel()
 	o := openShop(t, true)
 	w := newWire(t, o.URL)
-	d := newShopDoor(t, w.url, func(o *Options) { o.Wait = time.Nanosecond })
+	d := newShopServer(t, w.url, func(o *Options) { o.Wait = time.Nanosecond })
 	a := d.agent(t, "ada", nil)
 	cut := func() { w.down.Store(true) }
 	w.commit.Store(&cut)
 	said := a.refusedWith(jsonrpc.CodeInternalError, "shop_order", `{"item": "roof"}`, keyName, "k")
 	id := rowID("ada", "shop.order", "k")
-	if !strings.HasPrefix(said, "Whether the call was made is not known: ") || !strings.Contains(said, `with the same key, "k"`) || !strings.Contains(said, "gem_result with call_id "+id) {
+	if !strings.HasPrefix(said, "It is unknown whether the call was made: ") ||
+		!strings.Contains(said, `with the same key, "k"`) || !strings.Contains(said, "gem_result with call_id "+id) {
 		t.Errorf("got %s", said)
 	}
 	w.down.Store(false)
-	again := newShopDoor(t, w.url).agent(t, "ada", nil).call("shop_order", `{"item": "roof"}`, keyName, "k")
+	again := newShopServer(t, w.url).agent(t, "ada", nil).call("shop_order", `{"item": "roof"}`, keyName, "k")
 	if again.IsError || idOf(again) != id || o.ran.Load() != 1 {
 		t.Errorf("asked again: %s, %d runs", textIn(again), o.ran.Load())
 	}
@@ -173,15 +175,16 @@ func TestACallThatCannotBeSeenIsPending(t *testing.T) {
 	t.Parallel()
 	o := openShop(t, true)
 	w := newWire(t, o.URL)
-	d := newShopDoor(t, w.url)
+	d := newShopServer(t, w.url)
 	a := d.agent(t, "ada", nil)
 	go func() {
 		<-o.holds
-		<-w.asked // the door knows that the call was made
+		<-w.asked // the server knows that the call was made
 		w.cut()
 		d.Stop() // the request's time is over
 	}()
-	if r := a.call("shop_hold", `{}`); !strings.Contains(structuredIn(t, r), `"state":"unknown"`) || !strings.Contains(structuredIn(t, r), "call gem_result") {
+	if r := a.call("shop_hold", `{}`); !strings.Contains(structuredIn(t, r), `"state":"unknown"`) ||
+		!strings.Contains(structuredIn(t, r), "call gem_result") {
 		t.Errorf("got %s", textIn(r))
 	}
 	close(o.release)

@@ -15,8 +15,8 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// call answers tools/call: the call is inserted, and awaited for a while.
-func (d *Door) call(ctx context.Context, t *tool, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+// call answers tools/call: it inserts the call and waits for it for a while.
+func (d *Server) call(ctx context.Context, t *tool, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 	c, err := callerOf(ctx)
 	if err != nil {
 		return nil, err
@@ -39,11 +39,11 @@ func (d *Door) call(ctx context.Context, t *tool, req *sdk.CallToolRequest) (*sd
 	stop := d.progress(ctx, c, req, r.ID)
 	defer stop()
 	s, answer, err := d.follow(ctx, c, req, taskSlotOf(ctx), r.ID, until, false)
-	if ctx.Err() != nil { // nobody waits for the answer any more
+	if ctx.Err() != nil { // nobody waits for the answer
 		d.abandon(ctx, c, r.ID)
 	}
 	switch {
-	case err != nil && again(err): // the call is there, though it cannot be seen now
+	case err != nil && again(err): // the call exists, but cannot be read now
 		return pending(state{Seen: client.Seen{ID: r.ID, Tool: r.Tool}}), nil
 	case err != nil || answer != nil:
 		return answer, err
@@ -51,17 +51,18 @@ func (d *Door) call(ctx context.Context, t *tool, req *sdk.CallToolRequest) (*sd
 	return d.result(s)
 }
 
-// request is what a tools/call asks for.
+// request is the call that a tools/call asks for.
 type request struct {
 	client.NewCall
 	tool *tool
-	key  string // under which it can be asked again; empty for none
+	key  string // retries with it return the same call; empty for none
 }
 
 var traceparent = regexp.MustCompile(`^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$`)
 
-// read makes a request of a tools/call. What others put into _meta is left out where it cannot be used; what is ours must be right.
-func (d *Door) read(c caller, t *tool, req *sdk.CallToolRequest) (r request, err error) {
+// read converts a tools/call to a request. It ignores others' fields of _meta that it cannot use, and returns an
+// error for wrong fields of ours.
+func (d *Server) read(c caller, t *tool, req *sdk.CallToolRequest) (r request, err error) {
 	r.tool, r.Tool, r.Awaited = t, t.Name, d.o.ListenURL != ""
 	input, argument, err := arguments(t, req.Params.Arguments)
 	if err != nil {
@@ -91,7 +92,10 @@ func (d *Door) read(c caller, t *tool, req *sdk.CallToolRequest) (r request, err
 	if trace, ok := m["traceparent"].(string); ok && traceparent.MatchString(trace) {
 		r.Traceparent = trace
 	}
-	if err := ours(m, "session", "a string", func(v any) (ok bool) { r.SessionID, ok = v.(string); return ok }); err != nil {
+	if err := ours(m, "session", "a string", func(v any) (ok bool) {
+		r.SessionID, ok = v.(string)
+		return ok
+	}); err != nil {
 		return r, err
 	}
 	if err := ours(m, "parentCallId", "the id of a call", func(v any) (ok bool) {
@@ -115,7 +119,7 @@ func (d *Door) read(c caller, t *tool, req *sdk.CallToolRequest) (r request, err
 	})
 }
 
-// ours reads a field of _meta that has our prefix, where it is there.
+// ours reads a field of _meta with our prefix, if it is present.
 func ours(m map[string]any, name, must string, take func(any) bool) error {
 	if value, ok := m[meta+name]; ok && value != nil && !take(value) {
 		return invalid("_meta[%q] must be %s", meta+name, must)
@@ -123,7 +127,7 @@ func ours(m map[string]any, name, must string, take func(any) bool) error {
 	return nil
 }
 
-// arguments returns the input of a call, without the gem_key that the tool itself does not know.
+// arguments returns the input of a call, without a gem_key that the tool itself does not define.
 func arguments(t *tool, given json.RawMessage) (input json.RawMessage, key *string, err error) {
 	if len(given) == 0 || string(given) == "null" {
 		return json.RawMessage("{}"), nil, nil
@@ -132,7 +136,7 @@ func arguments(t *tool, given json.RawMessage) (input json.RawMessage, key *stri
 		return given, nil, nil
 	}
 	fields := map[string]json.RawMessage{}
-	_ = json.Unmarshal(given, &fields) // what is no object is the database's to refuse
+	_ = json.Unmarshal(given, &fields) // the database rejects anything but an object
 	if fields["gem_key"] == nil {
 		return given, nil, nil
 	}
@@ -144,13 +148,13 @@ func arguments(t *tool, given json.RawMessage) (input json.RawMessage, key *stri
 }
 
 const (
-	oneTry        = 10 * time.Second // for a statement, before it is sent again
-	usualPatience = 5 * time.Second  // with a database that cannot be reached, while nothing was sent to it
+	oneTry        = 10 * time.Second // for a statement, before a retry
+	usualPatience = 5 * time.Second  // for an unreachable database, before the first statement
 )
 
-// enqueue inserts the call. Where the connection breaks, so that nobody knows whether it was inserted, it asks again for the same id, which is the same call,
-// until a time.
-func (d *Door) enqueue(ctx context.Context, c caller, r request, until time.Time) (err error) {
+// enqueue inserts the call. If the connection breaks and the outcome is unknown, it retries with the same id, which
+// is the same call, until a deadline.
+func (d *Server) enqueue(ctx context.Context, c caller, r request, until time.Time) (err error) {
 	giveUp := time.Now().Add(d.patience)
 	sent := false
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
@@ -181,37 +185,37 @@ func (d *Door) enqueue(ctx context.Context, c caller, r request, until time.Time
 	}
 }
 
-// enqueueError says what is known of a call that was to be inserted.
-func (d *Door) enqueueError(r request, err error, sent bool) error {
+// enqueueError describes what is known about a call after a failed insert.
+func (d *Server) enqueueError(r request, err error, sent bool) error {
 	if _, ok := refused(err); err == nil || ok {
 		return err
 	}
 	if !sent {
 		return internal("The call was not made: %s.", reason(err))
 	}
-	how := fmt.Sprintf("gem_result with call_id %s tells, once Postgres answers", r.ID)
+	how := fmt.Sprintf("call gem_result with call_id %s once Postgres answers", r.ID)
 	if r.key != "" {
-		how = fmt.Sprintf("make it again with the same key, %q, which is the same call; or %s", r.key, how)
+		how = fmt.Sprintf("repeat it with the same key, %q, which is the same call; or %s", r.key, how)
 	}
-	return internal("Whether the call was made is not known: %s. To find out, %s.", reason(err), how)
+	return internal("It is unknown whether the call was made: %s. To find out, %s.", reason(err), how)
 }
 
-// abandon does what is to be done with a call whose request ended while it was awaited: nothing, or it is cancelled. The cause of the end is
-// context.Canceled where the client asked for it, by notifications/cancelled; otherwise the client is gone.
-func (d *Door) abandon(ctx context.Context, c caller, id string) {
+// abandon handles a call whose request ended while it waited: it cancels the call or leaves it. The cause of the end
+// is context.Canceled if the client sent notifications/cancelled; otherwise the client has disconnected.
+func (d *Server) abandon(ctx context.Context, c caller, id string) {
 	asked := errors.Is(context.Cause(ctx), context.Canceled)
 	if asked && d.o.KeepOnCancel || !asked && !d.o.CancelOnDisconnect {
 		return
 	}
-	try, cancel := context.WithTimeout(context.WithoutCancel(ctx), 700*time.Millisecond) // the process may be about to end
+	try, cancel := context.WithTimeout(context.WithoutCancel(ctx), 700*time.Millisecond) // the process may end soon
 	defer cancel()
 	if _, err := d.cancel(try, c, id); err != nil {
 		d.o.Log.Sugar().Warnf("call %s was not cancelled: %s", id, reason(err))
 	}
 }
 
-// cancel ends a call of the caller, or asks its worker to.
-func (d *Door) cancel(ctx context.Context, c caller, id string) (answer client.Cancellation, err error) {
+// cancel ends a call of the caller, or asks its worker to end it.
+func (d *Server) cancel(ctx context.Context, c caller, id string) (answer client.Cancellation, err error) {
 	err = d.as(ctx, c, func(db client.DB) error {
 		answer, err = client.Cancel(ctx, db, id)
 		return err

@@ -9,22 +9,22 @@ import (
 	"github.com/gemworker/gem/client"
 )
 
-// caller is on whose behalf a request is made.
+// caller is the subject on whose behalf a request is made.
 type caller struct {
 	subject string          // becomes created_by
-	claims  json.RawMessage // those of the token; nil over stdio
-	scopes  []string        // those of the token
-	limited bool            // scopes count: the caller may use only the tools that they cover
+	claims  json.RawMessage // of the token; nil over stdio
+	scopes  []string        // of the token
+	limited bool            // the caller may use only the tools that the scopes cover
 }
 
 type callerKey struct{}
 
-// withCaller names the caller of all requests under a context.
+// withCaller sets the caller of all requests under a context.
 func withCaller(ctx context.Context, c caller) context.Context {
 	return context.WithValue(ctx, callerKey{}, c)
 }
 
-// callerOf returns the caller of a request. There is none only by a mistake of ours: then nobody is served.
+// callerOf returns the caller of a request. It returns an error if our code has set none: then nobody is served.
 func callerOf(ctx context.Context) (caller, error) {
 	c, _ := ctx.Value(callerKey{}).(caller)
 	if c.subject == "" {
@@ -33,8 +33,8 @@ func callerOf(ctx context.Context) (caller, error) {
 	return c, nil
 }
 
-// as runs statements with the rights of a caller, in one transaction. Soon after the door has stopped it begins no more.
-func (d *Door) as(ctx context.Context, c caller, do func(client.DB) error) error {
+// as runs statements with the rights of a caller, in one transaction. Soon after the server stops, it starts no more.
+func (d *Server) as(ctx context.Context, c caller, do func(client.DB) error) error {
 	pool, role, err := d.database(ctx)
 	if err != nil {
 		return err

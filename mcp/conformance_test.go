@@ -11,16 +11,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gemworker/gem/internal/mcpclients"
+	"github.com/gemworker/gem/internal/testing/mcpclients"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// The official suite calls tools by names that have no domain, and wants of them what no tool of ours can be: one whose answer is a text, and one that is
-// a task or nothing. asSuite does that much for its sake, around the door as it is.
+// The official suite calls tools by names without a domain, and expects things that no tool of ours does: a text as
+// an answer, and either a task or nothing. asSuite adds that around the unchanged server.
 func asSuite(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		params, _ := req.GetParams().(*sdk.CallToolParamsRaw)
-		if params != nil && params.Name == "failing_job" && !abilitiesOf(req.GetSession().(*sdk.ServerSession), req.GetExtra(), params.Meta).tasks {
+		if params != nil && params.Name == "failing_job" &&
+			!abilitiesOf(req.GetSession().(*sdk.ServerSession), req.GetExtra(), params.Meta).tasks {
 			return nil, needsTasks()
 		}
 		greet := params != nil && params.Name == "greet"
@@ -50,7 +51,7 @@ func asSuite(next sdk.MethodHandler) sdk.MethodHandler {
 	}
 }
 
-// serve is the lab's door over HTTP.
+// serve serves the lab over HTTP.
 func (l *labEnv) serve() (url string) {
 	l.t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -59,7 +60,7 @@ func (l *labEnv) serve() (url string) {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- l.door.ServeHTTP(ctx, listener, HTTPConfig{}) }()
+	go func() { ended <- l.server.ServeHTTP(ctx, listener, HTTPConfig{}) }()
 	l.t.Cleanup(func() {
 		stop()
 		if err := <-ended; err != nil {
@@ -74,24 +75,30 @@ var (
 	checkFailed  = regexp.MustCompile(`\[([a-z0-9-]+) *\] \S*FAILURE`)
 )
 
-// The scenarios of the official suite that are about a server of tools, and the checks in each. tasks-status-notifications tests nothing yet.
+// The scenarios of the official suite for servers with tools, and the number of checks in each.
+// tasks-status-notifications tests nothing yet.
 func TestTheOfficialSuitePasses(t *testing.T) {
 	t.Parallel()
 	mcpclients.Node(t) // or there is nothing to test
 	l := newLab(t, Options{TaskAfter: time.Second, Subject: "suite"})
-	l.door.server.AddReceivingMiddleware(asSuite)
+	l.server.sdk.AddReceivingMiddleware(asSuite)
 	url := l.serve()
 	for scenario, c := range map[string]struct {
 		checks int
 		always bool     // not in the long form alone
-		fail   []string // they want tools, logs or prompts that are no tools of GEM's
+		fail   []string // they need tools, logs or prompts that GEM does not have
 	}{
-		"tasks-lifecycle": {checks: 9, always: true}, "tasks-capability-negotiation": {checks: 5}, "tasks-wire-fields": {checks: 4}, "tasks-request-state-removal": {checks: 3},
-		"tasks-mrtr-input": {checks: 4, always: true}, "tasks-request-headers": {checks: 5}, "tasks-dispatch-and-envelope": {checks: 9},
-		"tasks-required-task-error": {checks: 3}, "tasks-mrtr-composition": {checks: 2},
-		"server-initialize": {checks: 2}, "tools-list": {checks: 3}, "ping": {checks: 2}, "caching": {checks: 7}, "http-header-validation": {checks: 14}, "dns-rebinding-protection": {checks: 2},
-		"server-stateless": {checks: 28, fail: []string{"sep-2575-http-server-no-independent-requests-on-stream", "sep-2575-missing-capability-http-400",
-			"sep-2575-server-declares-prompts-in-discover", "sep-2575-server-no-log-without-loglevel", "sep-2575-server-rejects-undeclared-capability"}},
+		"tasks-lifecycle": {checks: 9, always: true}, "tasks-capability-negotiation": {checks: 5},
+		"tasks-wire-fields": {checks: 4}, "tasks-request-state-removal": {checks: 3},
+		"tasks-mrtr-input": {checks: 4, always: true}, "tasks-request-headers": {checks: 5},
+		"tasks-dispatch-and-envelope": {checks: 9},
+		"tasks-required-task-error":   {checks: 3}, "tasks-mrtr-composition": {checks: 2},
+		"server-initialize": {checks: 2}, "tools-list": {checks: 3}, "ping": {checks: 2}, "caching": {checks: 7},
+		"http-header-validation": {checks: 14}, "dns-rebinding-protection": {checks: 2},
+		"server-stateless": {checks: 28, fail: []string{"sep-2575-http-server-no-independent-requests-on-stream",
+			"sep-2575-missing-capability-http-400",
+			"sep-2575-server-declares-prompts-in-discover", "sep-2575-server-no-log-without-loglevel",
+			"sep-2575-server-rejects-undeclared-capability"}},
 	} {
 		if !c.always && os.Getenv("GEM_TEST_LONG") == "" {
 			continue
@@ -105,14 +112,16 @@ func TestTheOfficialSuitePasses(t *testing.T) {
 			}
 			slices.Sort(failed)
 			passed := checksPassed.FindStringSubmatch(out.Stdout)
-			if !slices.Equal(failed, c.fail) || passed == nil || passed[1] != strconv.Itoa(c.checks-len(failed)) || passed[2] != strconv.Itoa(c.checks) {
+			if !slices.Equal(failed, c.fail) || passed == nil || passed[1] != strconv.Itoa(c.checks-len(failed)) ||
+				passed[2] != strconv.Itoa(c.checks) {
 				t.Errorf("failed are %q, want %q; %q of %d checks\n%s%s", failed, c.fail, passed, c.checks, out.Stdout, out.Stderr)
 			}
 		})
 	}
 	t.Cleanup(func() { // after the scenarios
 		var rows, tasks int
-		err := l.DB.QueryRow(context.Background(), `select count(*), count(*) filter (where tool_name in ('failing.job', 'confirm.delete', 'slow.compute'))
+		err := l.DB.QueryRow(context.Background(), `select count(*),
+			count(*) filter (where tool_name in ('failing.job', 'confirm.delete', 'slow.compute'))
 			from core_tool_calls where created_by = 'suite' and parent_step is null`).Scan(&rows, &tasks)
 		if err != nil || tasks == 0 {
 			t.Errorf("%d rows, %d of them tasks, %v", rows, tasks, err)

@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,16 +19,16 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// Questions are asked in a form where the client's user may answer them. An approval is never a form, which a program could fill in: it is a link to a
-// page that knows who opens it. An event is neither: it is something that happens, and that a system reports.
+// Questions are asked in a form if the client's user may answer them. An approval is never a form, which a program
+// could fill in; it is a link to a page that identifies the person. An event is neither: a system reports it.
 
-// maxText and maxLabel bound the characters of a question, and of a title or a description in its form.
+// maxText and maxLabel limit the characters of a question, and of a title or a description in its form.
 const maxText, maxLabel = 4000, 500
 
-// field is the name of the only field of a form whose question takes a value that is no object.
+// field is the name of the only field of a form if the answer is not an object.
 const field = "answer"
 
-// way says how a client can be asked a question: "form", "url", or "" for not at all.
+// way returns how a client can be asked a question: "form", "url", or "" if it cannot.
 func (q question) way(can abilities, dashboard string) string {
 	switch {
 	case q.tool == "wait.answer" && q.mine && can.form:
@@ -38,7 +39,7 @@ func (q question) way(can abilities, dashboard string) string {
 	return ""
 }
 
-// params is how a question is asked. misfit says why the last answer was refused; empty for none.
+// params returns the request that asks a question. misfit is why the last answer was rejected; it may be empty.
 func (q question) params(dashboard, misfit string) *sdk.ElicitParams {
 	if q.tool == approval {
 		message := fmt.Sprintf("A call of %s needs an approval. %s", oneline.Value(q.about), q.says())
@@ -47,12 +48,12 @@ func (q question) params(dashboard, misfit string) *sdk.ElicitParams {
 	}
 	message := q.says() + q.deadline()
 	if misfit != "" {
-		message = "The last answer was not taken: " + misfit + ".\n\n" + message
+		message = "The last answer was rejected: " + misfit + ".\n\n" + message
 	}
 	return &sdk.ElicitParams{Mode: "form", Message: message, RequestedSchema: form(q.schema)}
 }
 
-// says returns GEM's statement about who asks, and then the question, in quotes on a line of its own.
+// says returns GEM's statement about the asker, and then the question, in quotes on its own line.
 func (q question) says() string {
 	if q.text == "" {
 		return q.who() + "."
@@ -60,7 +61,7 @@ func (q question) says() string {
 	return q.who() + ":\n\n" + prose.Said(q.text, maxText)
 }
 
-// deadline returns a line with the time until which the question accepts an answer; empty if it has no deadline.
+// deadline returns a line with the time until which the question accepts an answer, or "" if it has no deadline.
 func (q question) deadline() string {
 	if q.until.IsZero() {
 		return ""
@@ -68,7 +69,7 @@ func (q question) deadline() string {
 	return "\nIt can be answered until " + moment(q.until)
 }
 
-// flat is the schema of a question, or of a field of one.
+// flat is the part of a schema of a question, or of one of its fields, that forms can use.
 type flat struct {
 	Type        string          `json:"type"`
 	Title       string          `json:"title,omitempty"`
@@ -82,17 +83,29 @@ type flat struct {
 	Required    []string        `json:"required,omitempty"`
 }
 
-// form is the schema of a form for an answer that fits a question's schema: an object of fields, each with the keywords that forms know for its type.
-// The database checks the answer against the question's own.
-func form(schema json.RawMessage) formSchema {
+// flatOf reads the schema of a question. Numbers keep their digits.
+func flatOf(schema json.RawMessage) flat {
 	f := flat{Type: "string"}
-	_ = json.Unmarshal(schema, &f) // null, or the schema that wait.answer has checked
+	d := json.NewDecoder(bytes.NewReader(schema))
+	d.UseNumber()
+	_ = d.Decode(&f) // null, or the schema that wait.answer has checked
+	return f
+}
+
+// form returns the schema of a form for an answer: an object of fields, each with the keywords that forms allow for
+// its type. The database checks the answer against the question's own schema.
+func form(schema json.RawMessage) formSchema {
+	f := flatOf(schema)
 	if f.Type != "object" {
 		return formSchema{"object", map[string]flat{field: f.forForm()}, []string{field}}
 	}
-	out := formSchema{"object", map[string]flat{}, f.Required}
-	for name, p := range f.Properties {
-		out.Properties[name] = p.forForm()
+	out := formSchema{"object", map[string]flat{}, nil}
+	shown, names := f.names()
+	for _, name := range shown {
+		out.Properties[name] = f.Properties[names[name]].forForm()
+		if slices.Contains(f.Required, names[name]) {
+			out.Required = append(out.Required, name)
+		}
 	}
 	return out
 }
@@ -104,33 +117,77 @@ type formSchema struct {
 	Required   []string        `json:"required,omitempty"`
 }
 
+// maxDigits limits a number in a form: Postgres allows 100,000 digits.
+const maxDigits = 40
+
 func (f flat) forForm() flat {
 	out := flat{Type: f.Type, Title: oneline.Text(f.Title, maxLabel), Description: oneline.Text(f.Description, maxLabel)}
 	switch f.Type {
 	case "string":
 		out.MinLength, out.MaxLength = f.MinLength, f.MaxLength
-		for _, v := range f.Enum {
-			if s, ok := v.(string); ok {
-				out.Enum = append(out.Enum, s)
-			}
+		shown, _ := f.choices()
+		for _, s := range shown {
+			out.Enum = append(out.Enum, s)
 		}
 	case "number", "integer":
-		out.Minimum, out.Maximum = f.Minimum, f.Maximum
-		if len(f.Enum) > 0 { // forms know lists of texts alone
-			listed, _ := json.Marshal(f.Enum)
-			out.Description = strings.TrimSpace(out.Description + " One of " + strings.Trim(string(listed), "[]"))
+		out.Minimum, out.Maximum = short(f.Minimum), short(f.Maximum)
+		var listed []string
+		for _, v := range f.Enum {
+			if n, ok := v.(json.Number); ok && short(&n) != nil {
+				listed = append(listed, n.String())
+			}
+		}
+		if len(listed) > 0 { // forms allow only lists of texts
+			out.Description += " One of " + oneline.Text(strings.Join(listed, ","), maxLabel)
+			out.Description = strings.TrimSpace(out.Description)
 		}
 	}
 	return out
 }
 
-// reply is what a user said to a question.
+// short returns a number if it is short enough for a form, otherwise nil.
+func short(n *json.Number) *json.Number {
+	if n == nil || len(*n) > maxDigits {
+		return nil
+	}
+	return n
+}
+
+// names returns the labels of the fields in a form, and the field of each.
+func (f flat) names() (shown []string, behind map[string]string) {
+	return labels(slices.Sorted(maps.Keys(f.Properties)))
+}
+
+// choices returns the labels of the enum in a form, and the text of each.
+func (f flat) choices() (shown []string, behind map[string]string) {
+	var texts []string
+	for _, v := range f.Enum {
+		if s, ok := v.(string); ok {
+			texts = append(texts, s)
+		}
+	}
+	return labels(texts)
+}
+
+// labels makes others' texts fit for a form. It leaves out texts that would be empty, or look like an earlier one.
+func labels(texts []string) (shown []string, behind map[string]string) {
+	behind = map[string]string{}
+	for _, text := range texts {
+		label := oneline.Text(text, maxLabel)
+		if _, has := behind[label]; label != "" && !has {
+			shown, behind[label] = append(shown, label), text
+		}
+	}
+	return shown, behind
+}
+
+// reply is a user's reply to a question.
 type reply struct {
 	Action  string          `json:"action"` // accept, decline or cancel
 	Content json.RawMessage `json:"content"`
 }
 
-// replies reads those that come with a tools/call.
+// replies reads the replies that a tools/call carries.
 func replies(responses sdk.InputResponseMap) map[string]reply {
 	all := map[string]reply{}
 	for key, response := range responses {
@@ -146,28 +203,48 @@ func replyOf(r *sdk.ElicitResult) reply {
 	return reply{r.Action, content}
 }
 
-// answer is the value that a form was filled in with.
+// answer returns the value of a filled form, with the question's own names and texts instead of the form's labels.
 func (r reply) answer(schema json.RawMessage) json.RawMessage {
-	var asked struct{ Type string }
-	_ = json.Unmarshal(schema, &asked)
-	if asked.Type == "object" && len(r.Content) > 0 {
-		return r.Content
-	}
+	f := flatOf(schema)
 	var fields map[string]json.RawMessage
 	_ = json.Unmarshal(r.Content, &fields)
-	if value, ok := fields[field]; ok {
+	if value, ok := fields[field]; ok && f.Type != "object" {
+		return f.meant(value)
+	} else if f.Type != "object" || fields == nil {
+		return json.RawMessage("null") // fits no schema, so the database rejects it with a reason
+	}
+	_, names := f.names()
+	out := map[string]json.RawMessage{}
+	for label, value := range fields {
+		name, known := names[label]
+		if !known {
+			name = label // the database rejects it with a reason
+		}
+		out[name] = f.Properties[name].meant(value)
+	}
+	return encode(out)
+}
+
+// meant returns the text of the enum for a label of the form; it returns any other value unchanged.
+func (f flat) meant(value json.RawMessage) json.RawMessage {
+	var label string
+	if f.Type != "string" || json.Unmarshal(value, &label) != nil {
 		return value
 	}
-	return json.RawMessage("null") // which fits nothing, and is refused with the reason
+	_, texts := f.choices()
+	if text, ok := texts[label]; ok {
+		return encode(text)
+	}
+	return value
 }
 
-// replied is what came of replies, by the ids of their questions.
+// replied is the outcome of replies, by the ids of their questions.
 type replied struct {
-	declined map[string]bool   // the user does not want to answer, or has seen the link
-	misfits  map[string]string // why an answer was refused
+	declined map[string]bool   // the user declined, or has seen the link
+	misfits  map[string]string // why an answer was rejected
 }
 
-// open are the questions that the client is to be asked.
+// open returns the questions to ask the client.
 func (g replied) open(questions []question, can abilities, dashboard string) (ask []question) {
 	for _, q := range questions {
 		if q.way(can, dashboard) != "" && !g.declined[q.id] {
@@ -177,9 +254,9 @@ func (g replied) open(questions []question, can abilities, dashboard string) (as
 	return ask
 }
 
-// give answers those of a call's open questions that replies name, one at a time. Other keys, and questions that somebody has answered, are
-// passed over. The same answer may come again.
-func (d *Door) give(ctx context.Context, c caller, questions []question, replies map[string]reply) (replied, error) {
+// give answers those open questions of a call that replies name, one at a time. It ignores other keys and answered
+// questions. The same answer may be given again.
+func (d *Server) give(ctx context.Context, c caller, questions []question, replies map[string]reply) (replied, error) {
 	came := replied{map[string]bool{}, map[string]string{}}
 	byID := map[string]question{}
 	for _, q := range questions {
@@ -204,8 +281,10 @@ func (d *Door) give(ctx context.Context, c caller, questions []question, replies
 		case err == nil:
 		case !errors.As(err, &refused):
 			return came, err
-		case refused.Code == "PT404", refused.Code == "PT409", refused.Code == "PT410": // it is answered, over, or no longer the user's
-		case refused.Code == "PT422" || strings.HasPrefix(refused.Code, "22"): // the second is Postgres's, for what is no jsonb
+		case refused.Code == "PT404", refused.Code == "PT409", refused.Code == "PT410":
+			// the question is answered, over, or no longer the user's
+		case refused.Code == "PT422" || strings.HasPrefix(refused.Code, "22"):
+			// Postgres raises the second if the answer is not valid jsonb.
 			came.misfits[id] = refused.Message
 		default:
 			return came, err
@@ -214,8 +293,8 @@ func (d *Door) give(ctx context.Context, c caller, questions []question, replies
 	return came, nil
 }
 
-// requests are those that a result carries.
-func (d *Door) requests(ask []question, came replied) sdk.InputRequestMap {
+// requests returns the questions that a result carries.
+func (d *Server) requests(ask []question, came replied) sdk.InputRequestMap {
 	all := sdk.InputRequestMap{}
 	for _, q := range ask {
 		all[q.id] = q.params(d.o.DashboardURL, came.misfits[q.id])
@@ -223,8 +302,9 @@ func (d *Door) requests(ask []question, came replied) sdk.InputRequestMap {
 	return all
 }
 
-// asked reports whether the client's user is being asked one of a call's questions, and whether the user did not answer one when asked.
-func (d *Door) asked(came replied, can abilities, questions []question) (asked, declined bool) {
+// asked reports whether the client's user is being asked one of a call's questions, and whether the user left one
+// unanswered.
+func (d *Server) asked(came replied, can abilities, questions []question) (asked, declined bool) {
 	for _, q := range questions {
 		switch {
 		case q.way(can, d.o.DashboardURL) == "":
@@ -237,8 +317,8 @@ func (d *Door) asked(came replied, can abilities, questions []question) (asked, 
 	return asked, declined
 }
 
-// prompts are the questions that sessions of earlier versions were asked, by requests of ours. A session is asked each once, however often its client
-// asks about the call.
+// prompts are the questions that sessions of earlier versions were asked, by our requests. Each session is asked each
+// question once, however often its client asks about the call.
 type prompts struct {
 	mu  sync.Mutex
 	all map[prompt]*prompted
@@ -258,7 +338,7 @@ func (p *prompts) declined(session *sdk.ServerSession, id string) bool {
 	return asked != nil && asked.declined
 }
 
-// begin reports whether the session has not been asked yet.
+// begin reports whether the session has not been asked yet, and marks it as asked.
 func (p *prompts) begin(session *sdk.ServerSession, id string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -278,18 +358,18 @@ func (p *prompts) end(session *sdk.ServerSession, id string, declined bool) {
 	p.all[prompt{session, id}].declined = declined
 }
 
-// asking are the questions that one request of a client has its user asked.
+// asking holds the questions that the client's user is being asked during one request.
 type asking struct {
-	d       *Door
+	d       *Server
 	c       caller
 	session *sdk.ServerSession
 	cancel  []context.CancelFunc
 }
 
-// promptFor bounds how long a question stays before a user, and tries how often it is asked when the answer does not fit.
+// promptFor limits how long a user sees a question, and tries how often it is asked again if the answer does not fit.
 const promptFor, tries = time.Hour, 3
 
-// begin asks what was not asked yet.
+// begin asks the questions that have not been asked yet.
 func (a *asking) begin(ctx context.Context, ask []question) {
 	for _, q := range ask {
 		if !a.d.prompts.begin(a.session, q.id) {
@@ -304,18 +384,18 @@ func (a *asking) begin(ctx context.Context, ask []question) {
 	}
 }
 
-// stop takes back what is still before the user: the call has ended, or the client has given up. After leave it stays.
+// stop withdraws the open prompts: the call has ended, or the client has cancelled. After leave it does nothing.
 func (a *asking) stop() {
 	for _, cancel := range a.cancel {
 		cancel()
 	}
 }
 
-// leave lets the user go on with what was asked though the request ends: the answer is as good later.
+// leave keeps the prompts open after the request ends: a later answer is still valid.
 func (a *asking) leave() { a.cancel = nil }
 
-// prompt asks the user of a session, and reports whether the question is answered.
-func (d *Door) prompt(ctx context.Context, c caller, session *sdk.ServerSession, q question) bool {
+// prompt asks the user of a session, and reports whether the question has an answer.
+func (d *Server) prompt(ctx context.Context, c caller, session *sdk.ServerSession, q question) bool {
 	misfit := ""
 	for range tries {
 		said, err := session.Elicit(ctx, q.params(d.o.DashboardURL, misfit))

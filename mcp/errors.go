@@ -7,27 +7,27 @@ import (
 	"strings"
 
 	"github.com/gemworker/gem/internal/config"
-	"github.com/gemworker/gem/internal/pgpool"
+	"github.com/gemworker/gem/internal/postgres/pgpool"
 	"github.com/gemworker/gem/internal/store"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// invalid is the error of a request that is wrong: -32602.
+// invalid returns the error of an invalid request: -32602.
 func invalid(format string, args ...any) error {
 	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: fmt.Sprintf(format, args...)}
 }
 
-// internal is the error of a request that could not be served: -32603.
+// internal returns the error of a request that could not be served: -32603.
 func internal(format string, args ...any) error {
 	return &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: fmt.Sprintf(format, args...)}
 }
 
-// noCall is the error for a call that is not there, and for one of somebody else.
-func noCall(id string) error { return invalid("there is no call %s of yours", id) }
+// noCall returns the error for a call that does not exist, or that belongs to somebody else.
+func noCall(id string) error { return invalid("you have no call %s", id) }
 
-// withCodes gives every error a code of JSON-RPC: the SDK would send others with the code 0.
+// withCodes gives every error a JSON-RPC code: the SDK would send the code 0 for others.
 func withCodes(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		result, err := next(ctx, method, req)
@@ -39,7 +39,7 @@ func withCodes(next sdk.MethodHandler) sdk.MethodHandler {
 	}
 }
 
-// reason says why the database did not do what it was to do, without the parts of the connection string that may be secret.
+// reason returns why the database failed, without the parts of the connection string that may be secret.
 func reason(err error) string {
 	var (
 		config     *config.InvalidError
@@ -61,14 +61,16 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// refused returns the words in which the database refuses what an agent asks for, on which it can act, and false for an error of another kind.
+// refused returns the database's message if it rejected the request for a reason that an agent can act on, and false
+// for other errors.
 func refused(err error) (why string, ok bool) {
 	var e *pgconn.PgError
 	if !errors.As(err, &e) {
 		return "", false
 	}
 	switch {
-	case e.Code == "42501" && e.Routine != "exec_stmt_raise": // Postgres refuses it, and none of our functions: a grant is missing
+	case e.Code == "42501" && e.Routine != "exec_stmt_raise":
+		// Postgres raised it, not one of our functions: a grant is missing.
 		return "", false
 	case !store.HasCode(err, "22", "23", "54", "42501", "PT409", "PT429"):
 		return "", false
@@ -82,10 +84,10 @@ func refused(err error) (why string, ok bool) {
 	return strings.Join(lines, "\n"), true
 }
 
-// again reports whether a statement that failed may succeed if it is sent again.
+// again reports whether a retry of the failed statement may succeed.
 func again(err error) bool {
 	return store.IsTransient(err) || pgpool.IsAway(err) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// answered reports whether Postgres itself said why it did not do what it was sent, and is not about to end.
+// answered reports whether Postgres itself returned the error, and is not shutting down.
 func answered(err error) bool { return store.HasCode(err, "") && !store.HasCode(err, "08", "57P") }

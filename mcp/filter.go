@@ -15,32 +15,34 @@ import (
 )
 
 const (
-	maxMessage = 4 << 20 // bytes of a line: an input of 1 MiB, however it is escaped
-	maxDepth   = 1_000   // of nesting: the SDK reads no more
+	maxMessage = 4 << 20 // bytes of a line: room for an input of 1 MiB, however it is escaped
+	maxDepth   = 1_000   // levels of nesting: the SDK reads no more
 )
 
-// filter passes on the messages of a client, a line each, and itself answers those at which the SDK would give up the connection: what is no JSON, no message,
-// too long or nested too deeply.
+// filter passes a client's messages to the SDK, one per line. It answers messages on which the SDK would close the
+// connection: invalid JSON, invalid messages, and messages that are too long or too deeply nested.
 type filter struct {
 	from    *bufio.Reader
 	answers *lines
-	passing []byte // what is left of a message that is passed on
-	// atEnd is called when there are no more, before the SDK hears of it: from then on it sends no answers.
+	passing []byte // the rest of a message that is being passed on
+	// atEnd is called when there are no more messages, before the SDK learns of it: after that the SDK sends no
+	// answers.
 	atEnd func()
 	over  sync.Once
-	// closing says that new messages are left unread.
+	// closing means that new messages are not read.
 	closing atomic.Bool
-	// idle gives memory back to the system while the client sends nothing: it may keep the process for days.
+	// idle returns memory to the system while the client sends nothing: the client may keep the process for days.
 	idle *time.Timer
 }
 
 const idleAfter = 30 * time.Second
 
 func newFilter(from io.Reader, answers *lines, atEnd func()) *filter {
-	return &filter{from: bufio.NewReaderSize(from, 64<<10), answers: answers, atEnd: atEnd, idle: time.AfterFunc(idleAfter, debug.FreeOSMemory)}
+	return &filter{from: bufio.NewReaderSize(from, 64<<10), answers: answers, atEnd: atEnd,
+		idle: time.AfterFunc(idleAfter, debug.FreeOSMemory)}
 }
 
-// Read gives the messages that are passed on.
+// Read returns the messages that pass.
 func (f *filter) Read(p []byte) (int, error) {
 	for len(f.passing) == 0 {
 		line, about, err := f.line()
@@ -53,7 +55,7 @@ func (f *filter) Read(p []byte) (int, error) {
 				f.passing = line
 				f.answers.asked(&about)
 			} else if answer == nil {
-				continue // to a notification nobody waits for an answer
+				continue // nobody waits for an answer to a notification
 			} else if _, err := f.answers.Write(append(answer, '\n')); err != nil {
 				return 0, err
 			}
@@ -69,10 +71,10 @@ func (f *filter) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Close does nothing: the reader is closed by those who opened it.
+// Close does nothing: the owner of the reader closes it.
 func (f *filter) Close() error { return nil }
 
-// line reads up to the next end of a line. A line that is too long is read to its end, and not kept.
+// line reads up to the next end of a line. It reads a line that is too long to its end, and discards it.
 func (f *filter) line() (line []byte, about outline, err error) {
 	for {
 		part, err := f.from.ReadSlice('\n')
@@ -89,7 +91,7 @@ func (f *filter) line() (line []byte, about outline, err error) {
 	}
 }
 
-// outline is what is seen of a message without decoding it.
+// outline is the part of a message that can be seen without decoding it.
 type outline struct {
 	long    bool
 	deepest int
@@ -102,7 +104,7 @@ type outline struct {
 	inValue, tooLarge bool
 }
 
-// read goes on with the next bytes of the message.
+// read processes the next bytes of the message.
 func (o *outline) read(part []byte) {
 	for _, b := range part {
 		switch {
@@ -156,13 +158,15 @@ func (o *outline) member() {
 	o.key, o.value, o.inValue, o.tooLarge = o.key[:0], o.value[:0], false, false
 }
 
-// refusal is the answer to a message that is not passed on, and true for one that is.
+// refusal returns the answer to a message that is rejected, or true for one that passes.
 func (o *outline) refusal(line []byte) (answer []byte, ok bool) {
 	switch {
 	case o.long:
-		return o.tooMuch(fmt.Sprintf("the message takes more than %d bytes. An input may take 1 MiB: store large content elsewhere, and send its id or a link to it.", maxMessage)), false
+		return o.tooMuch(fmt.Sprintf("the message takes more than %d bytes. An input may take 1 MiB: store large content "+
+			"elsewhere, and send its id or a link to it.", maxMessage)), false
 	case o.deepest > maxDepth:
-		return o.tooMuch(fmt.Sprintf("the message is nested %d levels deep, and may be nested %d.", o.deepest, maxDepth)), false
+		return o.tooMuch(fmt.Sprintf("the message is nested %d levels deep; the limit is %d.", o.deepest, maxDepth)),
+			false
 	case !json.Valid(line):
 		return o.answer("error", map[string]any{"code": jsonrpc.CodeParseError, "message": "the message is not JSON"}), false
 	}
@@ -180,12 +184,13 @@ func (o *outline) refusal(line []byte) (answer []byte, ok bool) {
 	return nil, true
 }
 
-// tooMuch is an error that a model can read, where it called a tool.
+// tooMuch returns an error that a model can read if it called a tool.
 func (o *outline) tooMuch(why string) []byte {
 	if o.method != "tools/call" {
 		return o.answer("error", map[string]any{"code": jsonrpc.CodeInvalidRequest, "message": why})
 	}
-	return o.answer("result", map[string]any{"resultType": "complete", "isError": true, "content": []any{map[string]any{"type": "text", "text": "The call was not made: " + why}}})
+	return o.answer("result", map[string]any{"resultType": "complete", "isError": true,
+		"content": []any{map[string]any{"type": "text", "text": "The call was not made: " + why}}})
 }
 
 func (o *outline) answer(member string, value any) []byte {
@@ -198,13 +203,13 @@ func (o *outline) answer(member string, value any) []byte {
 	return encode(map[string]any{"jsonrpc": "2.0", "id": id, member: value})
 }
 
-// lines is a writer of whole lines, for several at once. It knows how many requests were asked and not answered.
+// lines writes whole lines, for several goroutines at once. It tracks the requests without an answer.
 type lines struct {
 	to io.Writer
 
 	mu   sync.Mutex
-	open map[string]bool // requests that were not answered, by their ids
-	none chan struct{}   // closed once there are none, for those who wait for that
+	open map[string]bool // requests without an answer, by their ids
+	none chan struct{}   // closed once there are none
 }
 
 func (l *lines) Write(p []byte) (int, error) {
@@ -223,7 +228,7 @@ func (l *lines) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// asked is told of each message of the client.
+// asked records each message of the client.
 func (l *lines) asked(about *outline) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -236,7 +241,7 @@ func (l *lines) asked(about *outline) {
 	l.open[string(about.id)] = true
 }
 
-// answered waits until each request has its answer, for so long at most.
+// answered waits until each request has its answer, or until the time is over.
 func (l *lines) answered(within time.Duration) {
 	l.mu.Lock()
 	if len(l.open) == 0 {
@@ -254,5 +259,5 @@ func (l *lines) answered(within time.Duration) {
 	}
 }
 
-// Close does nothing: the writer is closed by those who opened it.
+// Close does nothing: the owner of the writer closes it.
 func (l *lines) Close() error { return nil }

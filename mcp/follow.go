@@ -9,14 +9,16 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// firstLook and lastLook bound the pauses between follow's checks of what a call waits for.
+// firstLook and lastLook are the shortest and the longest pause between follow's checks of a waiting call.
 const firstLook, lastLook = 50 * time.Millisecond, 2 * time.Second
 
-// follow waits for a call that a client made, or asks about, until it has ended and at the latest until a time. Answers that come with the request are
-// given first. Where answer is not nil, it is the answer to the request: it asks the client something, or slot has the task that the call is now.
-// Without a slot the request cannot become a task. Unless it is patient, it returns as soon as only people can continue the call, and the client's user is
+// follow waits for a call that a client made, or asks about, until it has ended or a deadline passes. It gives the
+// answers that come with the request first. If answer is not nil, it answers the request: it asks the client
+// something, or slot has the task that the call is now. Without a slot the request cannot become a task. Unless
+// patient is set, follow returns as soon as only people can continue the call in that time and the client's user is
 // not being asked.
-func (d *Door) follow(ctx context.Context, c caller, req *sdk.CallToolRequest, slot *taskSlot, id string, until time.Time, patient bool) (s state, answer *sdk.CallToolResult, err error) {
+func (d *Server) follow(ctx context.Context, c caller, req *sdk.CallToolRequest, slot *taskSlot, id string,
+	until time.Time, patient bool) (s state, answer *sdk.CallToolResult, err error) {
 	can := abilitiesOf(req.Session, req.Extra, req.Params.Meta)
 	var came replied
 	if len(req.Params.InputResponses) > 0 {
@@ -34,8 +36,8 @@ func (d *Door) follow(ctx context.Context, c caller, req *sdk.CallToolRequest, s
 	}
 	asking := &asking{d: d, c: c, session: can.session}
 	defer asking.stop()
-	watches := can.asked() || !patient // for what the call waits
-	waits := false                     // it was seen to wait: what it waits for may change
+	watches := can.asked() || !patient // what the call waits for
+	waits := false                     // it was waiting: what it waits for may change
 	for pause := firstLook; ; {
 		next := over
 		if waits {
@@ -43,7 +45,7 @@ func (d *Door) follow(ctx context.Context, c caller, req *sdk.CallToolRequest, s
 			pause = min(2*pause, lastLook)
 		}
 		s, err = d.wait(ctx, c, id, next, watches && !waits)
-		early := time.Now().Before(next) // it returned before the time was over
+		early := time.Now().Before(next) // it returned before the deadline
 		last := !time.Now().Before(over) || d.closing.Err() != nil || ctx.Err() != nil
 		switch {
 		case err != nil && (early || last) || err == nil && s.ended():
@@ -73,10 +75,10 @@ func (d *Door) follow(ctx context.Context, c caller, req *sdk.CallToolRequest, s
 			asking.begin(ctx, ask)
 		}
 		asked, declined := d.asked(came, can, v.questions)
-		leave := v.onlyPeople && !asked && (declined || !patient)
+		leave := v.onlyPeople && !v.movesBy(over) && !asked && (declined || !patient)
 		if slot != nil && (last || leave && !declined) {
 			slot.made = d.taskOf(v, can)
-			return s, &sdk.CallToolResult{}, nil // which withTasks replaces
+			return s, &sdk.CallToolResult{}, nil // withTasks replaces it
 		}
 		if last || leave {
 			asking.leave()
@@ -85,21 +87,23 @@ func (d *Door) follow(ctx context.Context, c caller, req *sdk.CallToolRequest, s
 	}
 }
 
-// resumed returns the id of the call that a tools/call goes on with: requestState holds it. It returns "" for a request without one. Nobody signed
-// it, so it is looked up with the rights of the caller, and finds nothing of another's.
-func (d *Door) resumed(ctx context.Context, c caller, r request, req *sdk.CallToolRequest) (id string, err error) {
+// resumed returns the id of the call that a tools/call continues: requestState holds it. It returns "" if there is
+// none. The id is not signed, so it is looked up with the rights of the caller, who cannot see others' calls.
+func (d *Server) resumed(ctx context.Context, c caller, r request, req *sdk.CallToolRequest) (id string, err error) {
 	id = req.Params.RequestState
 	if id == "" {
 		return "", nil
 	}
-	wrong := invalid("requestState is of no such call: make the request again as it was, with the requestState of its last answer")
+	wrong := invalid("requestState does not match this call: repeat the request unchanged, with the requestState of its " +
+		"last answer")
 	if !value.IsUUID(id) || r.key != "" && r.ID != id {
 		return "", wrong
 	}
 	var same bool
 	err = d.as(ctx, c, func(db client.DB) error {
 		return db.QueryRow(ctx, `select exists (select from public.core_tool_calls
-			where id = $1 and created_by = (select public.gem_caller()) and tool_name = $2 and input = $3::text::jsonb)`, id, r.Tool, string(encode(r.Input))).Scan(&same)
+			where id = $1 and created_by = (select public.gem_caller()) and tool_name = $2 and input = $3::text::jsonb)`, id,
+			r.Tool, string(encode(r.Input))).Scan(&same)
 	})
 	if err == nil && !same {
 		err = wrong

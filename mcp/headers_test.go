@@ -15,27 +15,32 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// No text of a client can add a header: neither its token and the claims in it, nor its headers, paths and messages. The recorder
-// keeps headers as the handlers set them; a server would repair them.
+// No text of a client can add a header: neither its token and the claims in it, nor its headers, paths and messages.
+// The recorder keeps headers as the handlers set them; a server would repair them.
 func TestTextOfAClientNeverBecomesAHeader(t *testing.T) {
 	t.Parallel()
 	const hostile = "x\r\nSet-Cookie: session=stolen\r\n\r\n<html>\x1b[2J\u202e\u00fc\", error=\""
-	d, err := New(Options{Registry: parsed(t), Pool: func(context.Context) (*pgxpool.Pool, error) { return nil, errors.New("Postgres is away") }})
+	d, err := New(Options{Registry: parsed(t), Pool: func(context.Context) (*pgxpool.Pool, error) {
+		return nil, errors.New("Postgres is away")
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer d.Close()
 	const secret = "a-secret-of-at-least-32-characters!!"
-	s, err := d.newHTTPServer(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 8471}, HTTPConfig{Auth: "jwt", Issuer: "https://issuer.example", Audience: "gem", Secret: secret,
-		Resource: "https://tools.example.com/mcp", Scopes: "on"})
+	s, err := d.newHTTPServer(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 8471},
+		HTTPConfig{Auth: "jwt", Issuer: "https://issuer.example", Audience: "gem", Secret: secret,
+			Resource: "https://tools.example.com/mcp", Scopes: "on"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	h := s.routes()
 	name, _ := json.Marshal(hostile)
 	bodies := []string{
-		`{"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": {` + string(name) + `: ` + string(name) + `}}}`,
-		`{"jsonrpc": "2.0", "id": ` + string(name) + `, "method": "tools/call", "params": {"name": ` + string(name) + `, "arguments": {` + string(name) + `: 1}}}`,
+		`{"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": {` + string(name) + `: ` + string(name) +
+			`}}}`,
+		`{"jsonrpc": "2.0", "id": ` + string(name) + `, "method": "tools/call", "params": {"name": ` + string(name) +
+			`, "arguments": {` + string(name) + `: 1}}}`,
 		`{"jsonrpc": "2.0", "id": 1, "method": ` + string(name) + `, "params": {}}`,
 		`{"jsonrpc": "2.0", "id": 1, "method": "resources/read", "params": {"uri": ` + string(name) + `}}`,
 		`{` + hostile,
@@ -62,7 +67,8 @@ func TestTextOfAClientNeverBecomesAHeader(t *testing.T) {
 	statuses := map[int]bool{}
 	for _, token := range tokens {
 		for _, body := range bodies {
-			for _, other := range []string{"Mcp-Session-Id", "Mcp-Protocol-Version", "Mcp-Method", "Origin", "Accept", "Last-Event-Id", "Traceparent", "Host", "Content-Type"} {
+			for _, other := range []string{"Mcp-Session-Id", "Mcp-Protocol-Version", "Mcp-Method", "Origin", "Accept",
+				"Last-Event-Id", "Traceparent", "Host", "Content-Type"} {
 				r := httptest.NewRequest(http.MethodPost, "/mcp", strings.NewReader(body))
 				r.Host = "tools.example.com"
 				r.Header.Set("Content-Type", "application/json")

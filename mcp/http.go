@@ -27,31 +27,34 @@ const (
 	bodyTimeout   = 10 * time.Second        // for a request's body
 	answerTimeout = time.Minute             // for its answer, after the longest wait
 	idleTimeout   = 2 * time.Minute         // between two requests of a connection
-	stopTimeout   = 1500 * time.Millisecond // for the answers to those that wait at the end
+	stopTimeout   = 1500 * time.Millisecond // for answers to waiting requests at shutdown
 	maxBodies     = 32 << 20                // bytes of all requests in flight
-	maxBodiesEach = 16 << 20                // bytes of those of a subject with a token, so that none takes the room of all
+	// bytes of requests of one subject with a token, so that none takes all the room
+	maxBodiesEach = 16 << 20
 )
 
-// httpServer is the door over HTTP: Streamable HTTP without sessions. Each request passes, in this order, the checks of host and origin, the limit of
-// the process, the check of its token, the limits of its size, depth and subject, and the check of its scopes, before the SDK sees it.
+// httpServer serves Streamable HTTP without sessions. Before the SDK sees a request, it passes these checks, in this
+// order: host and origin, the limit of the process, its token, the limits of its size, depth and subject, and its
+// scopes.
 type httpServer struct {
-	door        *Door
+	server      *Server
 	config      HTTPConfig
-	verifier    verifier // nil: anyone may come in
+	verifier    verifier // if nil, anyone is served
 	resource    *url.URL
 	metadataURL string
 
 	json, stream http.Handler // answer with one JSON message, or with a stream of them
 	requests     gate         // in flight, of the process
 	bySubject    gate         // of each subject with a token
-	bodies       atomic.Int64 // their bytes
+	bodies       atomic.Int64 // bytes in flight
 	bodiesOf     gate         // the bytes of each subject with a token
 	bodyTimeout  time.Duration
 }
 
-// ServeHTTP serves clients at a listener until ctx ends. Requests that wait are then answered as pending, no new ones are taken, and it returns within
-// 2 s; calls go on. Its error is a [*ConfigError] or a [*NoRoleError] if it must not serve.
-func (d *Door) ServeHTTP(ctx context.Context, l net.Listener, c HTTPConfig) error {
+// ServeHTTP serves clients at a listener until ctx ends. Then it answers waiting requests as pending, accepts no new
+// ones, and returns within 2 s; calls continue. Its error is a [*ConfigError] or a [*NoRoleError] if it must not
+// serve.
+func (d *Server) ServeHTTP(ctx context.Context, l net.Listener, c HTTPConfig) error {
 	s, err := d.newHTTPServer(l.Addr(), c)
 	if err != nil {
 		_ = l.Close()
@@ -62,14 +65,16 @@ func (d *Door) ServeHTTP(ctx context.Context, l net.Listener, c HTTPConfig) erro
 		return err
 	}
 	server := &http.Server{
-		Handler: s.routes(), ReadHeaderTimeout: headerTimeout, WriteTimeout: d.o.Wait + answerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+		Handler: s.routes(), ReadHeaderTimeout: headerTimeout, WriteTimeout: d.o.Wait + answerTimeout,
+		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 	}
 	if server.ErrorLog, err = zap.NewStdLogAt(d.o.Log, zap.WarnLevel); err != nil {
 		return err
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(l) }()
-	d.o.Log.Info("serving MCP over HTTP", zap.String("address", "http://"+l.Addr().String()+"/mcp"), zap.String("auth", cmp.Or(c.Auth, "none")))
+	d.o.Log.Info("serving MCP over HTTP", zap.String("address", "http://"+l.Addr().String()+"/mcp"),
+		zap.String("auth", cmp.Or(c.Auth, "none")))
 	select {
 	case err := <-ended:
 		return err
@@ -84,11 +89,12 @@ func (d *Door) ServeHTTP(ctx context.Context, l net.Listener, c HTTPConfig) erro
 	return nil
 }
 
-func (d *Door) newHTTPServer(at net.Addr, c HTTPConfig) (s *httpServer, err error) {
+func (d *Server) newHTTPServer(at net.Addr, c HTTPConfig) (s *httpServer, err error) {
 	if err := c.complete(at); err != nil {
 		return nil, err
 	}
-	s = &httpServer{door: d, config: c, requests: gate{most: maxRequests}, bySubject: gate{most: maxEach}, bodiesOf: gate{most: maxBodiesEach}, bodyTimeout: bodyTimeout}
+	s = &httpServer{server: d, config: c, requests: gate{most: maxRequests}, bySubject: gate{most: maxEach},
+		bodiesOf: gate{most: maxBodiesEach}, bodyTimeout: bodyTimeout}
 	if s.resource, err = url.Parse(c.Resource); err != nil {
 		return nil, fmt.Errorf("GEM_MCP_RESOURCE: %w", err)
 	}
@@ -100,7 +106,8 @@ func (d *Door) newHTTPServer(at net.Addr, c HTTPConfig) (s *httpServer, err erro
 			return nil, err
 		}
 		if c.Scopes != "on" && slices.ContainsFunc(tokens.all, func(t token) bool { return len(t.scopes) > 0 }) {
-			d.o.Log.Warn("tokens of GEM_MCP_TOKENS have scopes, which do not count: each is good for all tools, unless GEM_MCP_SCOPES is on")
+			d.o.Log.Warn("tokens of GEM_MCP_TOKENS have scopes, which are ignored: each token is valid for all tools, unless " +
+				"GEM_MCP_SCOPES is on")
 		}
 		s.verifier = tokens
 	case "jwt":
@@ -110,30 +117,34 @@ func (d *Door) newHTTPServer(at net.Addr, c HTTPConfig) (s *httpServer, err erro
 		}
 		s.verifier = &jwtVerifier{issuer.NewVerifier(c.Issuer, c.Audience, published, c.Secret, time.Now)}
 		if c.Audience != c.Resource {
-			d.o.Log.Warn("tokens that the issuer made for other services with the same audience are accepted too: GEM_MCP_AUDIENCE is not GEM_MCP_RESOURCE",
+			d.o.Log.Warn("tokens that the issuer made for other services with the same audience are accepted too: "+
+				"GEM_MCP_AUDIENCE is not GEM_MCP_RESOURCE",
 				zap.String("audience", c.Audience))
 		}
 	}
 	d.apart = true
-	d.server.AddReceivingMiddleware(d.survive, endWithClient, d.refuseUncovered, d.hideUncovered, d.listCovered)
+	d.sdk.AddReceivingMiddleware(d.survive, endWithClient, d.refuseUncovered, d.hideUncovered, d.listCovered)
 	handler := func(asJSON bool) http.Handler {
-		return sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return d.server }, &sdk.StreamableHTTPOptions{
-			Stateless: true, JSONResponse: asJSON, MaxRequestBodyBytes: maxBody, DisableLocalhostProtection: true /* checkHost does it */})
+		return sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return d.sdk }, &sdk.StreamableHTTPOptions{
+			Stateless: true, JSONResponse: asJSON, MaxRequestBodyBytes: maxBody,
+			DisableLocalhostProtection: true /* checkHost does it */})
 	}
 	s.json, s.stream = handler(true), handler(false)
 	return s, nil
 }
 
-// routes are all paths of the server.
+// routes returns the handler for all paths of the server.
 func (s *httpServer) routes() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("POST /mcp", s.checkHost(http.NewCrossOriginProtection().Handler(s.bounded(s.authenticate(http.HandlerFunc(s.post))))))
+	mux.Handle("POST /mcp", s.checkHost(http.NewCrossOriginProtection().
+		Handler(s.bounded(s.authenticate(http.HandlerFunc(s.post))))))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
 	described := s.describe()
 	mux.Handle("GET "+wellKnown, described)
 	mux.Handle("GET "+wellKnown+"/mcp", described)
 	if u, err := url.Parse(s.metadataURL); err == nil && u.Path != wellKnown && u.Path != wellKnown+"/mcp" {
-		mux.HandleFunc("GET "+wellKnown+"/", func(w http.ResponseWriter, r *http.Request) { // a proxy may serve /mcp under another path
+		// A proxy may serve /mcp under another path.
+		mux.HandleFunc("GET "+wellKnown+"/", func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path != u.Path {
 				http.NotFound(w, r)
 				return
@@ -142,30 +153,32 @@ func (s *httpServer) routes() http.Handler {
 		})
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// Also for a request that is refused unread: the server reads on to its end. Not ReadTimeout, which would end the context of one that waits.
+		// This includes rejected requests, whose bodies the server reads to the end. ReadTimeout would end the
+		// context of a waiting request.
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.bodyTimeout))
 		mux.ServeHTTP(w, r)
 	})
 }
 
-// checkHost refuses requests to a loopback address that name another host: a page could have let its own name point there. Names of GEM_MCP_RESOURCE
-// are good too, since a proxy on this machine passes them on.
+// checkHost rejects requests to a loopback address that name another host: a web page can make its own name resolve
+// to it. The names of GEM_MCP_RESOURCE are valid too, since a proxy on this machine passes them on.
 func (s *httpServer) checkHost(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		at, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 		if at != nil && isLoopback(at.String()) && !isLoopback(r.Host) && !strings.EqualFold(r.Host, s.resource.Host) {
-			http.Error(w, "this server has another name than the header Host says; behind a proxy, GEM_MCP_RESOURCE names it", http.StatusForbidden)
+			http.Error(w, "the header Host does not name this server; behind a proxy, GEM_MCP_RESOURCE sets its name",
+				http.StatusForbidden)
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// bounded lets in as many requests as the process has room for, and none once it stops.
+// bounded limits the requests in flight, and rejects all once the server stops.
 func (s *httpServer) bounded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
-		case <-s.door.closing.Done():
+		case <-s.server.closing.Done():
 			w.Header().Set("Connection", "close")
 			w.Header().Set("Retry-After", "1")
 			http.Error(w, "this server is stopping", http.StatusServiceUnavailable)
@@ -182,7 +195,7 @@ func (s *httpServer) bounded(next http.Handler) http.Handler {
 	})
 }
 
-// post passes one message on, or the few of a batch, which clients of 2025-03-26 may send.
+// post passes on one message, or the few of a batch, which clients of 2025-03-26 may send.
 func (s *httpServer) post(w http.ResponseWriter, r *http.Request) {
 	c, err := callerOf(r.Context())
 	if err != nil {
@@ -190,7 +203,7 @@ func (s *httpServer) post(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	subject := ""
-	if s.verifier != nil { // before the body, which may be long in coming
+	if s.verifier != nil { // before the body, which may take long
 		subject = c.subject
 		leave := s.bySubject.enter(subject, 1)
 		if leave == nil {
@@ -205,7 +218,8 @@ func (s *httpServer) post(w http.ResponseWriter, r *http.Request) {
 	}
 	defer done()
 	var about outline
-	if about.read(body); about.deepest > maxDepth { // decoders that call themselves for each level would need a stack for it
+	// Decoders that call themselves for each level would need a deep stack.
+	if about.read(body); about.deepest > maxDepth {
 		answer, _ := about.refusal(body)
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(answer)
@@ -213,7 +227,7 @@ func (s *httpServer) post(w http.ResponseWriter, r *http.Request) {
 	}
 	messages, few := peek(body)
 	if !few {
-		http.Error(w, fmt.Sprintf("a batch may have %d messages", maxBatch), http.StatusRequestEntityTooLarge)
+		http.Error(w, fmt.Sprintf("a batch may have at most %d messages", maxBatch), http.StatusRequestEntityTooLarge)
 		return
 	}
 	calls, streamed := 0, false
@@ -223,14 +237,14 @@ func (s *httpServer) post(w http.ResponseWriter, r *http.Request) {
 		}
 		streamed = streamed || m.progress
 	}
-	leave := s.requests.enter("", max(calls-1, 0)) // the first was counted before its token was checked
+	leave := s.requests.enter("", max(calls-1, 0)) // the first was counted before the check of its token
 	if leave == nil {
 		tooMany(w)
 		return
 	}
 	defer leave()
 	if s.verifier != nil {
-		leave := s.bySubject.enter(subject, max(calls-1, 0)) // so was the first here
+		leave := s.bySubject.enter(subject, max(calls-1, 0)) // the first was counted here too
 		if leave == nil {
 			tooMany(w)
 			return
@@ -250,8 +264,8 @@ func (s *httpServer) post(w http.ResponseWriter, r *http.Request) {
 	s.json.ServeHTTP(w, r)
 }
 
-// body reads a request's body within its bounds, and answers one that exceeds them; done is nil then. Its bytes count until done is called, also for the
-// subject, if there is one.
+// body reads a request's body within its limits, and answers the request if the body exceeds them; done is then nil.
+// The bytes count until done is called, for the process and for the subject, if there is one.
 func (s *httpServer) body(w http.ResponseWriter, r *http.Request, subject string) (body []byte, done func()) {
 	room := int64(maxBody)
 	if 0 <= r.ContentLength && r.ContentLength < maxBody {
@@ -266,8 +280,8 @@ func (s *httpServer) body(w http.ResponseWriter, r *http.Request, subject string
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		http.Error(w, "a message may have 2 MiB", http.StatusRequestEntityTooLarge)
-	case err != nil: // the deadline stays, since the connection's end would wait for the rest
+		http.Error(w, "a message may have at most 2 MiB", http.StatusRequestEntityTooLarge)
+	case err != nil: // the deadline stays, or closing the connection would wait for the rest
 		w.Header().Set("Connection", "close")
 		http.Error(w, "the message did not arrive in time", http.StatusRequestTimeout)
 	default:
@@ -280,7 +294,7 @@ func (s *httpServer) body(w http.ResponseWriter, r *http.Request, subject string
 	return nil, nil
 }
 
-// reserve takes room for so many bytes, if there is as much, until release.
+// reserve reserves a number of bytes until release, and reports whether there was room.
 func (s *httpServer) reserve(subject string, bytes int64) bool {
 	if s.bodies.Add(bytes) > maxBodies || subject != "" && s.bodiesOf.enter(subject, int(bytes)) == nil {
 		s.bodies.Add(-bytes)
@@ -296,19 +310,20 @@ func (s *httpServer) release(subject string, bytes int64) {
 	}
 }
 
-// message is what has to be known of a message before the SDK reads it. A message that cannot be read is the SDK's to answer.
+// message is the part of a message that is needed before the SDK reads it. The SDK answers a message that cannot be
+// read.
 type message struct {
 	id       json.RawMessage // nil for a notification
 	method   string
 	name     string // of the tool
 	taskID   string
-	progress bool // the client wants to hear of progress
+	progress bool // the client asked for progress
 }
 
-// maxBatch is how many messages a batch may have.
+// maxBatch is the largest number of messages in a batch.
 const maxBatch = 64
 
-// split returns the messages of a batch, or the one; few is false if there are more than [maxBatch].
+// split returns the messages of a batch, or the only one. few is false if there are more than [maxBatch].
 func split(body []byte) (batch []json.RawMessage, few bool) {
 	one := []json.RawMessage{body}
 	d := json.NewDecoder(bytes.NewReader(body))
@@ -327,7 +342,8 @@ func split(body []byte) (batch []json.RawMessage, few bool) {
 	return batch, true
 }
 
-// peek looks into a body. It decodes to maps, since structs would take a key in any case of letters, which the SDK does not.
+// peek reads the messages of a body. It decodes to maps, since structs would match keys in any case of letters,
+// unlike the SDK.
 func peek(body []byte) (all []message, few bool) {
 	batch, few := split(body)
 	for _, raw := range batch {
@@ -344,18 +360,20 @@ func peek(body []byte) (all []message, few bool) {
 	return all, few
 }
 
-// inScope answers a call of a tool that the token is not good for, as OAuth wants it.
+// inScope answers a call of a tool that the token does not cover, as OAuth requires.
 func (s *httpServer) inScope(w http.ResponseWriter, c caller, messages []message) bool {
 	for _, m := range messages {
-		if t := s.door.byName[m.name]; m.method == "tools/call" && t != nil && !c.covers(t.Tool) {
-			s.challenge(w, http.StatusForbidden, "the token lacks a permission that "+t.Name+" needs", "insufficient_scope", scopeList(t.Permissions))
+		if t := s.server.byName[m.name]; m.method == "tools/call" && t != nil && !c.covers(t.Tool) {
+			s.challenge(w, http.StatusForbidden, "the token lacks a permission that "+t.Name+" needs", "insufficient_scope",
+				scopeList(t.Permissions))
 			return false
 		}
 	}
 	return true
 }
 
-// taskNamed checks that Mcp-Name is the id of the task, as it is the name of the tool for tools/call, where the SDK checks it.
+// taskNamed checks that Mcp-Name is the id of the task. For tools/call, where it is the name of the tool, the SDK
+// checks it.
 func taskNamed(w http.ResponseWriter, r *http.Request, messages []message) bool {
 	if r.Header.Get("Mcp-Protocol-Version") < "2026-07-28" || len(messages) != 1 {
 		return true
@@ -375,13 +393,14 @@ func taskNamed(w http.ResponseWriter, r *http.Request, messages []message) bool 
 	return true
 }
 
-// clientKey is the key of the context of the HTTP request, which ends when the client is gone.
+// clientKey is the key of the context of the HTTP request, which ends when the client disconnects.
 type clientKey struct{}
 
 // errClientGone is the cause of a context that ended because the client closed its connection.
 var errClientGone = errors.New("the client closed its connection")
 
-// endWithClient ends a request's context when its client is gone, in all versions of the protocol: nobody waits for its answer.
+// endWithClient ends a request's context when its client disconnects, in all versions of the protocol: nobody waits
+// for its answer.
 func endWithClient(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		if client, ok := ctx.Value(clientKey{}).(context.Context); ok {

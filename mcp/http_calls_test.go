@@ -11,17 +11,18 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/gemworker/gem/internal/issuer/issuertest"
+	"github.com/gemworker/gem/internal/testing/issuertest"
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // openShopHTTP opens a shop, and serves it over HTTP to subjects with tokens.
-func openShopHTTP(t *testing.T, worker bool, subjects []string, change ...func(*Options)) (o *opened, h *httpDoor, tokens []string) {
+func openShopHTTP(t *testing.T, worker bool, subjects []string, change ...func(*Options)) (o *opened, h *httpEndpoint,
+	tokens []string) {
 	t.Helper()
 	path, tokens := tokensFor(t, subjects...)
 	o = openShop(t, worker)
-	options := Options{Registry: o.door.o.Registry, Pool: func(ctx context.Context) (*pgxpool.Pool, error) {
+	options := Options{Registry: o.server.o.Registry, Pool: func(ctx context.Context) (*pgxpool.Pool, error) {
 		return pgxpool.New(context.WithoutCancel(ctx), o.URL)
 	}}
 	for _, c := range change {
@@ -52,7 +53,8 @@ func TestACallOverHTTPIsItsSubjectsWithTheRightsOfASignedInUser(t *testing.T) {
 	t.Parallel()
 	o, h, tokens := openShopHTTP(t, true, []string{"ada", "bob"})
 	for _, version := range []string{modern, legacy} {
-		c := h.rpc(t, version, "tools/call", `{"name":"shop_order","arguments":{"item":"roof"}}`, "token", tokens[0]).called(t)
+		c := h.rpc(t, version, "tools/call", `{"name":"shop_order","arguments":{"item":"roof"}}`, "token",
+			tokens[0]).called(t)
 		if c.IsError || string(c.Structured) != `{"text":"roof"}` {
 			t.Errorf("%s: %+v", version, c)
 		}
@@ -84,7 +86,8 @@ func TestAnothersCallIsThereForNobodyElse(t *testing.T) {
 		theirs := h.rpc(t, legacy, c.method, fmt.Sprintf(c.params, hers.id()), "token", bob)
 		none := h.rpc(t, legacy, c.method, fmt.Sprintf(c.params, "0197f6a2-0000-7000-8000-000000000000"), "token", bob)
 		if theirs.Error == nil || none.Error == nil || theirs.Error.Code != none.Error.Code ||
-			strings.ReplaceAll(theirs.Error.Message, hers.id(), "ID") != strings.ReplaceAll(none.Error.Message, "0197f6a2-0000-7000-8000-000000000000", "ID") {
+			strings.ReplaceAll(theirs.Error.Message, hers.id(), "ID") != strings.ReplaceAll(none.Error.Message,
+				"0197f6a2-0000-7000-8000-000000000000", "ID") {
 			t.Errorf("%s: %s\nof none: %s", c.params, theirs.text, none.text)
 		}
 		if own := h.rpc(t, legacy, c.method, fmt.Sprintf(c.params, hers.id()), "token", ada); own.Error != nil {
@@ -117,7 +120,8 @@ func TestACallGoesOnWhenItsClientIsGone(t *testing.T) {
 	for _, c := range []struct {
 		name, version string
 		cancels       bool
-	}{{"modern", modern, false}, {"legacy", legacy, false}, {"modern, with cancel", modern, true}, {"legacy, with cancel", legacy, true}} {
+	}{{"modern", modern, false}, {"legacy", legacy, false}, {"modern, with cancel", modern, true},
+		{"legacy, with cancel", legacy, true}} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			o, h, tokens := openShopHTTP(t, true, []string{"ada"}, func(o *Options) { o.CancelOnDisconnect = c.cancels })
@@ -163,7 +167,8 @@ func TestAtItsEndTheServerAnswersWhatWaits(t *testing.T) {
 	}()
 	id := <-o.holds
 	h.stop()
-	if c := (<-answered).called(t); !strings.Contains(string(c.Structured), `"gem_pending"`) || !strings.Contains(string(c.Structured), id) {
+	if c := (<-answered).called(t); !strings.Contains(string(c.Structured), `"gem_pending"`) ||
+		!strings.Contains(string(c.Structured), id) {
 		t.Errorf("%+v", c)
 	}
 	if err := <-h.ended; err != nil {
@@ -182,7 +187,8 @@ func TestProgressIsAStreamAndTheRestIsNot(t *testing.T) {
 	t.Parallel()
 	_, h, tokens := openShopHTTP(t, true, []string{"ada"})
 	for _, version := range []string{modern, legacy} {
-		a := h.rpc(t, version, "tools/call", `{"name":"shop_order","arguments":{"item":"roof"},"_meta":{"progressToken":7}}`, "token", tokens[0])
+		a := h.rpc(t, version, "tools/call", `{"name":"shop_order","arguments":{"item":"roof"},"_meta":{"progressToken":7}}`,
+			"token", tokens[0])
 		if kind := a.header.Get("Content-Type"); kind != "text/event-stream" || a.called(t).IsError {
 			t.Errorf("%s: %s %s", version, kind, a.text)
 		}
@@ -191,7 +197,8 @@ func TestProgressIsAStreamAndTheRestIsNot(t *testing.T) {
 				t.Errorf("%s: %s", version, event)
 			}
 		}
-		if a := h.rpc(t, version, "tools/call", `{"name":"shop_order","arguments":{"item":"roof"}}`, "token", tokens[0]); a.header.Get("Content-Type") != "application/json" {
+		if a := h.rpc(t, version, "tools/call", `{"name":"shop_order","arguments":{"item":"roof"}}`, "token",
+			tokens[0]); a.header.Get("Content-Type") != "application/json" {
 			t.Errorf("%s: %v", version, a.header)
 		}
 	}
@@ -214,7 +221,8 @@ func TestWhatPostgresRefusesIsToldToTheModel(t *testing.T) {
 			t.Errorf("%s: %d %.300s", name, a.status, a.text)
 		}
 	}
-	if c := h.rpc(t, modern, "tools/call", `{"name":"shop_order","arguments":{"item":"roof"}}`, "token", tokens[0]).called(t); c.IsError {
+	if c := h.rpc(t, modern, "tools/call", `{"name":"shop_order","arguments":{"item":"roof"}}`, "token",
+		tokens[0]).called(t); c.IsError {
 		t.Errorf("after that: %+v", c)
 	}
 	if n := o.ran.Load(); n > 2 { // half a surrogate may be replaced
@@ -236,7 +244,8 @@ func TestThe65thRequestOfASubjectIsAskedToComeAgain(t *testing.T) {
 		})
 	}
 	for n := 0; n < maxEach; {
-		if err := o.DB.QueryRow(t.Context(), "select count(c) from pg_sleep(0.01) left join core_tool_calls c on created_by = 'ada'").Scan(&n); err != nil {
+		if err := o.DB.QueryRow(t.Context(), "select count(c) from pg_sleep(0.01) left join core_tool_calls c on "+
+			"created_by = 'ada'").Scan(&n); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -248,7 +257,8 @@ func TestThe65thRequestOfASubjectIsAskedToComeAgain(t *testing.T) {
 	}
 	leave()
 	waiting.Wait()
-	for a := h.rpc(t, modern, "tools/list", "", "token", tokens[0]); a.status != 200; { // once the server has seen that they are gone
+	// the server has noticed the disconnections
+	for a := h.rpc(t, modern, "tools/list", "", "token", tokens[0]); a.status != 200; {
 		a = h.rpc(t, modern, "tools/list", "", "token", tokens[0])
 	}
 }
@@ -269,7 +279,8 @@ func TestTheServerServesWhileTheDatabaseIsAway(t *testing.T) {
 	if a := h.rpc(t, modern, "tools/list", "", "token", tokens[0]); len(a.listed()) == 0 {
 		t.Errorf("list: %d %s", a.status, a.text)
 	}
-	if a := h.rpc(t, modern, "tools/call", params, "token", tokens[0]); a.Error == nil || a.Error.Code != -32603 || !strings.Contains(a.Error.Message, "away") {
+	if a := h.rpc(t, modern, "tools/call", params, "token", tokens[0]); a.Error == nil || a.Error.Code != -32603 ||
+		!strings.Contains(a.Error.Message, "away") {
 		t.Errorf("call: %d %s", a.status, a.text)
 	}
 	there.Store(true)
@@ -281,12 +292,15 @@ func TestTheServerServesWhileTheDatabaseIsAway(t *testing.T) {
 func TestTheServerIsNotServedWithTheRightsOfTheOwner(t *testing.T) {
 	t.Parallel()
 	o := openShop(t, false)
-	_, err := o.DB.Exec(t.Context(), `create role gem_test_mcp_nobody login password 'x'; create role gem_test_mcp_deaf login password 'x' in role gem_frontend; create role gem_test_mcp_all nologin bypassrls; grant gem_test_mcp_all to current_user`)
+	_, err := o.DB.Exec(t.Context(), `create role gem_test_mcp_nobody login password 'x';
+		create role gem_test_mcp_deaf login password 'x' in role gem_frontend; create role gem_test_mcp_all nologin bypassrls;
+			grant gem_test_mcp_all to current_user`)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if _, err := o.DB.Exec(context.Background(), "drop role gem_test_mcp_nobody; drop role gem_test_mcp_deaf; drop role gem_test_mcp_all"); err != nil {
+		if _, err := o.DB.Exec(context.Background(), "drop role gem_test_mcp_nobody; drop role gem_test_mcp_deaf; drop "+
+			"role gem_test_mcp_all"); err != nil {
 			t.Error(err)
 		}
 	})
@@ -303,8 +317,8 @@ func TestTheServerIsNotServedWithTheRightsOfTheOwner(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ url, role, want string }{
-		{as("gem_test_mcp_nobody"), "", "grant gem_door"},
-		{as("gem_test_mcp_deaf"), "", "cannot ask which calls have ended"},
+		{as("gem_test_mcp_nobody"), "", "grant gem_mcp"},
+		{as("gem_test_mcp_deaf"), "", "cannot read which calls have ended"},
 		{o.URL, "no_such_role", "no_such_role"},
 		{o.URL, owner, "sees the calls of all users"},
 		{o.URL, "gem_test_mcp_all", "sees the calls of all users"},
@@ -312,24 +326,26 @@ func TestTheServerIsNotServedWithTheRightsOfTheOwner(t *testing.T) {
 		opens := func(ctx context.Context) (*pgxpool.Pool, error) {
 			return pgxpool.New(context.WithoutCancel(ctx), c.url)
 		}
-		h := serveHTTP(t, Options{Registry: o.door.o.Registry, Pool: opens, DBRole: c.role}, HTTPConfig{})
+		h := serveHTTP(t, Options{Registry: o.server.o.Registry, Pool: opens, DBRole: c.role}, HTTPConfig{})
 		var none *NoRoleError
 		if err := <-h.ended; !errors.As(err, &none) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v: error %v", c, err)
 		}
 
 		var there atomic.Bool // the database is away at the start, and there at the first call
-		late := serveHTTP(t, Options{Registry: o.door.o.Registry, DBRole: c.role, Pool: func(ctx context.Context) (*pgxpool.Pool, error) {
-			if !there.Load() {
-				return nil, errors.New("Postgres is away")
-			}
-			return opens(ctx)
-		}}, HTTPConfig{})
+		late := serveHTTP(t, Options{Registry: o.server.o.Registry, DBRole: c.role,
+			Pool: func(ctx context.Context) (*pgxpool.Pool, error) {
+				if !there.Load() {
+					return nil, errors.New("Postgres is away")
+				}
+				return opens(ctx)
+			}}, HTTPConfig{})
 		if a := late.rpc(t, modern, "tools/list", ""); len(a.listed()) == 0 {
 			t.Errorf("list: %s", a.text)
 		}
 		there.Store(true)
-		if a := late.rpc(t, modern, "tools/call", `{"name":"shop_order","arguments":{}}`); a.Error == nil || !strings.Contains(a.Error.Message, c.want) {
+		if a := late.rpc(t, modern, "tools/call", `{"name":"shop_order","arguments":{}}`); a.Error == nil ||
+			!strings.Contains(a.Error.Message, c.want) {
 			t.Errorf("%+v: %s", c, a.text)
 		}
 	}
@@ -340,19 +356,21 @@ func TestACallOfAToolOutOfScopeIsThereForNoToken(t *testing.T) {
 	t.Parallel()
 	path, tokens := tokensFor(t, "ada read:db", "ada read:db write:db")
 	o := openShop(t, true)
-	h := serveHTTP(t, Options{Registry: o.door.o.Registry, Pool: func(ctx context.Context) (*pgxpool.Pool, error) {
+	h := serveHTTP(t, Options{Registry: o.server.o.Registry, Pool: func(ctx context.Context) (*pgxpool.Pool, error) {
 		return pgxpool.New(context.WithoutCancel(ctx), o.URL)
 	}},
 		HTTPConfig{Auth: "token", Tokens: path, Scopes: "on"})
 	reads, writes := tokens[0], tokens[1]
-	ordered := h.rpc(t, modern, "tools/call", `{"name":"shop_order","arguments":{"item":"roof"}}`, "token", writes).called(t).id()
+	ordered := h.rpc(t, modern, "tools/call", `{"name":"shop_order","arguments":{"item":"roof"}}`, "token",
+		writes).called(t).id()
 	found := h.rpc(t, modern, "tools/call", `{"name":"shop_stock_find","arguments":{}}`, "token", reads).called(t).id()
 	for _, about := range []struct{ method, params string }{
 		{"tools/call", `{"name":"gem_result","arguments":{"call_id":"%s"}}`},
 		{"tools/call", `{"name":"gem_cancel","arguments":{"call_id":"%s"}}`},
 		{"resources/read", `{"uri":"gem://receipt/%s"}`},
 		{"resources/read", `{"uri":"gem://journal/%s"}`},
-		{"tasks/get", `{"taskId":"%s","_meta":{"io.modelcontextprotocol/clientCapabilities":{"extensions":{"` + tasksExtension + `":{}}}}}`},
+		{"tasks/get", `{"taskId":"%s","_meta":{"io.modelcontextprotocol/clientCapabilities":{"extensions":{"` +
+			tasksExtension + `":{}}}}}`},
 	} {
 		ask := func(id, token string) *answer {
 			a := h.rpc(t, modern, about.method, fmt.Sprintf(about.params, id), "token", token)

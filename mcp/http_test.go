@@ -16,23 +16,23 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gemworker/gem/internal/issuer/issuertest"
+	"github.com/gemworker/gem/internal/testing/issuertest"
 	"github.com/gemworker/gem/registry"
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// httpDoor is a door that serves HTTP on a port of its own.
-type httpDoor struct {
-	*Door
+// httpEndpoint is a server on its own HTTP port.
+type httpEndpoint struct {
+	*Server
 	address string // host:port
 	stop    context.CancelFunc
 	ended   chan error
 }
 
-// serveHTTP starts a door, without a database unless o.Pool is set.
-func serveHTTP(t *testing.T, o Options, c HTTPConfig) *httpDoor {
+// serveHTTP starts a server, without a database unless o.Pool is set.
+func serveHTTP(t *testing.T, o Options, c HTTPConfig) *httpEndpoint {
 	t.Helper()
 	if o.Registry == nil {
 		o.Registry = parsed(t)
@@ -49,7 +49,7 @@ func serveHTTP(t *testing.T, o Options, c HTTPConfig) *httpDoor {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &httpDoor{Door: d, address: l.Addr().String(), ended: make(chan error, 1)}
+	h := &httpEndpoint{Server: d, address: l.Addr().String(), ended: make(chan error, 1)}
 	ctx, stop := context.WithCancel(t.Context())
 	h.stop = stop
 	go func() { h.ended <- d.ServeHTTP(ctx, l, c) }()
@@ -80,8 +80,9 @@ const (
 	legacy = "2025-11-25"
 )
 
-// rpc is a POST of one message of a version of the protocol. Headers are pairs of a name and a value; one that is "" is left out.
-func (h *httpDoor) rpc(t *testing.T, version, method, params string, headers ...string) *answer {
+// rpc posts one message of a version of the protocol. Headers are pairs of a name and a value; a value of "" omits
+// the header.
+func (h *httpEndpoint) rpc(t *testing.T, version, method, params string, headers ...string) *answer {
 	t.Helper()
 	p := map[string]json.RawMessage{}
 	if params != "" {
@@ -113,7 +114,7 @@ func (h *httpDoor) rpc(t *testing.T, version, method, params string, headers ...
 	return h.post(t, string(body), append([]string{"Mcp-Protocol-Version", version}, headers...)...)
 }
 
-// answer is what came back.
+// answer is a response.
 type answer struct {
 	status int
 	header http.Header
@@ -128,7 +129,7 @@ type answer struct {
 }
 
 // post sends a body to /mcp.
-func (h *httpDoor) post(t *testing.T, body string, headers ...string) *answer {
+func (h *httpEndpoint) post(t *testing.T, body string, headers ...string) *answer {
 	t.Helper()
 	a, err := h.try(t.Context(), body, headers...)
 	if err != nil {
@@ -137,7 +138,7 @@ func (h *httpDoor) post(t *testing.T, body string, headers ...string) *answer {
 	return a
 }
 
-func (h *httpDoor) try(ctx context.Context, body string, headers ...string) (*answer, error) {
+func (h *httpEndpoint) try(ctx context.Context, body string, headers ...string) (*answer, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+h.address+"/mcp", strings.NewReader(body))
 	if err != nil {
 		return nil, err
@@ -182,7 +183,7 @@ func (h *httpDoor) try(ctx context.Context, body string, headers ...string) (*an
 	return a, nil
 }
 
-// listed are the names of a tools/list.
+// listed returns the names of a tools/list.
 func (a *answer) listed() (names []string) {
 	var list struct{ Tools []struct{ Name string } }
 	_ = json.Unmarshal(a.Result, &list)
@@ -192,7 +193,7 @@ func (a *answer) listed() (names []string) {
 	return names
 }
 
-func TestOnlyPOSTReachesTheDoor(t *testing.T) {
+func TestOnlyPOSTReachesTheServer(t *testing.T) {
 	t.Parallel()
 	h := serveHTTP(t, Options{}, HTTPConfig{})
 	for _, c := range []struct {
@@ -235,14 +236,17 @@ func TestBothErasListTheSameTools(t *testing.T) {
 			t.Errorf("an answer is of type %s", kind)
 		}
 	}
-	first := h.rpc(t, legacy, "initialize", `{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"test","version":"1"}}`)
-	if first.status != 200 || first.header.Get("Mcp-Session-Id") != "" || !strings.Contains(first.text, `"protocolVersion":"2025-06-18"`) {
+	first := h.rpc(t, legacy, "initialize",
+		`{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"test","version":"1"}}`)
+	if first.status != 200 || first.header.Get("Mcp-Session-Id") != "" ||
+		!strings.Contains(first.text, `"protocolVersion":"2025-06-18"`) {
 		t.Errorf("initialize: %d %v %s", first.status, first.header, first.text)
 	}
 	if a := h.rpc(t, modern, "server/discover", ""); a.status != 200 || !strings.Contains(a.text, modern) {
 		t.Errorf("server/discover: %d %s", a.status, a.text)
 	}
-	if a := h.post(t, `{"jsonrpc":"2.0","method":"notifications/initialized"}`, "Mcp-Protocol-Version", legacy); a.status != 202 {
+	if a := h.post(t, `{"jsonrpc":"2.0","method":"notifications/initialized"}`, "Mcp-Protocol-Version",
+		legacy); a.status != 202 {
 		t.Errorf("a notification: %d %s", a.status, a.text)
 	}
 }
@@ -251,13 +255,15 @@ func TestHeadersMustSayWhatTheMessageSays(t *testing.T) {
 	t.Parallel()
 	h := serveHTTP(t, Options{}, HTTPConfig{})
 	for name, a := range map[string]*answer{
-		"another method":      h.rpc(t, modern, "tools/list", "", "Mcp-Method", "ping"),
-		"no method":           h.rpc(t, modern, "tools/list", "", "Mcp-Method", ""),
-		"another tool":        h.rpc(t, modern, "tools/call", `{"name":"os_health_check"}`, "Mcp-Name", "os_list_tasks"),
-		"another version":     h.rpc(t, modern, "tools/list", `{"_meta":{}}`, "Mcp-Protocol-Version", legacy),
-		"no version":          h.rpc(t, modern, "tools/list", "", "Mcp-Protocol-Version", ""),
-		"another task":        h.rpc(t, modern, "tasks/get", `{"taskId":"0197f6a2-0000-7000-8000-000000000000"}`, "Mcp-Name", "0197f6a2-0000-7000-8000-000000000001"),
-		"no task":             h.rpc(t, modern, "tasks/cancel", `{"taskId":"0197f6a2-0000-7000-8000-000000000000"}`, "Mcp-Name", ""),
+		"another method":  h.rpc(t, modern, "tools/list", "", "Mcp-Method", "ping"),
+		"no method":       h.rpc(t, modern, "tools/list", "", "Mcp-Method", ""),
+		"another tool":    h.rpc(t, modern, "tools/call", `{"name":"os_health_check"}`, "Mcp-Name", "os_list_tasks"),
+		"another version": h.rpc(t, modern, "tools/list", `{"_meta":{}}`, "Mcp-Protocol-Version", legacy),
+		"no version":      h.rpc(t, modern, "tools/list", "", "Mcp-Protocol-Version", ""),
+		"another task": h.rpc(t, modern, "tasks/get", `{"taskId":"0197f6a2-0000-7000-8000-000000000000"}`, "Mcp-Name",
+			"0197f6a2-0000-7000-8000-000000000001"),
+		"no task": h.rpc(t, modern, "tasks/cancel", `{"taskId":"0197f6a2-0000-7000-8000-000000000000"}`,
+			"Mcp-Name", ""),
 		"a task that is none": h.rpc(t, modern, "tasks/update", `{"taskId":5}`, "Mcp-Name", "5"),
 	} {
 		if a.status != 400 || a.Error == nil || a.Error.Code != -32020 {
@@ -295,7 +301,7 @@ func TestOtherOriginsAndHostsAreRefused(t *testing.T) {
 	}
 }
 
-func TestWithoutATokenTheDoorSaysWhereToGetOne(t *testing.T) {
+func TestWithoutATokenTheServerSaysWhereToGetOne(t *testing.T) {
 	t.Parallel()
 	path, tokens := tokensFor(t, "ada")
 	h := serveHTTP(t, Options{}, HTTPConfig{Auth: "token", Tokens: path, Resource: "https://tools.example.com/gem/mcp"})
@@ -310,7 +316,8 @@ func TestWithoutATokenTheDoorSaysWhereToGetOne(t *testing.T) {
 		"two tokens":     {[]string{"Authorization", "Bearer " + tokens[0] + ", Bearer gem_wrong"}, ""},
 	} {
 		a := h.rpc(t, legacy, "tools/list", "", c.headers...)
-		if got := a.header.Get("WWW-Authenticate"); a.status != 401 || !strings.Contains(got, where) || !strings.Contains(got, c.want) || strings.Contains(a.text+got, "gem_wrong") {
+		if got := a.header.Get("WWW-Authenticate"); a.status != 401 || !strings.Contains(got, where) ||
+			!strings.Contains(got, c.want) || strings.Contains(a.text+got, "gem_wrong") {
 			t.Errorf("%s: %d %q %s", name, a.status, got, a.text)
 		}
 	}
@@ -324,7 +331,8 @@ func TestWithoutATokenTheDoorSaysWhereToGetOne(t *testing.T) {
 		}
 		text, _ := io.ReadAll(resp.Body)
 		_ = resp.Body.Close()
-		if resp.StatusCode != http.StatusOK || !strings.Contains(string(text), `"resource":"https://tools.example.com/gem/mcp"`) {
+		if resp.StatusCode != http.StatusOK || !strings.Contains(string(text),
+			`"resource":"https://tools.example.com/gem/mcp"`) {
 			t.Errorf("%s: %s %s", path, resp.Status, text)
 		}
 	}
@@ -339,11 +347,12 @@ func TestTokensOfAnIssuerComeIn(t *testing.T) {
 		token  string
 		status int
 	}{
-		"ours":             {sign(t, jwt.SigningMethodES256, i.EC, "ec", ours), 200},
-		"another issuer":   {sign(t, jwt.SigningMethodES256, i.EC, "ec", nil), 401},
-		"another audience": {sign(t, jwt.SigningMethodES256, i.EC, "ec", map[string]any{"iss": i.URL, "aud": "https://other.example/mcp"}), 401},
-		"alg none":         {sign(t, jwt.SigningMethodNone, jwt.UnsafeAllowNoneSignatureType, "ec", ours), 401},
-		"expired":          {sign(t, jwt.SigningMethodES256, i.EC, "ec", map[string]any{"iss": i.URL, "exp": 1}), 401},
+		"ours":           {sign(t, jwt.SigningMethodES256, i.EC, "ec", ours), 200},
+		"another issuer": {sign(t, jwt.SigningMethodES256, i.EC, "ec", nil), 401},
+		"another audience": {sign(t, jwt.SigningMethodES256, i.EC, "ec",
+			map[string]any{"iss": i.URL, "aud": "https://other.example/mcp"}), 401},
+		"alg none": {sign(t, jwt.SigningMethodNone, jwt.UnsafeAllowNoneSignatureType, "ec", ours), 401},
+		"expired":  {sign(t, jwt.SigningMethodES256, i.EC, "ec", map[string]any{"iss": i.URL, "exp": 1}), 401},
 	} {
 		if a := h.rpc(t, modern, "tools/list", "", "token", c.token); a.status != c.status {
 			t.Errorf("%s: %d %s", name, a.status, a.text)
@@ -355,12 +364,14 @@ func TestTokensOfAnIssuerComeIn(t *testing.T) {
 	}
 	defer func() { _ = resp.Body.Close() }()
 	var m metadata
-	if err := json.NewDecoder(resp.Body).Decode(&m); err != nil || fmt.Sprint(m.AuthorizationServers) != "["+i.URL+"]" || len(m.ScopesSupported) == 0 {
+	if err := json.NewDecoder(resp.Body).Decode(&m); err != nil || fmt.Sprint(m.AuthorizationServers) != "["+i.URL+"]" ||
+		len(m.ScopesSupported) == 0 {
 		t.Errorf("metadata %+v, error %v", m, err)
 	}
 	i.Answers(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "", http.StatusBadGateway) })
 	fresh := serveHTTP(t, Options{}, HTTPConfig{Auth: "jwt", Issuer: i.URL, JWKS: i.URL, Resource: testResource})
-	if a := fresh.rpc(t, modern, "tools/list", "", "token", sign(t, jwt.SigningMethodES256, i.EC, "ec", ours)); a.status != 503 || a.header.Get("Retry-After") == "" {
+	if a := fresh.rpc(t, modern, "tools/list", "", "token",
+		sign(t, jwt.SigningMethodES256, i.EC, "ec", ours)); a.status != 503 || a.header.Get("Retry-After") == "" {
 		t.Errorf("while the issuer is away: %d %s", a.status, a.text)
 	}
 }
@@ -373,25 +384,28 @@ func TestScopesArePermissions(t *testing.T) {
 	all := h.rpc(t, modern, "tools/list", "", "token", writes).listed()
 	some := h.rpc(t, modern, "tools/list", "", "token", reads).listed()
 	few := h.rpc(t, modern, "tools/list", "", "token", none).listed()
-	if len(some) >= len(all) || len(few) >= len(some) || strings.Contains(strings.Join(some, " "), "leads_create") || !strings.Contains(strings.Join(all, " "), "leads_create") {
+	if len(some) >= len(all) || len(few) >= len(some) || strings.Contains(strings.Join(some, " "), "leads_create") ||
+		!strings.Contains(strings.Join(all, " "), "leads_create") {
 		t.Errorf("all: %s\nsome: %s\nfew: %s", all, some, few)
 	}
 	for _, name := range []string{"leads_create", "leads.create"} {
 		for _, version := range []string{modern, legacy} {
 			a := h.rpc(t, version, "tools/call", `{"name":"`+name+`","arguments":{}}`, "token", reads)
 			got := a.header.Get("WWW-Authenticate")
-			if a.status != 403 || !strings.Contains(got, `error="insufficient_scope"`) || !strings.Contains(got, `scope="write:db"`) || !strings.Contains(got, "resource_metadata=") {
+			if a.status != 403 || !strings.Contains(got, `error="insufficient_scope"`) ||
+				!strings.Contains(got, `scope="write:db"`) || !strings.Contains(got, "resource_metadata=") {
 				t.Errorf("%s: %d %q %s", name, a.status, got, a.text)
 			}
 		}
 	}
-	// Some readers of JSON take a key in any case of letters. The SDK does not, so neither may the check.
+	// Some JSON readers ignore the case of keys. The SDK does not, so the check must not either.
 	for _, params := range []string{
 		`{"name":"leads_create","NAME":"leads_list","arguments":{}}`,
 		`{"NAME":"leads_list","name":"leads_create","arguments":{}}`,
 		`{"name":"leads_list","name":"leads_create","arguments":{}}`,
 	} {
-		a := h.post(t, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":`+params+`}`, "Mcp-Protocol-Version", legacy, "token", reads)
+		a := h.post(t, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":`+params+`}`, "Mcp-Protocol-Version", legacy,
+			"token", reads)
 		if a.status != 403 {
 			t.Errorf("%s: %d %s", params, a.status, a.text)
 		}
@@ -406,19 +420,22 @@ func TestMessagesThatAreTooMuchAreRefused(t *testing.T) {
 	t.Parallel()
 	h := serveHTTP(t, Options{}, HTTPConfig{})
 	call := func(arguments string) string {
-		return `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"os_health_check","arguments":` + arguments + `}}`
+		return `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"os_health_check","arguments":` + arguments +
+			`}}`
 	}
 	for name, c := range map[string]struct {
 		body   string
 		header []string
 		status int
 	}{
-		"2 MiB and more":             {call(`{"a":"` + strings.Repeat("a", maxBody) + `"}`), nil, 413},
-		"of unknown length":          {call(`{"a":"` + strings.Repeat("a", maxBody) + `"}`), []string{"Transfer-Encoding", "chunked"}, 413},
-		"2 million arrays":           {call(strings.Repeat("[", 2_000_000)), nil, 200},
-		"2 million, closed":          {call(strings.Repeat("[", 1_000_000) + strings.Repeat("]", 1_000_000)), nil, 200},
-		"objects in depth":           {call(strings.Repeat(`{"a":`, 200_000) + "1" + strings.Repeat("}", 200_000)), nil, 200},
-		"brackets in a text":         {`{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":{"a":"` + strings.Repeat(`[\"`, 20_000) + `"}}}`, nil, 200},
+		"2 MiB and more": {call(`{"a":"` + strings.Repeat("a", maxBody) + `"}`), nil, 413},
+		"of unknown length": {call(`{"a":"` + strings.Repeat("a", maxBody) + `"}`),
+			[]string{"Transfer-Encoding", "chunked"}, 413},
+		"2 million arrays":  {call(strings.Repeat("[", 2_000_000)), nil, 200},
+		"2 million, closed": {call(strings.Repeat("[", 1_000_000) + strings.Repeat("]", 1_000_000)), nil, 200},
+		"objects in depth":  {call(strings.Repeat(`{"a":`, 200_000) + "1" + strings.Repeat("}", 200_000)), nil, 200},
+		"brackets in a text": {`{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":{"a":"` +
+			strings.Repeat(`[\"`, 20_000) + `"}}}`, nil, 200},
 		"headers of 64 KB and more":  {call("{}"), []string{"X-Long", strings.Repeat("a", maxHeader+10_000)}, 431},
 		"not JSON":                   {"{", nil, 400},
 		"nothing":                    {"", nil, 400},
@@ -435,15 +452,16 @@ func TestMessagesThatAreTooMuchAreRefused(t *testing.T) {
 	}
 }
 
-// held is a POST whose body does not come to its end.
-func (h *httpDoor) held(t *testing.T, headers string) net.Conn {
+// held is a POST whose body never ends.
+func (h *httpEndpoint) held(t *testing.T, headers string) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", h.address)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	_, err = fmt.Fprintf(conn, "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n%s\r\n{", headers)
+	_, err = fmt.Fprintf(conn, "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: "+
+		"application/json\r\nContent-Length: 100\r\n%s\r\n{", headers)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -452,7 +470,7 @@ func (h *httpDoor) held(t *testing.T, headers string) net.Conn {
 
 func TestARequestTooManyIsAskedToComeAgain(t *testing.T) {
 	t.Parallel()
-	s := &httpServer{requests: gate{most: 2}, bySubject: gate{most: maxEach}, door: &Door{closing: t.Context()}}
+	s := &httpServer{requests: gate{most: 2}, bySubject: gate{most: maxEach}, server: &Server{closing: t.Context()}}
 	in, out := make(chan struct{}), make(chan struct{})
 	handler := s.bounded(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { in <- struct{}{}; <-out }))
 	var all sync.WaitGroup
@@ -485,7 +503,8 @@ func TestABatchCountsAsTheRequestsInIt(t *testing.T) {
 	if a := h.post(t, batch(maxBatch+1), "Mcp-Protocol-Version", "2025-03-26", "token", tokens[0]); a.status != 413 {
 		t.Errorf("65 at once: %d %s", a.status, a.text)
 	}
-	if a := h.post(t, "["+strings.Repeat("{},", 600_000)+"{}]", "Mcp-Protocol-Version", "2025-03-26", "token", tokens[0]); a.status != 413 {
+	if a := h.post(t, "["+strings.Repeat("{},", 600_000)+"{}]", "Mcp-Protocol-Version", "2025-03-26", "token",
+		tokens[0]); a.status != 413 {
 		t.Errorf("2 MiB of messages: %d %.200s", a.status, a.text)
 	}
 	if a := h.post(t, batch(2), "Mcp-Protocol-Version", "2025-03-26", "token", tokens[0]); a.status != 200 {
@@ -499,7 +518,8 @@ func TestAListThatDependsOnTheTokenIsNoOthers(t *testing.T) {
 	for scopes, want := range map[string]string{"on": "private", "off": "public"} {
 		h := serveHTTP(t, Options{}, HTTPConfig{Auth: "token", Tokens: path, Scopes: scopes})
 		var list struct{ CacheScope string }
-		if err := json.Unmarshal(h.rpc(t, modern, "tools/list", "", "token", tokens[0]).Result, &list); err != nil || list.CacheScope != want {
+		if err := json.Unmarshal(h.rpc(t, modern, "tools/list", "", "token", tokens[0]).Result, &list); err != nil ||
+			list.CacheScope != want {
 			t.Errorf("with scopes %s it may be kept as %q, %v", scopes, list.CacheScope, err)
 		}
 	}
@@ -536,7 +556,7 @@ func TestASlowBodyIsGivenUp(t *testing.T) {
 	server.Config.Handler = s.routes()
 	server.Start()
 	defer server.Close()
-	conn := (&httpDoor{address: server.Listener.Addr().String()}).held(t, "")
+	conn := (&httpEndpoint{address: server.Listener.Addr().String()}).held(t, "")
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -571,7 +591,8 @@ func TestAServerThatOthersReachNeedsTokens(t *testing.T) {
 		{everyone, HTTPConfig{Auth: "jwt", Issuer: testIssuer}, "GEM_MCP_RESOURCE"},
 		{everyone, HTTPConfig{Auth: "jwt", Issuer: testIssuer, Resource: testResource}, ""},
 		{everyone, HTTPConfig{Auth: "jwt", Issuer: testIssuer, Resource: testResource, Secret: testSecret}, ""},
-		{everyone, HTTPConfig{Auth: "jwt", Issuer: testIssuer, Resource: testResource, Secret: testSecret, JWKS: testIssuer}, "unset one"},
+		{everyone, HTTPConfig{Auth: "jwt", Issuer: testIssuer, Resource: testResource, Secret: testSecret, JWKS: testIssuer},
+			"unset one"},
 	} {
 		_, err := d.newHTTPServer(c.at, c.config)
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
@@ -625,12 +646,16 @@ type recorder struct {
 func (r *recorder) Header() http.Header    { return r.header }
 func (r *recorder) WriteHeader(status int) { r.status = status }
 
-// A request about a call is refused while nobody knows whether its token is good for it, as when its client leaves just then.
+// A request about a call is rejected while the server cannot check whether its token covers the call, for example
+// when its client disconnects just then.
 func TestAScopeThatCannotBeCheckedIsNotThere(t *testing.T) {
 	t.Parallel()
 	h := serveHTTP(t, Options{}, HTTPConfig{})
 	passed := false
-	ask := h.hideUncovered(func(context.Context, string, sdk.Request) (sdk.Result, error) { passed = true; return nil, nil })
+	ask := h.hideUncovered(func(context.Context, string, sdk.Request) (sdk.Result, error) {
+		passed = true
+		return nil, nil
+	})
 	_, err := ask(withCaller(t.Context(), caller{subject: "ada", limited: true}), "tasks/cancel",
 		&sdk.ServerRequest[*taskParams]{Params: &taskParams{TaskID: "0197f6a2-0000-7000-8000-000000000000"}})
 	if passed || err == nil || !strings.Contains(err.Error(), "Postgres is away") {
@@ -654,7 +679,7 @@ func TestARequestThatIsRefusedUnreadIsGivenUp(t *testing.T) {
 	server.Config.Handler = s.routes()
 	server.Start()
 	defer server.Close()
-	conn := (&httpDoor{address: server.Listener.Addr().String()}).held(t, "")
+	conn := (&httpEndpoint{address: server.Listener.Addr().String()}).held(t, "")
 	_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
 	text, err := io.ReadAll(conn) // to the end, which the server makes
 	if err != nil || !strings.Contains(string(text), "401 Unauthorized") {

@@ -20,7 +20,7 @@ func (v *jwtVerifier) verify(ctx context.Context, token string) (caller, error) 
 	if problem := subjectProblem(subject); problem != "" {
 		return caller{}, refuse("the token's sub %s", problem)
 	}
-	// A token with such a role is for PostgREST, which gives it less or more than a signed-in user has.
+	// A token with such a role is for PostgREST, where it has fewer or more rights than a signed-in user.
 	if role, _ := claims["role"].(string); role == "anon" || role == "service_role" {
 		return caller{}, refuse("tokens of the role %s are not for this server", role)
 	}

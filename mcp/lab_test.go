@@ -21,7 +21,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// The lab has tools that take long, fail and ask, under the names that the official conformance suite calls.
+// The lab has tools that take long, fail and ask, under the names of the official conformance suite.
 
 type (
 	lab      struct{}
@@ -35,6 +35,7 @@ type (
 	labInput struct {
 		Name, Filename, Tool string
 		Seconds              float64
+		Until                time.Time
 		By                   []string
 	}
 	labOutput struct {
@@ -42,14 +43,14 @@ type (
 	}
 )
 
-// labMoment is longer, on any machine, than the official suite's door waits before a call is a task.
+// labMoment is longer, on any machine, than the server waits before a call becomes a task.
 const labMoment = 2500 * time.Millisecond
 
 func (lab) Greet(_ context.Context, _ *handlers.Call, in labInput) (labOutput, error) {
 	return labOutput{"Hello, " + in.Name + "!"}, nil
 }
 
-// Compute takes longer than it is told, for which the suite does not look.
+// Compute takes longer than requested, which the suite does not check.
 func (slow) Compute(ctx context.Context, _ *handlers.Call, in labInput) (labOutput, error) {
 	return labOutput{"computed"}, pause(ctx, time.Duration(in.Seconds*float64(labMoment)))
 }
@@ -61,7 +62,7 @@ func (failing) Job(ctx context.Context, _ *handlers.Call, _ labInput) (out labOu
 	return out, handlers.Fail("lab", "It always fails.")
 }
 
-// ErrorJob ends as a call of a tool does that the worker's registry does not have: nothing else is an error of the protocol.
+// ErrorJob ends like a call of a tool that the worker's registry does not have: only that is a protocol error.
 func (protocol) ErrorJob(ctx context.Context, _ *handlers.Call, _ labInput) (out labOutput, err error) {
 	if err := pause(ctx, labMoment); err != nil {
 		return out, err
@@ -119,27 +120,49 @@ func (lab) Ask(ctx context.Context, call *handlers.Durable, in labInput) (out la
 	return labOutput{fmt.Sprint(n)}, err
 }
 
-// Nest has another call ask.
+// Soon asks for a number, and continues without it once the question or the handler's wait has expired.
+func (lab) Soon(ctx context.Context, call *handlers.Durable, in labInput) (labOutput, error) {
+	number := handlers.Ask[int](call, "number", handlers.Question{Text: "How many?", By: []string{"user:bob"},
+		Until: in.Until})
+	if in.Seconds > 0 {
+		number.Within(time.Duration(in.Seconds * float64(time.Second)))
+	}
+	if _, err := number.Wait(ctx); err == nil || ctx.Err() != nil {
+		return labOutput{}, err
+	}
+	return labOutput{"without"}, nil
+}
+
+// Receive waits for a system's event.
+func (lab) Receive(ctx context.Context, call *handlers.Durable, _ labInput) (labOutput, error) {
+	text, err := handlers.Receive[string](call, "sent").Wait(ctx)
+	return labOutput{text}, err
+}
+
+// Nest makes another call that asks.
 func (lab) Nest(ctx context.Context, call *handlers.Durable, _ labInput) (labOutput, error) {
 	return handlers.Start[labOutput](call, "inner", "lab.ask", map[string]any{}).Wait(ctx)
 }
 
 // Approve asks for the approval of a call.
 func (lab) Approve(ctx context.Context, call *handlers.Durable, in labInput) (out labOutput, err error) {
-	decision, err := handlers.Approve(call, "approval", handlers.Approval{Tool: "lab.greet", Input: map[string]string{"name": "Ada"}, By: in.By, OwnerToo: true}).Wait(ctx)
+	decision, err := handlers.Approve(call, "approval",
+		handlers.Approval{Tool: "lab.greet", Input: map[string]string{"name": "Ada"}, By: in.By, OwnerToo: true}).Wait(ctx)
 	return labOutput{fmt.Sprint(decision.Approved)}, err
 }
 
 // Both asks for a number, and waits for an event.
 func (lab) Both(ctx context.Context, call *handlers.Durable, _ labInput) (out labOutput, err error) {
-	number := handlers.Ask[int](call, "number", handlers.Question{Text: "How many?", Schema: json.RawMessage(`{"type":"integer"}`)})
+	number := handlers.Ask[int](call, "number", handlers.Question{Text: "How many?",
+		Schema: json.RawMessage(`{"type":"integer"}`)})
 	event := handlers.Start[json.RawMessage](call, "event", "wait.event", map[string]any{"by": []string{"owner"}})
 	return labOutput{"both"}, handlers.All[handlers.Awaited](ctx, number, event)
 }
 
 // Event waits for an event.
 func (lab) Event(ctx context.Context, call *handlers.Durable, _ labInput) (out labOutput, err error) {
-	_, err = handlers.Start[json.RawMessage](call, "event", "wait.event", map[string]any{"text": "the bank's transfer", "by": []string{"owner"}}).Wait(ctx)
+	_, err = handlers.Start[json.RawMessage](call, "event", "wait.event",
+		map[string]any{"text": "the bank's transfer", "by": []string{"owner"}}).Wait(ctx)
 	return labOutput{"came"}, err
 }
 
@@ -152,7 +175,7 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// labRegistry has the lab's tools and those that ask.
+// labRegistry returns the lab's tools and the tools that ask.
 func labRegistry(t testing.TB) []byte {
 	t.Helper()
 	var all struct {
@@ -161,9 +184,11 @@ func labRegistry(t testing.TB) []byte {
 		Tools   []json.RawMessage `json:"tools"`
 	}
 	all.Version, all.Include = "lab", []string{"wait.event"}
-	for _, name := range []string{"lab.greet", "slow.compute", "failing.job", "protocol.error_job", "confirm.delete", "multi.input", "test.tool_with_task",
-		"lab.ask", "lab.nest", "lab.approve", "lab.event", "lab.both"} {
-		all.Tools = append(all.Tools, json.RawMessage(fmt.Sprintf(`{"name": %q, "description": "A tool of the lab.", "permissions": ["read:db"],
+	for _, name := range []string{"lab.greet", "slow.compute", "failing.job", "protocol.error_job", "confirm.delete",
+		"multi.input", "test.tool_with_task",
+		"lab.ask", "lab.nest", "lab.approve", "lab.event", "lab.both", "lab.soon", "lab.receive"} {
+		all.Tools = append(all.Tools, json.RawMessage(fmt.Sprintf(
+			`{"name": %q, "description": "A tool of the lab.", "permissions": ["read:db"],
 			"input_schema": {"type": "object", "properties": {"name": {"type": "string"}, "filename": {"type": "string"}, "tool": {"type": "string"},
 				"seconds": {"type": "number"}, "label": {"type": "string"}, "by": {"type": "array", "items": {"type": "string"}}}},
 			"output_schema": {"type": "object", "properties": {"text": {"type": "string"}}},
@@ -176,15 +201,15 @@ func labRegistry(t testing.TB) []byte {
 	return text
 }
 
-// labEnv is a lab: a database, a worker, and a door.
+// labEnv is a lab: a database, a worker, and a server.
 type labEnv struct {
 	*handlertest.Env
-	door       *Door
+	server     *Server
 	t          testing.TB
-	statements atomic.Int64 // that the door has sent
+	statements atomic.Int64 // that the server has sent
 }
 
-// TraceQueryStart counts.
+// TraceQueryStart counts statements.
 func (l *labEnv) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
 	l.statements.Add(1)
 	return ctx
@@ -192,11 +217,12 @@ func (l *labEnv) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQu
 
 func (l *labEnv) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// newLab starts one. ruled are the rules of its worker.
+// newLab starts a lab. ruled are the rules of its worker.
 func newLab(t testing.TB, o Options, ruled ...string) *labEnv {
 	t.Helper()
 	text := labRegistry(t)
-	e := handlertest.Start(t, handlertest.Options{Domains: []any{lab{}, slow{}, failing{}, protocol{}, confirm{}, multi{}, test{}}, Registry: text,
+	e := handlertest.Start(t, handlertest.Options{Domains: []any{lab{}, slow{}, failing{}, protocol{}, confirm{}, multi{},
+		test{}}, Registry: text,
 		Worker: func(o *worker.Options) {
 			for _, text := range ruled {
 				var err error
@@ -218,26 +244,29 @@ func newLab(t testing.TB, o Options, ruled ...string) *labEnv {
 		config.ConnConfig.Tracer = l
 		return pgxpool.NewWithConfig(context.WithoutCancel(ctx), config)
 	}
-	if l.door, err = New(o); err != nil {
+	if l.server, err = New(o); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(l.door.Close)
+	t.Cleanup(l.server.Close)
 	return l
 }
 
-// connect returns a client's session over a pipe, as over stdio. It can do what capabilities say, and o may have it be asked.
-func (l *labEnv) connect(version string, capabilities *sdk.ClientCapabilities, o *sdk.ClientOptions) *sdk.ClientSession {
+// connect returns a client's session over a pipe, like stdio. capabilities are the client's, and o may answer
+// questions.
+func (l *labEnv) connect(version string, capabilities *sdk.ClientCapabilities,
+	o *sdk.ClientOptions) *sdk.ClientSession {
 	l.t.Helper()
 	if o == nil {
 		o = &sdk.ClientOptions{}
 	}
 	o.Capabilities = capabilities
 	here, there := sdk.NewInMemoryTransports()
-	server, err := l.door.server.Connect(withCaller(context.Background(), caller{subject: "ada"}), there, nil)
+	server, err := l.server.sdk.Connect(withCaller(context.Background(), caller{subject: "ada"}), there, nil)
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	session, err := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, o).Connect(l.t.Context(), here, &sdk.ClientSessionOptions{ProtocolVersion: version})
+	session, err := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, o).Connect(l.t.Context(), here,
+		&sdk.ClientSessionOptions{ProtocolVersion: version})
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -248,7 +277,7 @@ func (l *labEnv) connect(version string, capabilities *sdk.ClientCapabilities, o
 	return session
 }
 
-// raw is a client that sends requests of the newest protocol over a pipe, and reads what comes back as it is.
+// raw is a client that sends requests of the newest protocol over a pipe, and reads the raw answers.
 type raw struct {
 	t   testing.TB
 	out net.Conn
@@ -261,7 +290,8 @@ type raw struct {
 func (l *labEnv) raw(subject, capabilities string) *raw {
 	l.t.Helper()
 	here, there := net.Pipe()
-	server, err := l.door.server.Connect(withCaller(context.Background(), caller{subject: subject}), &sdk.IOTransport{Reader: there, Writer: there}, nil)
+	server, err := l.server.sdk.Connect(withCaller(context.Background(), caller{subject: subject}),
+		&sdk.IOTransport{Reader: there, Writer: there}, nil)
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -274,7 +304,7 @@ func (l *labEnv) raw(subject, capabilities string) *raw {
 	return r
 }
 
-// tasksAndForms, and so on, are what a client can do.
+// tasksAndForms, and so on, are capabilities of a client.
 const (
 	nothing       = `{}`
 	onlyTasks     = `{"extensions":{"io.modelcontextprotocol/tasks":{}}}`
@@ -284,7 +314,7 @@ const (
 	tasksAndLinks = `{"elicitation":{"form":{},"url":{}},"extensions":{"io.modelcontextprotocol/tasks":{}}}`
 )
 
-// said is an answer, of which a test reads what it needs.
+// said is an answer, with the fields that tests read.
 type said struct {
 	ResultType, TaskID, Status, StatusMessage, CreatedAt, LastUpdatedAt, RequestState string
 	TTLMs                                                                             json.RawMessage
@@ -308,7 +338,7 @@ type said struct {
 	whole string
 }
 
-// text is what a model reads.
+// text returns the text for a model.
 func (s *said) text() string {
 	var all []string
 	for _, c := range s.Content {
@@ -329,7 +359,7 @@ func (s *said) question(t testing.TB) string {
 	return ""
 }
 
-// ask sends a request. An error of the protocol is in the answer's Error.
+// ask sends a request. A protocol error is in the answer's Error.
 func (r *raw) ask(method, params string) *said {
 	r.t.Helper()
 	r.id++
@@ -341,7 +371,8 @@ func (r *raw) ask(method, params string) *said {
 	if meta == nil {
 		meta = map[string]any{}
 	}
-	meta[sdk.MetaKeyProtocolVersion], meta[sdk.MetaKeyClientInfo] = "2026-07-28", map[string]string{"name": "test", "version": "1"}
+	meta[sdk.MetaKeyProtocolVersion], meta[sdk.MetaKeyClientInfo] = "2026-07-28",
+		map[string]string{"name": "test", "version": "1"}
 	meta[sdk.MetaKeyClientCapabilities] = json.RawMessage(r.capabilities)
 	p["_meta"] = meta
 	request, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": r.id, "method": method, "params": p})
@@ -390,7 +421,7 @@ func (r *raw) call(tool, arguments string) *said {
 	return r.ask("tools/call", fmt.Sprintf(`{"name": %q, "arguments": %s}`, tool, arguments))
 }
 
-// pending makes a call, and asks for its result until the answer, that it is pending, says something.
+// pending makes a call, and asks for its result until the pending answer contains a text.
 func (r *raw) pending(tool, arguments, text string) *said {
 	r.t.Helper()
 	s := r.call(tool, arguments)
@@ -403,14 +434,15 @@ func (r *raw) pending(tool, arguments, text string) *said {
 		r.t.Fatalf("got %s, want a call that is pending", s.whole)
 	}
 	for until := time.Now().Add(time.Minute); !strings.Contains(s.text(), text); time.Sleep(20 * time.Millisecond) {
-		if s = r.call("gem_result", fmt.Sprintf(`{"call_id": %q}`, of.Pending.CallID)); time.Now().After(until) || !strings.Contains(s.text(), "gem_pending") {
+		if s = r.call("gem_result", fmt.Sprintf(`{"call_id": %q}`, of.Pending.CallID)); time.Now().After(until) ||
+			!strings.Contains(s.text(), "gem_pending") {
 			r.t.Fatalf("got %s, want a pending call that says %s", s.whole, text)
 		}
 	}
 	return s
 }
 
-// says asks for a task until its message says something.
+// says polls a task until its message contains a text.
 func (r *raw) says(id, text string) *said {
 	r.t.Helper()
 	for until := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
@@ -422,7 +454,7 @@ func (r *raw) says(id, text string) *said {
 	}
 }
 
-// task asks for a task until it has a status.
+// task polls a task until it has a status.
 func (r *raw) task(id, status string) *said {
 	r.t.Helper()
 	for until := time.Now().Add(time.Minute); time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
@@ -438,7 +470,7 @@ func (r *raw) task(id, status string) *said {
 	return nil
 }
 
-// textOf is what a model reads.
+// textOf returns the text for a model.
 func textOf(r *sdk.CallToolResult) string {
 	var all []string
 	for _, c := range r.Content {

@@ -11,26 +11,27 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gemworker/gem/elsewhere/functions"
-	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/backends/sqlfunc"
+	"github.com/gemworker/gem/handlers/binding"
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/registry"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap"
 )
 
-// marker is part of the name of a function below the tools, and of one of its statements: Postgres puts it into an error's context, but authors
-// never put it into a message to users.
+// marker is part of the name of a function below the tools, and of one of its statements: Postgres puts it into an
+// error's context, but authors never put it into a message for users.
 const marker = "zq7_marker"
 
 var leakyRegistry = `{"version": "leaky", "tools": [` + strings.Join([]string{
 	shopEntry("shop.says", "write:db", "") + `, "idempotency": {"mode": "none"}}`,
 	shopEntry("shop.fails", "write:db", "") + `, "idempotency": {"mode": "none"}}`,
 	shopEntry("shop.breaks", "write:db", "") + `, "idempotency": {"mode": "none"}}`,
-	shopEntry("shop.busy", "write:db", "") + `, "idempotency": {"mode": "safe-retry"}, "retry": {"max_attempts": 2, "backoff_ms": 1}}`,
+	shopEntry("shop.busy", "write:db", "") +
+		`, "idempotency": {"mode": "safe-retry"}, "retry": {"max_attempts": 2, "backoff_ms": 1}}`,
 }, ",") + "]}"
 
-// The second attempt of shop.busy waits until a test lets it.
+// The second attempt of shop.busy waits until a test releases it.
 const leakyTools = `
 	create function public.zq7_marker_raise(code text, said text, detail text) returns void language plpgsql as $f$
 	declare nothing text;
@@ -41,9 +42,11 @@ const leakyTools = `
 	create function tools.shop_says(jsonb) returns jsonb language plpgsql as $f$
 	begin perform public.zq7_marker_raise('P0001', 'There is no lamp.', ''); return '{}'; end $f$;
 	create function tools.shop_fails(jsonb) returns jsonb language plpgsql as $f$
-	begin perform public.zq7_marker_raise('GM100', 'There is no lamp.', '{"error_code": "no_lamp", "details": {"lamp": 1}}'); return '{}'; end $f$;
+	begin perform public.zq7_marker_raise('GM100', 'There is no lamp.',
+		'{"error_code": "no_lamp", "details": {"lamp": 1}}'); return '{}'; end $f$;
 	create function tools.shop_breaks(jsonb) returns jsonb language plpgsql as $f$
-	begin perform public.zq7_marker_raise('42P01', 'relation "zq7_marker" does not exist', 'zq7_marker'); return '{}'; end $f$;
+	begin perform public.zq7_marker_raise('42P01', 'relation "zq7_marker" does not exist', 'zq7_marker'); return '{}';
+		end $f$;
 	create function tools.shop_busy(input jsonb, call jsonb) returns jsonb language plpgsql as $f$
 	begin
 	  if (call ->> 'attempt')::integer > 1 then
@@ -62,9 +65,10 @@ const leakyTools = `
 	  end if;
 	  return new;
 	end $f$;
-	create trigger zq7_guard before insert on public.core_tool_calls for each row execute function public.zq7_marker_guard()`
+	create trigger zq7_guard before insert on public.core_tool_calls
+		for each row execute function public.zq7_marker_guard()`
 
-// talker is a client that keeps every byte that it receives.
+// talker is a client that records every byte that it receives.
 type talker struct {
 	got strings.Builder
 	// send sends a request, passes each line that arrives to seen, and returns once the request is answered.
@@ -79,11 +83,13 @@ func overHTTP(t *testing.T, o Options) *talker {
 	all.send = func(method, params string, seen func(string)) {
 		t.Helper()
 		body := fmt.Sprintf(`{"jsonrpc":"2.0","id":7,"method":%q,"params":%s}`, method, params)
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+h.address+"/mcp", strings.NewReader(body))
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+h.address+"/mcp",
+			strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
 		}
-		for name, value := range map[string]string{"Content-Type": "application/json", "Accept": "application/json, text/event-stream",
+		for name, value := range map[string]string{"Content-Type": "application/json",
+			"Accept":        "application/json, text/event-stream",
 			"Authorization": "Bearer " + tokens[0], "Mcp-Protocol-Version": legacy} {
 			req.Header.Set(name, value)
 		}
@@ -134,7 +140,8 @@ func overStdio(t *testing.T, o Options) *talker {
 			}
 		}
 	}
-	all.send("initialize", `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}`, func(string) {})
+	all.send("initialize", `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}`,
+		func(string) {})
 	write(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	return all
 }
@@ -144,9 +151,10 @@ func TestNoClientReadsWhereAFunctionFailed(t *testing.T) {
 	for way, open := range map[string]func(*testing.T, Options) *talker{"over HTTP": overHTTP, "over stdio": overStdio} {
 		t.Run(way, func(t *testing.T) {
 			t.Parallel()
-			e := handlertest.Start(t, handlertest.Options{Registry: []byte(leakyRegistry), NoWorker: true, Places: func(db *pgxpool.Pool, log *zap.Logger) []handlers.Place {
-				return []handlers.Place{functions.New(db, log)}
-			}})
+			e := handlertest.Start(t, handlertest.Options{Registry: []byte(leakyRegistry), NoWorker: true,
+				Backends: func(db *pgxpool.Pool, log *zap.Logger) []binding.Backend {
+					return []binding.Backend{sqlfunc.New(db, log)}
+				}})
 			if _, err := e.DB.Exec(t.Context(), leakyTools); err != nil {
 				t.Fatal(err)
 			}
@@ -169,16 +177,17 @@ func TestNoClientReadsWhereAFunctionFailed(t *testing.T) {
 			}
 			told := 0
 			for _, tool := range []string{"shop_says", "shop_fails", "shop_breaks", "shop_busy"} {
-				c.send("tools/call", fmt.Sprintf(`{"name":%q,"arguments":{"item":"lamp"},"_meta":{"progressToken":"p"}}`, tool), func(line string) {
-					if !strings.Contains(line, "notifications/progress") {
-						return
-					}
-					if told++; strings.Contains(line, "attempt 2") {
-						if _, err := lock.Exec(t.Context(), "select pg_advisory_unlock(77)"); err != nil {
-							t.Error(err)
+				c.send("tools/call", fmt.Sprintf(`{"name":%q,"arguments":{"item":"lamp"},"_meta":{"progressToken":"p"}}`, tool),
+					func(line string) {
+						if !strings.Contains(line, "notifications/progress") {
+							return
 						}
-					}
-				})
+						if told++; strings.Contains(line, "attempt 2") {
+							if _, err := lock.Exec(t.Context(), "select pg_advisory_unlock(77)"); err != nil {
+								t.Error(err)
+							}
+						}
+					})
 			}
 			rows, err := e.DB.Query(t.Context(), "select id::text from core_tool_calls where created_by = 'ada'")
 			if err != nil {
@@ -208,7 +217,8 @@ func TestNoClientReadsWhereAFunctionFailed(t *testing.T) {
 			c.send("tools/list", `{}`, nothing)
 
 			got := c.got.String()
-			for said, times := range map[string]int{"There is no lamp.": 6, "no_lamp": 3, "failed unexpectedly. Its operators can look up the cause by the reference": 6,
+			for said, times := range map[string]int{"There is no lamp.": 6, "no_lamp": 3,
+				"failed unexpectedly. Its operators can look up the cause by the reference": 6,
 				"No such item.": 1, "The guard is at fault.": 1, `\"retried\"`: 1} {
 				if n := strings.Count(got, said); n < times {
 					t.Errorf("%q was read %d times, want %d", said, n, times)
@@ -221,7 +231,8 @@ func TestNoClientReadsWhereAFunctionFailed(t *testing.T) {
 			}
 			// Operators read it in the journal, for each of the five attempts.
 			var found int
-			if err := e.DB.QueryRow(t.Context(), "select count(*) from core_tool_events where data::text like '%'||$1||'%'", marker).Scan(&found); err != nil || found != 5 {
+			if err := e.DB.QueryRow(t.Context(), "select count(*) from core_tool_events where data::text like '%'||$1||'%'",
+				marker).Scan(&found); err != nil || found != 5 {
 				t.Errorf("%d events have the context, %v", found, err)
 			}
 		})

@@ -12,14 +12,14 @@ const (
 	maxEach     = 64       // in flight, of a subject with a token
 )
 
-// gate lets in so many at once of each name.
+// gate limits how many are in at once, for each name.
 type gate struct {
 	most int
 	mu   sync.Mutex
 	in   map[string]int
 }
 
-// enter lets n more in under a name, and returns how they leave; nil if that would be too many.
+// enter adds n under a name, and returns a function that removes them; nil if the limit would be exceeded.
 func (g *gate) enter(name string, n int) (leave func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -33,7 +33,7 @@ func (g *gate) enter(name string, n int) (leave func()) {
 	return func() { g.leave(name, n) }
 }
 
-// leave makes room for n more under a name.
+// leave removes n under a name.
 func (g *gate) leave(name string, n int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -42,8 +42,8 @@ func (g *gate) leave(name string, n int) {
 	}
 }
 
-// tooMany asks a client to come again.
+// tooMany asks a client to retry later.
 func tooMany(w http.ResponseWriter) {
 	w.Header().Set("Retry-After", "1")
-	http.Error(w, "too many requests in flight: wait for answers before you ask for more", http.StatusTooManyRequests)
+	http.Error(w, "too many requests in flight: wait for answers before you send more", http.StatusTooManyRequests)
 }

@@ -3,7 +3,7 @@ package mcp
 import (
 	"testing"
 
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
 func TestMain(m *testing.M) { testdb.Main(m) }

@@ -8,7 +8,7 @@ import (
 
 const wellKnown = "/.well-known/oauth-protected-resource"
 
-// metadata is what RFC 9728 tells of a protected resource.
+// metadata describes a protected resource, as RFC 9728 defines.
 type metadata struct {
 	Resource             string   `json:"resource"`
 	AuthorizationServers []string `json:"authorization_servers,omitempty"`
@@ -17,21 +17,22 @@ type metadata struct {
 	ResourceName         string   `json:"resource_name"`
 }
 
-// metadataURL is where clients find the metadata of a resource: RFC 9728 puts the well-known path before its own.
+// metadataURL returns the address of a resource's metadata: RFC 9728 puts the well-known path before the resource's
+// own.
 func metadataURL(resource *url.URL) string {
 	u := *resource
 	u.Path, u.RawPath, u.RawQuery = wellKnown+u.Path, "", ""
 	return u.String()
 }
 
-// describe serves the metadata, to pages of any origin: there is nothing secret in it.
+// describe serves the metadata, to pages of any origin: it contains no secrets.
 func (s *httpServer) describe() http.Handler {
 	m := metadata{Resource: s.resource.String(), BearerMethods: []string{"header"}, ResourceName: "GEM"}
 	if s.config.Auth == "jwt" {
 		m.AuthorizationServers = []string{s.config.Issuer}
 	}
 	if s.config.Scopes == "on" {
-		m.ScopesSupported = s.door.scopes()
+		m.ScopesSupported = s.server.scopes()
 	}
 	text, _ := json.Marshal(m) // of strings
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// moved returns a schema whose references hold at another place: those that begin at the root of the document, as in "$ref": "#/$defs/address", begin at that
-// place.
+// moved returns a schema whose references still resolve when it is placed elsewhere: references to the root of the
+// document, as in "$ref": "#/$defs/address", then begin at that place.
 func moved(schema json.RawMessage, place string) json.RawMessage {
 	if !bytes.Contains(schema, []byte(`"#`)) {
 		return schema
@@ -22,14 +22,14 @@ func moved(schema json.RawMessage, place string) json.RawMessage {
 	return encode(root)
 }
 
-// moveRefs walks through the places of a schema where a schema stands.
+// moveRefs walks through the parts of a schema that may be schemas.
 func moveRefs(node any, place string) {
 	schema, ok := node.(map[string]any)
 	if !ok {
 		return
 	}
 	if id, ok := schema["$id"].(string); ok && !strings.HasPrefix(id, "#") {
-		return // references in it begin there
+		return // its references are relative to it
 	}
 	for keyword, value := range schema {
 		switch keyword {

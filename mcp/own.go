@@ -8,41 +8,46 @@ import (
 
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/handlers/value"
+	"github.com/gemworker/gem/internal/prose"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// ownTool is one of GEM's own, for calls that were made before.
+// ownTool is one of GEM's own tools, for existing calls.
 type ownTool struct {
 	sdk.Tool
-	answer func(*Door, context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error)
+	answer func(*Server, context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error)
 }
 
 var ownTools = []*ownTool{{
 	Tool: sdk.Tool{
 		Name: "gem_result", Title: "Result of a call",
-		Description: "Returns the receipt of a call that was answered with gem_pending, or how far it is. It starts nothing.",
+		Description: "Returns the receipt of a call that was answered with gem_pending, or its progress. It starts nothing.",
 		InputSchema: json.RawMessage(`{"type":"object","additionalProperties":false,"required":["call_id"],"properties":{` +
-			`"call_id":{"type":"string","description":"As gem_pending has it."},` +
+			`"call_id":{"type":"string","description":"The id in gem_pending."},` +
 			`"wait_seconds":{"type":"number","minimum":0,"maximum":45,"description":"How long to wait for the receipt; 0 by default."}}}`),
-		OutputSchema: outputSchema(json.RawMessage(`{"type":"object","required":["call_id","tool_name","status","result"],"properties":{` +
-			`"id":{"type":"string"},"call_id":{"type":"string"},"tool_name":{"type":"string"},` +
-			`"status":{"enum":["succeeded","failed","not_configured"]},"result":{"type":"object"},"effects":{"type":"object"}}}`)),
+		OutputSchema: outputSchema(
+			json.RawMessage(`{"type":"object","required":["call_id","tool_name","status","result"],"properties":{` +
+				`"id":{"type":"string"},"call_id":{"type":"string"},"tool_name":{"type":"string"},` +
+				`"status":{"enum":["succeeded","failed","not_configured"]},"result":{"type":"object"},"effects":{"type":"object"}}}`)),
 		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: true, IdempotentHint: true, OpenWorldHint: new(bool)},
 	},
-	answer: (*Door).answerResult,
+	answer: (*Server).answerResult,
 }, {
 	Tool: sdk.Tool{
 		Name: "gem_cancel", Title: "Cancel a call",
-		Description: "Ends a call that has not run, or asks the worker that runs it to end it. It cannot undo what the call has done.",
-		InputSchema: json.RawMessage(`{"type":"object","additionalProperties":false,"required":["call_id"],"properties":{"call_id":{"type":"string"}}}`),
-		OutputSchema: json.RawMessage(`{"type":"object","required":["call_id","answer"],"properties":{"call_id":{"type":"string"},"answer":{"type":"string",` +
-			`"description":"cancelled: it has ended. requested: its worker ends it. Otherwise the status with which it had ended before."}}}`),
+		Description: "Ends a call that has not run, or asks the worker that runs it to end it. It cannot undo what the " +
+			"call has done.",
+		InputSchema: json.RawMessage(
+			`{"type":"object","additionalProperties":false,"required":["call_id"],"properties":{"call_id":{"type":"string"}}}`),
+		OutputSchema: json.RawMessage(
+			`{"type":"object","required":["call_id","answer"],"properties":{"call_id":{"type":"string"},"answer":{"type":"string",` +
+				`"description":"cancelled: it has ended. requested: its worker will end it. Otherwise the status with which it had already ended."}}}`),
 		Annotations: &sdk.ToolAnnotations{IdempotentHint: true, OpenWorldHint: new(bool)},
 	},
-	answer: (*Door).answerCancel,
+	answer: (*Server).answerCancel,
 }}
 
-// ownInput is the input of both.
+// ownInput is the input of both tools.
 type ownInput struct {
 	CallID      string  `json:"call_id"`
 	WaitSeconds float64 `json:"wait_seconds"`
@@ -53,14 +58,14 @@ func readOwn(req *sdk.CallToolRequest) (in ownInput, err error) {
 		return in, invalid("%s takes call_id, a string, and wait_seconds, a number from 0 to 45", req.Params.Name)
 	}
 	if !value.IsUUID(in.CallID) {
-		return in, noCall(cut(in.CallID, 100))
+		return in, noCall(prose.Cut(in.CallID, 100))
 	}
 	in.CallID = strings.ToLower(in.CallID)
 	return in, nil
 }
 
-// answerResult is gem_result. A call that failed is no error here: its receipt is what was asked for.
-func (d *Door) answerResult(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+// answerResult implements gem_result. A failed call is not an error here: the caller asked for its receipt.
+func (d *Server) answerResult(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 	c, err := callerOf(ctx)
 	if err != nil {
 		return nil, err
@@ -70,7 +75,7 @@ func (d *Door) answerResult(ctx context.Context, req *sdk.CallToolRequest) (*sdk
 		return nil, err
 	}
 	until := time.Now().Add(time.Duration(in.WaitSeconds * float64(time.Second)))
-	s, err := d.state(ctx, c, in.CallID) // before any wait, whose end would tell when a call of another ends
+	s, err := d.state(ctx, c, in.CallID) // before any wait, whose end would reveal when another's call ends
 	if err != nil && !again(err) {
 		return nil, err
 	}
@@ -91,8 +96,8 @@ func (d *Door) answerResult(ctx context.Context, req *sdk.CallToolRequest) (*sdk
 	return annotated(structured(encode(s.Receipt)), s), nil
 }
 
-// answerCancel is gem_cancel.
-func (d *Door) answerCancel(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+// answerCancel implements gem_cancel.
+func (d *Server) answerCancel(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 	c, err := callerOf(ctx)
 	if err != nil {
 		return nil, err

@@ -12,7 +12,7 @@ type pipe struct {
 	conn net.Conn
 }
 
-// hangUp cuts the connection, as the death of a client does.
+// hangUp cuts the connection, like the death of a client.
 func (p *pipe) hangUp() error { return p.conn.Close() }
 
 func pipes() (here, there *pipe) {

@@ -11,15 +11,16 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// How often a request with a progressToken is told of its call.
+// How often a request with a progressToken gets news of its call.
 const (
-	progressEvery = 500 * time.Millisecond // at most, and so often the journal is read at first; later each two seconds
-	aliveEvery    = 15 * time.Second       // without news: clients give up on a request of which they hear nothing
+	// the shortest interval, at which the journal is first read; later every two seconds
+	progressEvery = 500 * time.Millisecond
+	aliveEvery    = 15 * time.Second // without news: clients abandon silent requests
 )
 
-// progress tells the client of a request what happens to its call, until the function that it returns is called: the journal's last entry, each time
-// it has grown. It does nothing for a client that did not ask.
-func (d *Door) progress(ctx context.Context, c caller, req *sdk.CallToolRequest, id string) (stop func()) {
+// progress notifies the client of a request about its call, until the returned function is called: it sends the
+// journal's last entry each time the journal has grown. It does nothing if the client did not ask.
+func (d *Server) progress(ctx context.Context, c caller, req *sdk.CallToolRequest, id string) (stop func()) {
 	token := req.Params.GetProgressToken()
 	if token == nil {
 		return func() {}
@@ -27,7 +28,7 @@ func (d *Door) progress(ctx context.Context, c caller, req *sdk.CallToolRequest,
 	telling, stopTelling := context.WithCancel(ctx)
 	var done sync.WaitGroup
 	done.Go(func() {
-		told, silent := 0.0, time.Now() // told is the last number, which must grow
+		told, silent := 0.0, time.Now() // told is the last number sent, which must grow
 		for pause := progressEvery; ; pause = min(pause*5/4, 4*progressEvery) {
 			select {
 			case <-telling.Done():
@@ -48,7 +49,8 @@ func (d *Door) progress(ctx context.Context, c caller, req *sdk.CallToolRequest,
 				told += (float64(int(told)+1) - told) / 2
 			}
 			silent = time.Now()
-			if req.Session.NotifyProgress(telling, &sdk.ProgressNotificationParams{ProgressToken: token, Progress: told, Message: message}) != nil {
+			if req.Session.NotifyProgress(telling, &sdk.ProgressNotificationParams{ProgressToken: token, Progress: told,
+				Message: message}) != nil {
 				return
 			}
 		}
@@ -59,8 +61,8 @@ func (d *Door) progress(ctx context.Context, c caller, req *sdk.CallToolRequest,
 	}
 }
 
-// events are the entries of a call's journal after one of them.
-func (d *Door) events(ctx context.Context, c caller, id string, after int) (events []receipts.Event, err error) {
+// events returns the entries of a call's journal after a given one.
+func (d *Server) events(ctx context.Context, c caller, id string, after int) (events []receipts.Event, err error) {
 	err = d.as(ctx, c, func(db client.DB) error {
 		events, err = client.SeeJournal(ctx, db, id, after)
 		return err

@@ -16,18 +16,20 @@ const (
 	journalURI = "gem://journal/"
 )
 
-// addResources gives the server the receipts and journals of calls, each under its call's id.
-func (d *Door) addResources() {
+// addResources adds the receipts and journals of calls to the server, each under its call's id.
+func (d *Server) addResources() {
 	for _, r := range []struct {
 		uri, name, description string
 		read                   func(context.Context, client.DB, string) (any, error)
 	}{
-		{receiptURI, "receipt", "The receipt of a call: how it ended, its result and its effects.", readReceipt},
-		{journalURI, "journal", "What happened to a call, in order.", func(ctx context.Context, db client.DB, id string) (any, error) {
-			return client.SeeJournal(ctx, db, id, 0)
-		}},
+		{receiptURI, "receipt", "The receipt of a call: its outcome, its result and its effects.", readReceipt},
+		{journalURI, "journal", "The events of a call, in order.",
+			func(ctx context.Context, db client.DB, id string) (any, error) {
+				return client.SeeJournal(ctx, db, id, 0)
+			}},
 	} {
-		d.server.AddResourceTemplate(&sdk.ResourceTemplate{URITemplate: r.uri + "{call_id}", Name: r.name, Description: r.description, MIMEType: "application/json"},
+		d.sdk.AddResourceTemplate(&sdk.ResourceTemplate{URITemplate: r.uri + "{call_id}", Name: r.name,
+			Description: r.description, MIMEType: "application/json"},
 			func(ctx context.Context, req *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
 				c, err := callerOf(ctx)
 				if err != nil {
@@ -48,7 +50,8 @@ func (d *Door) addResources() {
 				} else if err != nil {
 					return nil, err
 				}
-				return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{{URI: req.Params.URI, MIMEType: "application/json", Text: string(encode(found))}}}, nil
+				return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{{URI: req.Params.URI, MIMEType: "application/json",
+					Text: string(encode(found))}}}, nil
 			})
 	}
 }

@@ -12,9 +12,9 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// result is the answer to a tools/call whose call is in a state. What failed is no error of the protocol, so that a model reads it; only a tool that no
-// worker knows is one, as for a tool that the door does not know.
-func (d *Door) result(s state) (*sdk.CallToolResult, error) {
+// result returns the answer to a tools/call whose call is in a state. A failure is not a protocol error, so that a
+// model reads it; only a tool that no worker has is one, like a tool that the server does not have.
+func (d *Server) result(s state) (*sdk.CallToolResult, error) {
 	if !s.ended() {
 		return annotated(pending(s), s), nil
 	}
@@ -42,15 +42,15 @@ func (d *Door) result(s state) (*sdk.CallToolResult, error) {
 	return answer, nil
 }
 
-// success has the result as it is, or says where it is if it is too large.
-func (d *Door) success(s state) *sdk.CallToolResult {
+// success returns the result, or a link to it if it is too large.
+func (d *Server) success(s state) *sdk.CallToolResult {
 	if len(s.Receipt.Result) <= d.o.MaxResult {
 		return structured(s.Receipt.Result)
 	}
 	return large(s, d.o.MaxResult)
 }
 
-// large says where a result is that takes more bytes than are shown.
+// large returns a link to a result that exceeds the limit of bytes.
 func large(s state, most int) *sdk.CallToolResult {
 	ended := "has succeeded"
 	if s.Receipt.Status != receipts.Succeeded {
@@ -58,32 +58,38 @@ func large(s state, most int) *sdk.CallToolResult {
 		ended = strings.TrimSpace("has not succeeded: it is " + s.Status + " " + string(e.Code))
 	}
 	size, uri := len(s.Receipt.Result), receiptURI+s.ID
-	answer := structured(encode(map[string]any{"gem_large": map[string]any{"call_id": s.ID, "bytes": size, "beginning": beginning(s.Receipt.Result), "message": fmt.Sprintf(
-		"The call %s. Its result takes %d bytes, more than the %d that are shown here; all of it is in the resource %s.", ended, size, most, uri)}}))
-	answer.Content = append(answer.Content, &sdk.ResourceLink{URI: uri, Name: "receipt of " + s.Tool, MIMEType: "application/json"})
+	answer := structured(encode(map[string]any{"gem_large": map[string]any{"call_id": s.ID, "bytes": size,
+		"beginning": beginning(s.Receipt.Result), "message": fmt.Sprintf(
+			"The call %s. Its result takes %d bytes, more than the limit of %d; the whole result is in the resource %s.",
+			ended, size, most, uri)}}))
+	answer.Content = append(answer.Content, &sdk.ResourceLink{URI: uri, Name: "receipt of " + s.Tool,
+		MIMEType: "application/json"})
 	return answer
 }
 
-// beginning is the first part of a text, of whole characters.
+// beginning returns the first part of a text, of whole characters.
 func beginning(text []byte) string {
 	return strings.ToValidUTF8(string(text[:min(len(text), 2000)]), "")
 }
 
-// pending is the answer for a call that goes on. It is no error, or the model would make the call again.
+// pending returns the answer for a call that continues. It is not an error, or the model would repeat the call.
 func pending(s state) *sdk.CallToolResult {
-	message := fmt.Sprintf("The call was accepted and continues (%s). Do not call the tool again: call gem_result with call_id %s for its result.", where(s), s.ID)
+	message := fmt.Sprintf("The call was accepted and continues (%s). Do not call the tool again: call gem_result with "+
+		"call_id %s for its result.", where(s), s.ID)
 	if s.asks != "" {
-		message = fmt.Sprintf("The call was accepted and waits. %s Tell your user this, and do not answer or approve it yourself. Do not call the tool again: "+
+		message = fmt.Sprintf("The call was accepted and waits. %s Tell your user this, and do not answer or approve it "+
+			"yourself. Do not call the tool again: "+
 			"once it is answered, call gem_result with call_id %s for the result.", s.asks, s.ID)
 	}
 	status := s.Status
-	if status == "" { // it could not be read
+	if status == "" { // its state could not be read
 		status = "unknown"
 	}
-	return structured(encode(map[string]any{"gem_pending": map[string]string{"call_id": s.ID, "state": status, "message": message}}))
+	return structured(encode(map[string]any{"gem_pending": map[string]string{"call_id": s.ID, "state": status,
+		"message": message}}))
 }
 
-// where says in a few words where an open call stands.
+// where describes the state of an open call in a few words.
 func where(s state) string {
 	switch s.Status {
 	case "":
@@ -96,19 +102,20 @@ func where(s state) string {
 	return "it is " + s.Status + ", last event: " + s.Event
 }
 
-// failure says why a call failed, and what an agent should do about it.
+// failure explains why a call failed, and what an agent should do.
 func failure(tool *registry.Tool, r *receipts.Receipt, e receipts.Error) string {
 	said := fmt.Sprintf("%s failed (%s): %s", tool.Name, e.Code, e.Message)
-	policy := "This is a policy of whoever runs the tools, and no fault: the same call will be refused again."
+	policy := "This is a policy of the tools' operator, not an error: the same call will be refused again."
 	switch e.Code {
 	case receipts.ValidationError:
 		return said + faults(e.Details) + "\nCorrect the input, and call the tool again."
 	case receipts.OutcomeUnknown:
-		return fmt.Sprintf("%s\nIt may have taken effect: do not repeat the call before somebody has looked. Its receipt is %s.", said, r.ID)
+		return fmt.Sprintf("%s\nIt may have taken effect: do not repeat the call before somebody has checked. Its receipt "+
+			"is %s.", said, r.ID)
 	case receipts.RuleBlocked, receipts.ApprovalDenied, receipts.NotAllowed:
 		return said + advice(e.Details) + "\n" + policy
 	case receipts.LimitReached, receipts.ApprovalExpired:
-		return said + advice(e.Details) + "\nThis is a policy of whoever runs the tools, and no fault of the call."
+		return said + advice(e.Details) + "\nThis is a policy of the tools' operator, not an error of the call."
 	case receipts.Cancelled:
 		return said
 	case receipts.KeyReused, receipts.KeyDeadlock, receipts.RuleError:
@@ -117,14 +124,14 @@ func failure(tool *registry.Tool, r *receipts.Receipt, e receipts.Error) string 
 	return said + details(e.Details) + whatNext(tool, e)
 }
 
-// Advice on a failure, as handlers.Advice has it.
+// Advice on a failure, by handlers.Advice.
 var advices = map[string]string{
-	"never":        "Do not make the call again: it would fail again.",
+	"never":        "Do not repeat the call: it would fail again.",
 	"later":        "The same call may succeed later.",
 	"change_input": "Change the input before you call the tool again.",
 }
 
-// whatNext explains whether to make a failed call again: by the tool's own advice, otherwise by its mode of idempotency.
+// whatNext explains whether to repeat a failed call: by the tool's own advice, otherwise by its mode of idempotency.
 func whatNext(tool *registry.Tool, e receipts.Error) string {
 	var of struct {
 		Advice string `json:"advice"`
@@ -135,17 +142,17 @@ func whatNext(tool *registry.Tool, e receipts.Error) string {
 	return repeatable(tool)
 }
 
-// repeatable warns of a new call that would do things twice, by the tool's permissions and its mode of idempotency.
+// repeatable warns that a new call would repeat effects, by the tool's permissions and its mode of idempotency.
 func repeatable(tool *registry.Tool) string {
 	switch {
-	case tool.Idempotency.Mode != "" && readOnly(tool), // no mode: the registry no longer has it
+	case tool.Idempotency.Mode != "" && readOnly(tool), // no mode: the registry no longer has the tool
 		tool.Idempotency.Mode == registry.SafeRetry, tool.Idempotency.Mode == registry.Keyed:
 		return ""
 	}
-	return "\nA new call does everything once more: before you make it, look at what this one has done."
+	return "\nA new call repeats everything: before you make it, check the effects of this one."
 }
 
-// faults lists what does not fit in an input, each with its place.
+// faults lists the faults of an input, each with its place.
 func faults(encoded json.RawMessage) (lines string) {
 	var all []struct{ Path, Message string }
 	if json.Unmarshal(encoded, &all) != nil {
@@ -160,7 +167,7 @@ func faults(encoded json.RawMessage) (lines string) {
 	return lines
 }
 
-// advice is what the details of a rule's refusal say an agent can do.
+// advice returns the advice for an agent in the details of a rule's refusal.
 func advice(encoded json.RawMessage) (lines string) {
 	var of struct {
 		Do      string   `json:"do"`
@@ -178,7 +185,7 @@ func advice(encoded json.RawMessage) (lines string) {
 	return lines
 }
 
-// details are those that a tool's own error has.
+// details returns the details of a tool's own error.
 func details(encoded json.RawMessage) string {
 	if len(encoded) == 0 || string(encoded) == "null" || len(encoded) > 4<<10 {
 		return ""
@@ -186,7 +193,7 @@ func details(encoded json.RawMessage) string {
 	return "\ndetails: " + string(encoded)
 }
 
-// notConfigured says what is missing for a tool to run.
+// notConfigured explains what a tool lacks.
 func notConfigured(tool *registry.Tool, encoded json.RawMessage) string {
 	var of struct {
 		Reason      string
@@ -204,15 +211,16 @@ func notConfigured(tool *registry.Tool, encoded json.RawMessage) string {
 	return said
 }
 
-// refusal is the answer for a call that the database refuses to insert.
-func (d *Door) refusal(r request, why string) *sdk.CallToolResult {
+// refusal returns the answer for a call that the database refuses to insert.
+func (d *Server) refusal(r request, why string) *sdk.CallToolResult {
 	if strings.HasPrefix(why, "there is another call with the id") && r.key != "" {
-		why = fmt.Sprintf("the key %q belongs to a call of %s with other arguments: a new call needs a new key", r.key, r.Tool)
+		why = fmt.Sprintf("the key %q belongs to another call: a new call needs a new key. To repeat that call, send its "+
+			"arguments, and its key in the same place", r.key)
 	}
 	return failed(fmt.Sprintf("The call of %s was not made: %s", r.Tool, why))
 }
 
-// chosenEffects are those that the tool's receipt_fields name, as in effects.db_writes; nil for none.
+// chosenEffects returns the effects that the tool's receipt_fields name, such as effects.db_writes; nil for none.
 func chosenEffects(fields []string, encoded json.RawMessage) map[string]json.RawMessage {
 	var all, chosen map[string]json.RawMessage
 	for _, field := range fields {
@@ -233,7 +241,7 @@ func chosenEffects(fields []string, encoded json.RawMessage) map[string]json.Raw
 	return chosen
 }
 
-// annotated adds what programs want to know about the call.
+// annotated adds the data that programs need about the call.
 func annotated(answer *sdk.CallToolResult, s state) *sdk.CallToolResult {
 	m := sdk.Meta{meta + "callId": s.ID, meta + "status": s.Status}
 	if r := s.Receipt; r != nil {
@@ -253,8 +261,8 @@ func annotated(answer *sdk.CallToolResult, s state) *sdk.CallToolResult {
 	return answer
 }
 
-// otherInput tells a model that the result of its call is that of an earlier call with the same key and a different input; empty for other
-// receipts.
+// otherInput tells a model that the result of its call belongs to an earlier call with the same key and a different
+// input. It returns an empty text for other receipts.
 func otherInput(r *receipts.Receipt) string {
 	var effects receipts.Effects
 	_ = json.Unmarshal(r.Effects, &effects) // an imported receipt may have another form
@@ -263,17 +271,20 @@ func otherInput(r *receipts.Receipt) string {
 		return ""
 	}
 	field := cmp.Or(key.KeyField, "key")
-	return fmt.Sprintf("This call did nothing. Its result is that of an earlier call of %s, which had the same %s but otherwise a different input: "+
-		"do not report it as the result of what you sent. The tool does its work once for each %[2]s. If this input must take effect too, ask your user, "+
-		"or send another %[2]s if that is what you meant.", r.ToolName, field)
+	return fmt.Sprintf("This call did nothing. Its result is that of an earlier call of %s, which had the same %s but "+
+		"otherwise a different input: "+
+		"do not report it as the result of your input. The tool does its work once for each %[2]s. If this input must "+
+		"take effect too, ask your user, "+
+		"or send another %[2]s if you meant a new call.", r.ToolName, field)
 }
 
-// structured is an answer that is JSON, for programs and, in the text, for models.
+// structured returns an answer in JSON, for programs and, as a text, for models.
 func structured(content json.RawMessage) *sdk.CallToolResult {
 	return &sdk.CallToolResult{StructuredContent: content, Content: []sdk.Content{&sdk.TextContent{Text: string(content)}}}
 }
 
-// failed is an answer that is an error. It has no structuredContent, which clients would check against the schema of results.
+// failed returns an error answer. It has no structuredContent, since clients would check that against the schema of
+// results.
 func failed(text string) *sdk.CallToolResult {
 	return &sdk.CallToolResult{IsError: true, Content: []sdk.Content{&sdk.TextContent{Text: text}}}
 }

@@ -13,13 +13,14 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// covers reports whether the caller's token is good for a tool: where scopes count, it has each permission that the tool needs.
+// covers reports whether the caller's token covers a tool: if scopes are on, it has each permission that the tool
+// needs.
 func (c caller) covers(t *registry.Tool) bool {
 	return !c.limited || !slices.ContainsFunc(t.Permissions, func(p string) bool { return !slices.Contains(c.scopes, p) })
 }
 
-// scopes are all that a token can have: the permissions of the tools that are offered.
-func (d *Door) scopes() []string {
+// scopes returns all scopes that a token can have: the permissions of the offered tools.
+func (d *Server) scopes() []string {
 	var all []string
 	for _, t := range d.tools {
 		all = append(all, t.Permissions...)
@@ -28,8 +29,8 @@ func (d *Door) scopes() []string {
 	return slices.Compact(all)
 }
 
-// listCovered leaves the tools out of tools/list that the caller's token is not good for.
-func (d *Door) listCovered(next sdk.MethodHandler) sdk.MethodHandler {
+// listCovered removes the tools that the caller's token does not cover from tools/list.
+func (d *Server) listCovered(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		result, err := next(ctx, method, req)
 		list, ok := result.(*sdk.ListToolsResult)
@@ -40,7 +41,7 @@ func (d *Door) listCovered(next sdk.MethodHandler) sdk.MethodHandler {
 		if err != nil || !c.limited {
 			return result, err
 		}
-		shown := *list // the list itself may be shared
+		shown := *list // the original may be shared
 		shown.CacheScope = "private"
 		shown.Tools = slices.DeleteFunc(slices.Clone(list.Tools), func(listed *sdk.Tool) bool {
 			t := d.byName[listed.Name]
@@ -50,11 +51,12 @@ func (d *Door) listCovered(next sdk.MethodHandler) sdk.MethodHandler {
 	}
 }
 
-// scopeList writes scopes as OAuth does.
+// scopeList formats scopes for OAuth.
 func scopeList(scopes []string) string { return strings.Join(scopes, " ") }
 
-// refuseUncovered keeps a call from a tool that the caller's token is not good for, however the HTTP request was made up.
-func (d *Door) refuseUncovered(next sdk.MethodHandler) sdk.MethodHandler {
+// refuseUncovered rejects a call of a tool that the caller's token does not cover, whatever the form of the HTTP
+// request.
+func (d *Server) refuseUncovered(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		if params, ok := req.GetParams().(*sdk.CallToolParamsRaw); ok {
 			c, err := callerOf(ctx)
@@ -62,15 +64,17 @@ func (d *Door) refuseUncovered(next sdk.MethodHandler) sdk.MethodHandler {
 				return nil, err
 			}
 			if t := d.byName[params.Name]; t != nil && !c.covers(t.Tool) {
-				return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "insufficient_scope: " + t.Name + " needs " + scopeList(t.Permissions)}
+				return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest,
+					Message: "insufficient_scope: " + t.Name + " needs " + scopeList(t.Permissions)}
 			}
 		}
 		return next(ctx, method, req)
 	}
 }
 
-// hideUncovered answers a request about a call whose tool the caller's token is not good for as one about none.
-func (d *Door) hideUncovered(next sdk.MethodHandler) sdk.MethodHandler {
+// hideUncovered answers a request about a call whose tool the caller's token does not cover as if the call did not
+// exist.
+func (d *Server) hideUncovered(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		c, err := callerOf(ctx)
 		if err != nil {
@@ -82,7 +86,8 @@ func (d *Door) hideUncovered(next sdk.MethodHandler) sdk.MethodHandler {
 		}
 		s, err := d.state(ctx, c, id)
 		var none *jsonrpc.Error
-		if err != nil && !errors.As(err, &none) { // next might not meet it: a client that leaves at the right moment must not get past this
+		// A client that disconnects at the right moment must not get past this.
+		if err != nil && !errors.As(err, &none) {
 			return nil, internal("%s", reason(err))
 		}
 		if t, ok := d.o.Registry.Tool(s.Tool); ok && c.covers(t) {
@@ -95,13 +100,14 @@ func (d *Door) hideUncovered(next sdk.MethodHandler) sdk.MethodHandler {
 	}
 }
 
-// callIn is the id of the call that a request is about; empty for a request about none.
+// callIn returns the id of the call that a request is about, or "".
 func callIn(req sdk.Request) string {
 	id := ""
 	switch p := req.GetParams().(type) {
 	case *sdk.CallToolParamsRaw:
 		var in ownInput
-		if slices.ContainsFunc(ownTools, func(t *ownTool) bool { return t.Name == p.Name }) && json.Unmarshal(p.Arguments, &in) == nil {
+		if slices.ContainsFunc(ownTools, func(t *ownTool) bool { return t.Name == p.Name }) &&
+			json.Unmarshal(p.Arguments, &in) == nil {
 			id = in.CallID
 		}
 	case *sdk.ReadResourceParams:

@@ -11,7 +11,8 @@ import (
 // state is a call as its caller may see it.
 type state struct {
 	client.Seen
-	// asks says what people have to do before the call goes on, for those whose client cannot ask them; empty for nothing.
+	// asks describes the actions that people must take before the call continues, for users whose client cannot ask
+	// them; it may be empty.
 	asks string
 	// approval means that rules ask people about the call.
 	approval bool
@@ -20,7 +21,7 @@ type state struct {
 func (s state) ended() bool { return s.Receipt != nil }
 
 // state reads a call of the caller.
-func (d *Door) state(ctx context.Context, c caller, id string) (s state, err error) {
+func (d *Server) state(ctx context.Context, c caller, id string) (s state, err error) {
 	err = d.as(ctx, c, func(db client.DB) error {
 		seen, err := client.See(ctx, db, id)
 		if err == nil {
@@ -35,9 +36,10 @@ func (d *Door) state(ctx context.Context, c caller, id string) (s state, err err
 	return s, err
 }
 
-// wait returns the state of a call as soon as it has ended, at the latest at a time, and before that when the request ends or the door is closing.
-// With orWaits, it also returns when the call waits for an answer or for calls. While the database is away, it keeps waiting.
-func (d *Door) wait(ctx context.Context, c caller, id string, until time.Time, orWaits bool) (s state, err error) {
+// wait returns the state of a call as soon as it has ended, at the latest at a deadline, and earlier if the request
+// ends or the server stops. With orWaits, it also returns when the call waits for an answer or for calls. It keeps
+// waiting while the database is unreachable.
+func (d *Server) wait(ctx context.Context, c caller, id string, until time.Time, orWaits bool) (s state, err error) {
 	opening, cancel := context.WithTimeout(context.WithoutCancel(ctx), oneTry)
 	waiter, err := d.waits(opening)
 	cancel()
@@ -62,11 +64,11 @@ func (d *Door) wait(ctx context.Context, c caller, id string, until time.Time, o
 	}
 }
 
-// oneLook is how long a look at a call may take.
+// oneLook limits how long one read of a call may take.
 const oneLook = 5 * time.Second
 
-// waits are those for the ends of calls.
-func (d *Door) waits(ctx context.Context) (*client.Waiter, error) {
+// waits returns the waiter for finished calls.
+func (d *Server) waits(ctx context.Context) (*client.Waiter, error) {
 	pool, _, err := d.database(ctx)
 	if err != nil {
 		return nil, err

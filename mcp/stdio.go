@@ -10,25 +10,26 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// How long requests have to be answered once there are no new ones.
+// How long requests may take once no new ones are read.
 const (
 	ownEnd    = 500 * time.Millisecond // after the end of stdin, for results
 	anyEnd    = 300 * time.Millisecond // after that, as pending
 	signalEnd = 1500 * time.Millisecond
 )
 
-// ServeStdio serves one client that sends messages over in, a line each, and reads the answers from out. It returns soon after in has ended or ctx has:
-// requests that wait are answered as pending, and their calls go on.
-func (d *Door) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) error {
+// ServeStdio serves one client that sends messages over in, one per line, and reads the answers from out. It returns
+// soon after in or ctx ends: waiting requests are answered as pending, and their calls continue.
+func (d *Server) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) error {
 	answers := &lines{to: out}
 	messages := newFilter(in, answers, func() {
-		if !d.o.CancelOnDisconnect { // otherwise each request is to hear of the end
+		if !d.o.CancelOnDisconnect { // otherwise each request must see the end
 			answers.answered(ownEnd)
 			d.Stop()
 			answers.answered(anyEnd)
 		}
 	})
-	session, err := d.server.Connect(withCaller(context.WithoutCancel(ctx), caller{subject: d.o.Subject}), &sdk.IOTransport{Reader: messages, Writer: answers}, nil)
+	session, err := d.sdk.Connect(withCaller(context.WithoutCancel(ctx), caller{subject: d.o.Subject}),
+		&sdk.IOTransport{Reader: messages, Writer: answers}, nil)
 	if err != nil {
 		return err
 	}
@@ -36,7 +37,7 @@ func (d *Door) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) erro
 	go func() { ended <- session.Wait() }()
 	select {
 	case err := <-ended:
-		if errors.Is(err, syscall.EPIPE) { // nobody reads the answers any more
+		if errors.Is(err, syscall.EPIPE) { // nobody reads the answers
 			return nil
 		}
 		return err

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// spoken is what a door answers to lines, one by one.
-func spoken(t testing.TB, d *Door, input string) (answers []map[string]any) {
+// spoken returns a server's answers to lines, one by one.
+func spoken(t testing.TB, d *Server, input string) (answers []map[string]any) {
 	t.Helper()
 	var out bytes.Buffer
 	if err := d.ServeStdio(context.Background(), strings.NewReader(input), &out); err != nil {
@@ -34,19 +34,20 @@ func TestWhatIsNoMessageIsAnsweredAndTheConnectionStays(t *testing.T) {
 	t.Parallel()
 	deep := strings.Repeat("[", 10_000) + strings.Repeat("]", 10_000)
 	for name, tc := range map[string]struct{ line, want string }{
-		"no JSON":             {`hello`, `"code":-32700`},
-		"half a message":      {`{"jsonrpc":"2.0","id":7,`, `"code":-32700`},
-		"no message":          {`{"hello": 1}`, `"code":-32600`},
-		"a call too deep":     {`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"shop_order","arguments":{"item":` + deep + `}}}`, `nested 10003 levels deep`},
-		"a list too deep":     {`{"jsonrpc":"2.0","id":7,"method":"tools/list","params":` + deep + `}`, `"code":-32600`},
-		"a call too long":     {`{"jsonrpc":"2.0","method":"tools/call","params":{"name":"shop_order","arguments":{"item":"` + strings.Repeat("x", 5<<20) + `"}},"id":7}`, `The call was not made: the message takes more than 4194304 bytes`},
+		"no JSON":         {`hello`, `"code":-32700`},
+		"half a message":  {`{"jsonrpc":"2.0","id":7,`, `"code":-32700`},
+		"no message":      {`{"hello": 1}`, `"code":-32600`},
+		"a call too deep": {`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"shop_order","arguments":{"item":` + deep + `}}}`, `nested 10003 levels deep`},
+		"a list too deep": {`{"jsonrpc":"2.0","id":7,"method":"tools/list","params":` + deep + `}`, `"code":-32600`},
+		"a call too long": {`{"jsonrpc":"2.0","method":"tools/call","params":{"name":"shop_order","arguments":{"item":"` +
+			strings.Repeat("x", 5<<20) + `"}},"id":7}`, `The call was not made: the message takes more than 4194304 bytes`},
 		"no batch":            {`[]`, `"code":-32600`},
 		"no batched message":  {`[1]`, `"code":-32600`},
 		"a task without id":   {`{"jsonrpc":"2.0","id":7,"method":"tasks/get"}`, `"code":-32021`},
 		"a task of null":      {`{"jsonrpc":"2.0","id":7,"method":"tasks/cancel","params":null}`, `"code":-32021`},
 		"a call without name": {`{"jsonrpc":"2.0","id":7,"method":"tools/call"}`, `"error"`},
 	} {
-		answers := spoken(t, newShopDoor(t, ""), hello+tc.line+"\n\n"+`{"jsonrpc":"2.0","id":"after","method":"ping"}`)
+		answers := spoken(t, newShopServer(t, ""), hello+tc.line+"\n\n"+`{"jsonrpc":"2.0","id":"after","method":"ping"}`)
 		byID := map[string]string{}
 		for _, a := range answers {
 			byID[fmt.Sprint(a["id"])] = string(encode(a))
@@ -62,12 +63,13 @@ func TestWhatIsNoMessageIsAnsweredAndTheConnectionStays(t *testing.T) {
 			t.Errorf("%s: no model reads %.600v", name, byID["7"])
 		}
 	}
-	if answers := spoken(t, newShopDoor(t, ""), hello+`{"jsonrpc":"2.0","method":"notifications/odd","params":`+deep+"}\n"); len(answers) != 1 {
+	if answers := spoken(t, newShopServer(t, ""), hello+`{"jsonrpc":"2.0","method":"notifications/odd","params":`+deep+
+		"}\n"); len(answers) != 1 {
 		t.Errorf("a notification is answered: %v", answers)
 	}
 }
 
-// TestAnOutlineIsThatOfTheMessage compares what is seen of random messages without decoding them with what is in them.
+// TestAnOutlineIsThatOfTheMessage compares the outline of random messages with their decoded contents.
 func TestAnOutlineIsThatOfTheMessage(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(16, 1))
@@ -100,7 +102,8 @@ func TestAnOutlineIsThatOfTheMessage(t *testing.T) {
 		return most + 1
 	}
 	for range 2000 {
-		message := map[string]any{"jsonrpc": "2.0", "params": value(4), "id": r.IntN(100), "method": []string{"tools/call", `a"b\`}[r.IntN(2)]}
+		message := map[string]any{"jsonrpc": "2.0", "params": value(4), "id": r.IntN(100),
+			"method": []string{"tools/call", `a"b\`}[r.IntN(2)]}
 		var encoded bytes.Buffer
 		encoder := json.NewEncoder(&encoded)
 		if r.IntN(2) == 0 {
@@ -126,8 +129,9 @@ func TestTheEndOfStdinEndsTheRequestsAndNotTheCalls(t *testing.T) {
 	o := openShop(t, true)
 	in, send := io.Pipe()
 	done := make(chan error, 1)
-	go func() { done <- o.door.ServeStdio(context.Background(), in, io.Discard) }()
-	for _, line := range []string{hello, `{"jsonrpc":"2.0","method":"notifications/initialized"}` + "\n", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"shop_hold"}}` + "\n"} {
+	go func() { done <- o.server.ServeStdio(context.Background(), in, io.Discard) }()
+	for _, line := range []string{hello, `{"jsonrpc":"2.0","method":"notifications/initialized"}` + "\n",
+		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"shop_hold"}}` + "\n"} {
 		if _, err := io.WriteString(send, line); err != nil {
 			t.Fatal(err)
 		}
@@ -152,11 +156,12 @@ func TestASignalAnswersWhatWaits(t *testing.T) {
 	ctx, signal := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() {
-		done <- o.door.ServeStdio(ctx, in, out)
+		done <- o.server.ServeStdio(ctx, in, out)
 		_ = out.Close()
 	}()
 	go func() {
-		for _, line := range []string{hello, `{"jsonrpc":"2.0","method":"notifications/initialized"}` + "\n", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"shop_hold"}}` + "\n"} {
+		for _, line := range []string{hello, `{"jsonrpc":"2.0","method":"notifications/initialized"}` + "\n",
+			`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"shop_hold"}}` + "\n"} {
 			_, _ = io.WriteString(send, line)
 		}
 	}()

@@ -10,19 +10,21 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/handlers/value"
+	"github.com/gemworker/gem/internal/prose"
 	"github.com/gemworker/gem/receipts"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// tasksExtension is the extension in which a tools/call may be answered with a task (SEP-2663). A call is one already: it is durable before the
-// client hears of it, and it has an id. So a task is a call, its id is the call's, and it is kept as long as the call.
+// tasksExtension is the extension in which a tools/call may be answered with a task (SEP-2663). A call already is
+// one: it is durable before the client learns of it, and it has an id. So a task is a call with the call's id, and is
+// kept as long as the call.
 const tasksExtension = "io.modelcontextprotocol/tasks"
 
-// shortestPoll and longestPoll bound the pause that clients are asked to make between two looks at a task.
+// shortestPoll and longestPoll limit the interval at which clients should poll a task.
 const shortestPoll, longestPoll = 500 * time.Millisecond, 5 * time.Second
 
-// task is a call as tasks/get, or the tools/call that made it, says it.
+// task is a call in the form of tasks/get, or of the tools/call that made it.
 type task struct {
 	sdk.ResultBase
 	ResultType     string `json:"resultType"` // task of tools/call; otherwise complete
@@ -31,7 +33,7 @@ type task struct {
 	StatusMessage  string `json:"statusMessage,omitempty"`
 	CreatedAt      string `json:"createdAt"`
 	LastUpdatedAt  string `json:"lastUpdatedAt"`
-	TTLMs          *int   `json:"ttlMs"` // null: kept until an operator removes the call
+	TTLMs          *int   `json:"ttlMs"` // null: it is kept until an operator removes the call
 	PollIntervalMs int64  `json:"pollIntervalMs"`
 
 	InputRequests sdk.InputRequestMap `json:"inputRequests,omitempty"`
@@ -47,14 +49,14 @@ type acknowledged struct {
 	ResultType string `json:"resultType"`
 }
 
-// taskParams are those of all three methods.
+// taskParams are the params of all three methods.
 type taskParams struct {
 	sdk.ParamsBase
 	TaskID         string                     `json:"taskId"`
 	InputResponses map[string]json.RawMessage `json:"inputResponses,omitempty"`
 }
 
-// GetMeta is that of params that may not be there: the SDK lets requests of other methods than its own leave them out.
+// GetMeta returns the meta data of params, which may be missing: the SDK allows that in requests of other methods.
 func (p *taskParams) GetMeta() map[string]any {
 	if p == nil {
 		return nil
@@ -64,17 +66,17 @@ func (p *taskParams) GetMeta() map[string]any {
 
 var taskMethods = []string{"tasks/get", "tasks/update", "tasks/cancel"}
 
-// addTasks gives the server the methods of the extension.
-func (d *Door) addTasks() error {
+// addTasks adds the methods of the extension to the server.
+func (d *Server) addTasks() error {
 	return errors.Join(
-		sdk.AddReceivingCustomMethod(d.server, taskMethods[0], d.getTask),
-		sdk.AddReceivingCustomMethod(d.server, taskMethods[1], d.updateTask),
-		sdk.AddReceivingCustomMethod(d.server, taskMethods[2], d.cancelTask))
+		sdk.AddReceivingCustomMethod(d.sdk, taskMethods[0], d.getTask),
+		sdk.AddReceivingCustomMethod(d.sdk, taskMethods[1], d.updateTask),
+		sdk.AddReceivingCustomMethod(d.sdk, taskMethods[2], d.cancelTask))
 }
 
-// withTasks answers a tools/call with the task that it has become, and refuses the methods of tasks to a client that does not say, with this very request,
-// that it knows them.
-func (d *Door) withTasks(next sdk.MethodHandler) sdk.MethodHandler {
+// withTasks answers a tools/call with the task that it has become. It rejects the methods of tasks if the client does
+// not declare in the same request that it supports them.
+func (d *Server) withTasks(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		session, ok := req.GetSession().(*sdk.ServerSession)
 		if !ok || method != "tools/call" && !slices.Contains(taskMethods, method) {
@@ -97,21 +99,23 @@ func (d *Door) withTasks(next sdk.MethodHandler) sdk.MethodHandler {
 	}
 }
 
-// needsTasks is the error for a client that does not say that it knows tasks.
+// needsTasks returns the error for a client that does not declare support for tasks.
 func needsTasks() error {
-	return &jsonrpc.Error{Code: sdk.CodeMissingRequiredClientCapabilities, Message: "tasks need the extension " + tasksExtension + " among the client's capabilities",
-		Data: json.RawMessage(`{"requiredCapabilities":{"extensions":{"` + tasksExtension + `":{}}}}`)}
+	return &jsonrpc.Error{Code: sdk.CodeMissingRequiredClientCapabilities,
+		Message: "tasks need the extension " + tasksExtension + " among the client's capabilities",
+		Data:    json.RawMessage(`{"requiredCapabilities":{"extensions":{"` + tasksExtension + `":{}}}}`)}
 }
 
-// taskOf is a call as a task. Its questions are told as far as the client can be asked them.
-func (d *Door) taskOf(v view, can abilities) *task {
-	t := &task{ResultType: "complete", TaskID: v.ID, Status: "working", StatusMessage: v.line(), CreatedAt: moment(v.CreatedAt), LastUpdatedAt: moment(v.UpdatedAt),
+// taskOf returns a call as a task. Its questions are included if the client can be asked them.
+func (d *Server) taskOf(v view, can abilities) *task {
+	t := &task{ResultType: "complete", TaskID: v.ID, Status: "working", StatusMessage: v.line(),
+		CreatedAt: moment(v.CreatedAt), LastUpdatedAt: moment(v.UpdatedAt),
 		PollIntervalMs: pollInterval(v.now.Sub(v.CreatedAt)).Milliseconds()}
 	if v.ended() {
 		e, _ := v.Receipt.Error()
 		result, err := d.result(v.state)
 		switch {
-		case err != nil: // which the tools/call would have been answered with
+		case err != nil: // the tools/call would have returned it
 			t.Status, t.Error, t.StatusMessage = "failed", err, err.Error()
 		case e.Code == receipts.Cancelled:
 			t.Status = "cancelled"
@@ -126,12 +130,12 @@ func (d *Door) taskOf(v view, can abilities) *task {
 	return t
 }
 
-// pollInterval grows with the age of a task: one that has taken a minute is not over in the next second.
+// pollInterval grows with the age of a task: one that has taken a minute rarely ends in the next second.
 func pollInterval(age time.Duration) time.Duration {
 	return min(max(age/20, shortestPoll), longestPoll)
 }
 
-// taskCaller checks the id, and returns who asks and what the client can do.
+// taskCaller checks the id, and returns the caller and the abilities of the client.
 func taskCaller(ctx context.Context, session *sdk.ServerSession, p *taskParams) (c caller, can abilities, err error) {
 	if c, err = callerOf(ctx); err != nil {
 		return c, can, err
@@ -140,13 +144,13 @@ func taskCaller(ctx context.Context, session *sdk.ServerSession, p *taskParams) 
 		p = &taskParams{}
 	}
 	if !value.IsUUID(p.TaskID) {
-		return c, can, noCall(cut(p.TaskID, 100))
+		return c, can, noCall(prose.Cut(p.TaskID, 100))
 	}
 	p.TaskID = strings.ToLower(p.TaskID)
 	return c, abilitiesOf(session, nil, p.Meta), nil
 }
 
-func (d *Door) getTask(ctx context.Context, session *sdk.ServerSession, p *taskParams) (*task, error) {
+func (d *Server) getTask(ctx context.Context, session *sdk.ServerSession, p *taskParams) (*task, error) {
 	c, can, err := taskCaller(ctx, session, p)
 	if err != nil {
 		return nil, err
@@ -164,9 +168,9 @@ func (d *Door) getTask(ctx context.Context, session *sdk.ServerSession, p *taskP
 	return t, nil
 }
 
-// updateTask gives answers to what a task asks. Keys that are not open are passed over, and so is a user who does not want to answer: the
-// question stays open. An answer that does not fit is an error, since a client asks no question twice by itself.
-func (d *Door) updateTask(ctx context.Context, session *sdk.ServerSession, p *taskParams) (*acknowledged, error) {
+// updateTask gives answers to a task's questions. It ignores keys that are not open, and a user who declines: the
+// question stays open. An answer that does not fit is an error, since a client never repeats a question on its own.
+func (d *Server) updateTask(ctx context.Context, session *sdk.ServerSession, p *taskParams) (*acknowledged, error) {
 	c, _, err := taskCaller(ctx, session, p)
 	if err != nil {
 		return nil, err
@@ -190,8 +194,8 @@ func (d *Door) updateTask(ctx context.Context, session *sdk.ServerSession, p *ta
 	return &acknowledged{ResultType: "complete"}, err
 }
 
-// cancelTask asks for the end of a task. One that has ended stays as it is.
-func (d *Door) cancelTask(ctx context.Context, session *sdk.ServerSession, p *taskParams) (*acknowledged, error) {
+// cancelTask requests the end of a task. A finished task does not change.
+func (d *Server) cancelTask(ctx context.Context, session *sdk.ServerSession, p *taskParams) (*acknowledged, error) {
 	c, _, err := taskCaller(ctx, session, p)
 	if err != nil {
 		return nil, err
@@ -201,8 +205,8 @@ func (d *Door) cancelTask(ctx context.Context, session *sdk.ServerSession, p *ta
 	return &acknowledged{ResultType: "complete"}, err
 }
 
-// glances are the last looks at open tasks, for clients that look more often than they are asked to: what was seen half a poll interval ago
-// is said again. What has ended is not kept here.
+// glances caches open tasks, for clients that poll too often: it returns a view that is at most half a poll interval
+// old. It holds no finished tasks.
 type glances struct {
 	mu  sync.Mutex
 	all map[glanceKey]glance
@@ -218,7 +222,7 @@ type glance struct {
 	until time.Time
 }
 
-// maxGlances bounds how many are kept.
+// maxGlances limits the size of the cache.
 const maxGlances = 1024
 
 func (g *glances) recent(key glanceKey) *task {
@@ -229,7 +233,7 @@ func (g *glances) recent(key glanceKey) *task {
 		delete(g.all, key)
 		return nil
 	}
-	t := *seen.task // the SDK adds to what it sends
+	t := *seen.task // the SDK modifies the value
 	return &t
 }
 
@@ -246,7 +250,7 @@ func (g *glances) keep(key glanceKey, t *task) {
 	g.all[key] = glance{&kept, time.Now().Add(time.Duration(t.PollIntervalMs) * time.Millisecond / 2)}
 }
 
-// forget drops what is known of a task that has changed.
+// forget removes a task that has changed.
 func (g *glances) forget(subject, id string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -13,17 +13,20 @@ func TestACallThatTakesLongIsATask(t *testing.T) {
 	client := l.raw("ada", onlyTasks)
 
 	made := client.call("lab_ask", `{}`)
-	if made.ResultType != "task" || made.Status != "working" || made.StatusMessage == "" || string(made.TTLMs) != "null" || made.PollIntervalMs != 500 ||
+	if made.ResultType != "task" || made.Status != "working" || made.StatusMessage == "" || string(made.TTLMs) != "null" ||
+		made.PollIntervalMs != 500 ||
 		made.CreatedAt == "" || made.LastUpdatedAt == "" || made.Result != nil || strings.Contains(made.whole, "content") {
 		t.Errorf("got %s, want a task", made.whole)
 	}
 	var tool string
-	if err := l.DB.QueryRow(t.Context(), "select tool_name from core_tool_calls where id = $1", made.TaskID).Scan(&tool); err != nil || tool != "lab.ask" {
+	if err := l.DB.QueryRow(t.Context(), "select tool_name from core_tool_calls where id = $1",
+		made.TaskID).Scan(&tool); err != nil || tool != "lab.ask" {
 		t.Errorf("got a row of %q, %v; want the task's own", tool, err)
 	}
 	l.answer(made.TaskID, 4)
 	done := client.task(made.TaskID, "completed")
-	if done.ResultType != "complete" || done.Result == nil || string(done.Result.StructuredContent) != `{"text":"4"}` || done.Result.text() != `{"text": "4"}` {
+	if done.ResultType != "complete" || done.Result == nil || string(done.Result.StructuredContent) != `{"text":"4"}` ||
+		done.Result.text() != `{"text": "4"}` {
 		t.Errorf("got %s, want the result", done.whole)
 	}
 }
@@ -31,7 +34,8 @@ func TestACallThatTakesLongIsATask(t *testing.T) {
 func TestACallThatEndsSoonIsNoTask(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, Options{TaskAfter: time.Minute})
-	if got := l.raw("ada", onlyTasks).call("lab_greet", `{"name": "Ada"}`); got.ResultType != "complete" || got.TaskID != "" || got.text() != `{"text": "Hello, Ada!"}` {
+	if got := l.raw("ada", onlyTasks).call("lab_greet", `{"name": "Ada"}`); got.ResultType != "complete" ||
+		got.TaskID != "" || got.text() != `{"text": "Hello, Ada!"}` {
 		t.Errorf("got %s, want the result", got.whole)
 	}
 }
@@ -42,7 +46,8 @@ func TestATaskEndsAsItsCall(t *testing.T) {
 	client := l.raw("ada", onlyTasks)
 
 	failed := client.task(client.call("failing_job", `{}`).TaskID, "completed")
-	if failed.Result == nil || !failed.Result.IsError || !strings.Contains(failed.Result.text(), "It always fails.") || failed.Result.StructuredContent != nil {
+	if failed.Result == nil || !failed.Result.IsError || !strings.Contains(failed.Result.text(), "It always fails.") ||
+		failed.Result.StructuredContent != nil {
 		t.Errorf("a tool that failed: got %s", failed.whole)
 	}
 	refused := client.task(client.call("protocol_error_job", `{}`).TaskID, "failed")
@@ -52,14 +57,16 @@ func TestATaskEndsAsItsCall(t *testing.T) {
 
 	id := client.call("slow_compute", `{"seconds": 100}`).TaskID
 	for range 2 {
-		if ack := client.ask("tasks/cancel", fmt.Sprintf(`{"taskId": %q}`, id)); ack.Error != nil || ack.ResultType != "complete" || ack.Status != "" {
+		if ack := client.ask("tasks/cancel", fmt.Sprintf(`{"taskId": %q}`, id)); ack.Error != nil ||
+			ack.ResultType != "complete" || ack.Status != "" {
 			t.Errorf("tasks/cancel: got %s", ack.whole)
 		}
 	}
 	if ended := client.task(id, "cancelled"); ended.Result != nil {
 		t.Errorf("got %s, want no result", ended.whole)
 	}
-	if ack := client.ask("tasks/cancel", fmt.Sprintf(`{"taskId": %q}`, id)); ack.Error != nil || ack.ResultType != "complete" {
+	if ack := client.ask("tasks/cancel", fmt.Sprintf(`{"taskId": %q}`, id)); ack.Error != nil ||
+		ack.ResultType != "complete" {
 		t.Errorf("tasks/cancel of one that has ended: got %s", ack.whole)
 	}
 }
@@ -85,7 +92,8 @@ func TestTasksOfOthersAndOfNobodyAreTheSame(t *testing.T) {
 	for _, method := range []string{"tasks/get", "tasks/update", "tasks/cancel"} {
 		for _, task := range []string{id, none, "no id", ""} {
 			got := bob.ask(method, fmt.Sprintf(`{"taskId": %q, "inputResponses": {}}`, task))
-			if got.Error == nil || got.Error.Code != -32602 || got.Error.Message != fmt.Sprintf("there is no call %s of yours", task) {
+			if got.Error == nil || got.Error.Code != -32602 ||
+				got.Error.Message != fmt.Sprintf("you have no call %s", task) {
 				t.Errorf("%s %q: got %s", method, task, got.whole)
 			}
 		}
@@ -105,7 +113,8 @@ func TestTasksNeedTheExtension(t *testing.T) {
 	}
 	for _, method := range []string{"tasks/get", "tasks/update", "tasks/cancel"} {
 		got := client.ask(method, `{"taskId": "x"}`)
-		if got.Error == nil || got.Error.Code != -32021 || string(got.Error.Data) != `{"requiredCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}}}}` {
+		if got.Error == nil || got.Error.Code != -32021 ||
+			string(got.Error.Data) != `{"requiredCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}}}}` {
 			t.Errorf("%s: got %s", method, got.whole)
 		}
 	}
@@ -140,7 +149,8 @@ func TestATaskThatIsAskedForTooOftenIsAnsweredFromMemory(t *testing.T) {
 func TestTheIntervalOfPollsGrowsWithTheAge(t *testing.T) {
 	t.Parallel()
 	for age, want := range map[time.Duration]time.Duration{
-		-time.Hour: 500 * time.Millisecond, 0: 500 * time.Millisecond, 20 * time.Second: time.Second, time.Minute: 3 * time.Second, time.Hour: 5 * time.Second,
+		-time.Hour: 500 * time.Millisecond, 0: 500 * time.Millisecond, 20 * time.Second: time.Second,
+		time.Minute: 3 * time.Second, time.Hour: 5 * time.Second,
 	} {
 		if got := pollInterval(age); got != want {
 			t.Errorf("at the age of %s: %s, want %s", age, got, want)

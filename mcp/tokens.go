@@ -14,16 +14,18 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/gemworker/gem/internal/plainfile"
 	"go.uber.org/zap"
 )
 
-// tokenFile holds the tokens that are valid, by their hashes. It is read again when it changes, so that a token is withdrawn by the removal of its line.
+// tokenFile holds the hashes of the valid tokens. It is read again when it changes, so removing a line withdraws a
+// token.
 type tokenFile struct {
 	path string
 	log  *zap.Logger
 
 	mu   sync.Mutex
-	info os.FileInfo // of the file as it was read; nil where it could not be
+	info os.FileInfo // of the file when it was read; nil if that failed
 	all  []token
 }
 
@@ -34,7 +36,7 @@ type token struct {
 	scopes  []string
 }
 
-// openTokens reads the file, whose errors are those of the start.
+// openTokens reads the file. It returns an error for each fault, so that a server with faults does not start.
 func openTokens(path string, log *zap.Logger) (*tokenFile, error) {
 	f := &tokenFile{path: path, log: log}
 	text, info, err := f.read()
@@ -59,15 +61,15 @@ func (f *tokenFile) read() ([]byte, os.FileInfo, error) {
 	case !info.Mode().IsRegular() || info.Size() > maxTokens:
 		return nil, nil, fmt.Errorf("GEM_MCP_TOKENS: %s must be a file of at most 1 MiB", f.path)
 	}
-	text, err := os.ReadFile(f.path)
+	text, err := plainfile.Read(f.path)
 	if err != nil {
 		return nil, nil, fmt.Errorf("GEM_MCP_TOKENS cannot be read: %w", err)
 	}
 	return text, info, nil
 }
 
-// parseTokens reads lines of the form "sha256 subject scope…". Empty lines, and those that begin with #, are comments. A fault names its line, and
-// nothing that stands in it: it might be a token.
+// parseTokens reads lines of the form "sha256 subject scope…". Empty lines, and lines that begin with #, are
+// comments. A fault names its line but not the contents, which might be a token.
 func parseTokens(text []byte) (all []token, faults []string) {
 	seen := map[[sha256.Size]byte]bool{}
 	lines := bufio.NewScanner(bytes.NewReader(text))
@@ -84,11 +86,11 @@ func parseTokens(text []byte) (all []token, faults []string) {
 		case err != nil || len(sum) != sha256.Size:
 			fault = "does not begin with a SHA-256 of 64 hexadecimal digits; gem mcp token makes such a line"
 		case len(fields) == 1:
-			fault = "names no subject behind the SHA-256"
+			fault = "names no subject after the SHA-256"
 		case subjectProblem(fields[1]) != "":
 			fault = "names a subject that " + subjectProblem(fields[1])
 		case seen[[sha256.Size]byte(sum)]:
-			fault = "is for the same token as a line before it"
+			fault = "has the same token as an earlier line"
 		}
 		if fault != "" {
 			faults = append(faults, fmt.Sprintf("line %d %s", number, fault))
@@ -101,13 +103,14 @@ func parseTokens(text []byte) (all []token, faults []string) {
 	return all, faults
 }
 
-// current returns the tokens of the file as it is now. A line with a fault is left out, and a file that cannot be read has none: a token that someone
-// meant to withdraw must not stay valid through a mistake.
+// current returns the tokens of the current file. It skips a faulty line, and returns none if the file cannot be
+// read: a withdrawn token must not stay valid through a mistake.
 func (f *tokenFile) current() []token {
 	info, err := os.Stat(f.path)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	same := err == nil && f.info != nil && os.SameFile(info, f.info) && info.ModTime().Equal(f.info.ModTime()) && info.Size() == f.info.Size()
+	same := err == nil && f.info != nil && os.SameFile(info, f.info) && info.ModTime().Equal(f.info.ModTime()) &&
+		info.Size() == f.info.Size()
 	if same || err != nil && f.info == nil {
 		return f.all
 	}
@@ -119,9 +122,9 @@ func (f *tokenFile) current() []token {
 	}
 	all, faults := parseTokens(text)
 	f.all, f.info = all, info
-	f.log.Info("read the file of tokens again", zap.Int("tokens", len(all)))
+	f.log.Info("the file of tokens was read again", zap.Int("tokens", len(all)))
 	for _, fault := range faults {
-		f.log.Error("a line of GEM_MCP_TOKENS is left out: " + fault)
+		f.log.Error("a line of GEM_MCP_TOKENS is ignored: " + fault)
 	}
 	return all
 }
@@ -129,7 +132,7 @@ func (f *tokenFile) current() []token {
 func (f *tokenFile) verify(_ context.Context, presented string) (caller, error) {
 	sum, found := sha256.Sum256([]byte(presented)), -1
 	all := f.current()
-	for i := range all { // all of them, so that the time tells nothing
+	for i := range all { // all of them, so that the time reveals nothing
 		found = subtle.ConstantTimeSelect(subtle.ConstantTimeCompare(sum[:], all[i].sum[:]), i, found)
 	}
 	if found < 0 {
@@ -138,10 +141,12 @@ func (f *tokenFile) verify(_ context.Context, presented string) (caller, error) 
 	return caller{subject: all[found].subject, scopes: all[found].scopes}, nil
 }
 
-// NewToken makes a token, and the line that lets GEM_MCP_TOKENS know it. The token itself is kept nowhere.
+// NewToken returns a new token, and its line for the file of GEM_MCP_TOKENS. The token itself is stored nowhere.
 func NewToken(subject string, scopes ...string) (token, line string, err error) {
-	if problem := subjectProblem(subject); problem != "" || len(strings.Fields(subject)) != 1 || strings.HasPrefix(subject, "#") {
-		return "", "", fmt.Errorf("%q cannot be a subject: it must be 1 to 255 printable characters without white space", subject)
+	if problem := subjectProblem(subject); problem != "" || len(strings.Fields(subject)) != 1 ||
+		strings.HasPrefix(subject, "#") {
+		return "", "", fmt.Errorf("%q cannot be a subject: it must be 1 to 255 printable characters without white space",
+			subject)
 	}
 	for _, scope := range scopes {
 		if len(strings.Fields(scope)) != 1 {

@@ -7,19 +7,20 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gemworker/gem/internal/prose"
 	"github.com/gemworker/gem/registry"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// tool is one that is offered.
+// tool is an offered tool.
 type tool struct {
 	*registry.Tool
 	listed string // its name in tools/list
-	keyed  bool   // its input has a gem_key of ours
+	keyed  bool   // its input has our gem_key
 }
 
-// choose finds out which tools are offered, and which would be if they were open.
-func (d *Door) choose() error {
+// choose selects the tools to offer, and the tools that would be offered if they were open.
+func (d *Server) choose() error {
 	d.byName = map[string]*tool{}
 	for _, pattern := range d.o.Tools {
 		if !slices.ContainsFunc(d.o.Registry.Tools(), func(t *registry.Tool) bool { return t.Matches(pattern) }) {
@@ -50,8 +51,9 @@ func readOnly(t *registry.Tool) bool {
 	return !slices.ContainsFunc(t.Permissions, func(p string) bool { return !strings.HasPrefix(p, "read:") })
 }
 
-// Closed says in one line which tools are not offered since signed-in users may not call them, and what opens them. It is empty if there are none.
-func (d *Door) Closed() string {
+// Closed returns one line that names the tools that are not offered because signed-in users may not call them, and
+// how to open them. It is empty if there are none.
+func (d *Server) Closed() string {
 	if len(d.closed) == 0 {
 		return ""
 	}
@@ -59,25 +61,26 @@ func (d *Door) Closed() string {
 	for _, t := range d.closed {
 		why = append(why, t.Name+" "+t.ClosedBecause())
 	}
-	return fmt.Sprintf(`not offered, since they are closed to signed-in users ("frontends": true in its entry of the registry opens a tool): %s`, strings.Join(why, "; "))
+	return fmt.Sprintf(
+		`not offered, since they are closed to signed-in users ("frontends": true in its entry of the registry opens a tool): %s`, strings.Join(why, "; "))
 }
 
-// addTools gives the server what it lists.
-func (d *Door) addTools() {
+// addTools adds the listed tools to the server.
+func (d *Server) addTools() {
 	for _, t := range d.tools {
-		d.server.AddTool(d.listing(t), func(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		d.sdk.AddTool(d.listing(t), func(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			return d.call(ctx, t, req)
 		})
 	}
 	for _, own := range ownTools {
-		d.server.AddTool(&own.Tool, func(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		d.sdk.AddTool(&own.Tool, func(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			return own.answer(d, ctx, req)
 		})
 	}
 }
 
-// Listed returns the tools as tools/list has them, for a caller who may call all that are offered.
-func (d *Door) Listed() []*sdk.Tool {
+// Listed returns the tools of tools/list, for a caller who may call all of them.
+func (d *Server) Listed() []*sdk.Tool {
 	var all []*sdk.Tool
 	for _, t := range d.tools {
 		all = append(all, d.listing(t))
@@ -89,17 +92,18 @@ func (d *Door) Listed() []*sdk.Tool {
 	return all
 }
 
-// listing is a tool as it is listed.
-func (d *Door) listing(t *tool) *sdk.Tool {
+// listing returns a tool in the form of the list.
+func (d *Server) listing(t *tool) *sdk.Tool {
 	listed := &sdk.Tool{
-		Name: t.listed, Title: title(t.Tool), Description: t.Description, Annotations: annotations(t.Tool), OutputSchema: outputSchema(t.OutputSchema),
+		Name: t.listed, Title: title(t.Tool), Description: t.Description, Annotations: annotations(t.Tool),
+		OutputSchema: outputSchema(t.OutputSchema),
 	}
 	listed.InputSchema, t.keyed = inputSchema(t.InputSchema, d.o.KeyArgument && !readOnly(t.Tool))
 	return listed
 }
 
-// bothNames lets a call name its tool in either form, and says why a tool is not offered.
-func (d *Door) bothNames(next sdk.MethodHandler) sdk.MethodHandler {
+// bothNames accepts both forms of a tool's name, and returns why a tool is not offered.
+func (d *Server) bothNames(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		if params, ok := req.GetParams().(*sdk.CallToolParamsRaw); ok && method == "tools/call" {
 			if t := d.byName[params.Name]; t != nil {
@@ -110,16 +114,17 @@ func (d *Door) bothNames(next sdk.MethodHandler) sdk.MethodHandler {
 				return nil, invalid(`unknown tool %q: it comes with GEM, and the registry of this server, version %s, lacks it: `+
 					`add %q to "include" in its file, and start the server again`, params.Name, d.o.Registry.Version, t.Name)
 			} else if !slices.ContainsFunc(ownTools, func(own *ownTool) bool { return own.Name == params.Name }) {
-				return nil, invalid("unknown tool %q: the registry of this server, version %s, has no such tool. A registry of your own reaches it "+
-					"as TOOLS_REGISTRY, the path of the file; after a change of the file, start the server again", cut(params.Name, 200), d.o.Registry.Version)
+				return nil, invalid("unknown tool %q: the registry of this server, version %s, does not have it. Set "+
+					"TOOLS_REGISTRY to the path of your own registry; after a change of the file, start the server again",
+					prose.Cut(params.Name, 200), d.o.Registry.Version)
 			}
 		}
 		return next(ctx, method, req)
 	}
 }
 
-// notOffered says why a tool of the registry is not offered.
-func (d *Door) notOffered(t *registry.Tool) string {
+// notOffered returns why a tool of the registry is not offered.
+func (d *Server) notOffered(t *registry.Tool) string {
 	if slices.Contains(d.closed, t) {
 		return "it is closed to signed-in users, since it " + t.ClosedBecause()
 	}
@@ -133,20 +138,23 @@ func title(t *registry.Tool) string {
 	return t.Name
 }
 
-// annotations are hints for clients. A tool that is keyed changes nothing more when it is called again; one that is safe-retry may: that mode is a promise
-// about lost workers.
+// annotations returns hints for clients. A repeated call of a keyed tool changes nothing more; that of a safe-retry
+// tool may: this mode is about lost workers.
 func annotations(t *registry.Tool) *sdk.ToolAnnotations {
-	open := slices.ContainsFunc(t.Permissions, func(p string) bool { return !slices.Contains([]string{"read:db", "write:db", "write:files"}, p) })
+	open := slices.ContainsFunc(t.Permissions, func(p string) bool {
+		return !slices.Contains([]string{"read:db", "write:db", "write:files"}, p)
+	})
 	return &sdk.ToolAnnotations{
-		ReadOnlyHint: readOnly(t), IdempotentHint: readOnly(t) || t.Idempotency.Mode == registry.Keyed, OpenWorldHint: &open, DestructiveHint: t.Hints.Destructive,
+		ReadOnlyHint: readOnly(t), IdempotentHint: readOnly(t) || t.Idempotency.Mode == registry.Keyed, OpenWorldHint: &open,
+		DestructiveHint: t.Hints.Destructive,
 	}
 }
 
-// keySchema is that of gem_key: see Options.KeyArgument.
-const keySchema = `{"type":"string","minLength":1,"maxLength":255,"description":"Names this call: asked again with the same key and arguments it is the same call, and runs once."}`
+// keySchema is the schema of gem_key: see Options.KeyArgument.
+const keySchema = `{"type":"string","minLength":1,"maxLength":255,"description":"Names this call: a retry with the same key and arguments returns the same call, which runs once."}`
 
-// inputSchema is the tool's, with "type": "object" at its root, which the protocol wants and every input is. With key it has a gem_key, unless
-// the tool has a property of that name itself.
+// inputSchema returns the tool's schema, with "type": "object" at its root, which the protocol requires and every
+// input satisfies. With key it has a gem_key, unless the tool has its own property of that name.
 func inputSchema(own json.RawMessage, key bool) (_ json.RawMessage, keyed bool) {
 	schema := map[string]json.RawMessage{}
 	if json.Unmarshal(own, &schema) != nil { // true or false
@@ -167,7 +175,7 @@ func inputSchema(own json.RawMessage, key bool) (_ json.RawMessage, keyed bool) 
 	return encode(schema), keyed
 }
 
-// The answers of a tool beside its own: for a call that goes on, and for a result that is too large to be shown.
+// The answers of a tool other than its result: for a call that continues, and for a result that is too large to show.
 const (
 	pendingSchema = `{"type":"object","required":["gem_pending"],"properties":{"gem_pending":{"type":"object","required":["call_id","state","message"],` +
 		`"properties":{"call_id":{"type":"string"},"state":{"type":"string"},"message":{"type":"string"}}}}}`
@@ -175,12 +183,12 @@ const (
 		`"properties":{"call_id":{"type":"string"},"bytes":{"type":"integer"},"beginning":{"type":"string"},"message":{"type":"string"}}}}}`
 )
 
-// outputSchema is the tool's, or one of the answers beside it.
+// outputSchema returns a schema for the tool's output or one of the other answers.
 func outputSchema(own json.RawMessage) json.RawMessage {
 	all := map[string]json.RawMessage{"type": json.RawMessage(`"object"`)}
 	schema := map[string]json.RawMessage{}
 	if json.Unmarshal(own, &schema) == nil {
-		if dialect, ok := schema["$schema"]; ok { // which may stand at a root alone
+		if dialect, ok := schema["$schema"]; ok { // allowed only at the root
 			all["$schema"] = dialect
 			delete(schema, "$schema")
 		}
@@ -190,7 +198,7 @@ func outputSchema(own json.RawMessage) json.RawMessage {
 	return encode(all)
 }
 
-// encode encodes what can always be encoded.
+// encode encodes a value that always can be encoded.
 func encode(v any) json.RawMessage {
 	encoded, err := json.Marshal(v)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v5"
 )
 
-// list is what a client is told.
-func list(t testing.TB, d *Door) (tools []*sdk.Tool, names []string) {
+// list returns the tools that a client sees.
+func list(t testing.TB, d *Server) (tools []*sdk.Tool, names []string) {
 	t.Helper()
 	r, err := d.agent(t, "ada", nil).ListTools(t.Context(), nil)
 	if err != nil || r.NextCursor != "" || r.TTLMs != 60_000 {
@@ -35,32 +35,37 @@ func TestToolsAreListedAsTheOptionsSay(t *testing.T) {
 		want   []string
 	}{
 		"all that are open": {func(*Options) {}, []string{"shop_hold", "shop_order", "shop_refund", "shop_stock_find"}},
-		"with dots":         {func(o *Options) { o.Dots = true }, []string{"shop.hold", "shop.order", "shop.refund", "shop.stock.find"}},
-		"that only read":    {func(o *Options) { o.ReadOnly = true }, []string{"shop_stock_find"}},
-		"by patterns":       {func(o *Options) { o.Tools = []string{"shop.re*", "shop_order", "shop.ship"} }, []string{"shop_order", "shop_refund"}},
-		"both":              {func(o *Options) { o.Tools, o.ReadOnly = []string{"shop.*"}, true }, []string{"shop_stock_find"}},
+		"with dots": {func(o *Options) { o.Dots = true },
+			[]string{"shop.hold", "shop.order", "shop.refund", "shop.stock.find"}},
+		"that only read": {func(o *Options) { o.ReadOnly = true }, []string{"shop_stock_find"}},
+		"by patterns": {func(o *Options) { o.Tools = []string{"shop.re*", "shop_order", "shop.ship"} },
+			[]string{"shop_order", "shop_refund"}},
+		"both": {func(o *Options) { o.Tools, o.ReadOnly = []string{"shop.*"}, true },
+			[]string{"shop_stock_find"}},
 	} {
-		_, names := list(t, newShopDoor(t, "", tc.change))
+		_, names := list(t, newShopServer(t, "", tc.change))
 		if diff := cmp.Diff(append(own, tc.want...), names); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
 	}
-	d := newShopDoor(t, "")
-	if said := d.Closed(); !strings.Contains(said, `"frontends": true`) || !strings.HasSuffix(said, ": shop.ship needs the permission send:parcel") {
+	d := newShopServer(t, "")
+	if said := d.Closed(); !strings.Contains(said, `"frontends": true`) ||
+		!strings.HasSuffix(said, ": shop.ship needs the permission send:parcel") {
 		t.Errorf("closed: %s", said)
 	}
-	if said := newShopDoor(t, "", func(o *Options) { o.Tools = []string{"shop.order"} }).Closed(); said != "" {
+	if said := newShopServer(t, "", func(o *Options) { o.Tools = []string{"shop.order"} }).Closed(); said != "" {
 		t.Errorf("a tool that nobody asked for is named: %s", said)
 	}
 	r, _ := registry.Parse([]byte(shopRegistry))
-	if _, err := New(Options{Registry: r, Tools: []string{"shop.odrer"}}); err == nil || !strings.Contains(err.Error(), "did you mean shop.order?") {
+	if _, err := New(Options{Registry: r, Tools: []string{"shop.odrer"}}); err == nil ||
+		!strings.Contains(err.Error(), "did you mean shop.order?") {
 		t.Errorf("a pattern that means no tool: %v", err)
 	}
 }
 
 func TestHintsComeFromPermissionsAndTheMode(t *testing.T) {
 	t.Parallel()
-	tools, _ := list(t, newShopDoor(t, ""))
+	tools, _ := list(t, newShopServer(t, ""))
 	no := false
 	for name, want := range map[string]sdk.ToolAnnotations{
 		"shop_order":      {OpenWorldHint: &no},
@@ -72,7 +77,8 @@ func TestHintsComeFromPermissionsAndTheMode(t *testing.T) {
 		if diff := cmp.Diff(want, *tools[i].Annotations); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
-		if title := map[string]string{"shop_refund": "Refund an order", "shop_order": "shop.order"}[name]; title != "" && tools[i].Title != title {
+		if title := map[string]string{"shop_refund": "Refund an order", "shop_order": "shop.order"}[name]; title != "" &&
+			tools[i].Title != title {
 			t.Errorf("%s: the title is %s", name, tools[i].Title)
 		}
 	}
@@ -96,7 +102,8 @@ func TestTheBuiltInToolsAreListedForEveryModel(t *testing.T) {
 	}
 	t.Cleanup(d.Close)
 	tools, names := list(t, d)
-	if !slices.IsSorted(names) || !slices.Contains(names, "leads_create") || slices.ContainsFunc(names, func(n string) bool { return strings.HasPrefix(n, "wait") }) {
+	if !slices.IsSorted(names) || !slices.Contains(names, "leads_create") ||
+		slices.ContainsFunc(names, func(n string) bool { return strings.HasPrefix(n, "wait") }) {
 		t.Errorf("got %v", names)
 	}
 	var told, listed any // as JSON, since a client has read it
@@ -178,10 +185,12 @@ func TestEveryInputSchemaIsOneOfAnObject(t *testing.T) {
 	}
 	got, keyed := inputSchema(json.RawMessage(`{"additionalProperties":false,"properties":{"a":true}}`), true)
 	s := compile(t, "key", got)
-	if !keyed || s.Validate(map[string]any{"a": 1.0, "gem_key": "k"}) != nil || s.Validate(map[string]any{"gem_key": ""}) == nil {
+	if !keyed || s.Validate(map[string]any{"a": 1.0, "gem_key": "k"}) != nil ||
+		s.Validate(map[string]any{"gem_key": ""}) == nil {
 		t.Errorf("got %s", got)
 	}
-	if got, keyed := inputSchema(json.RawMessage(`{"properties":{"gem_key":{"type":"integer"}}}`), true); keyed || !strings.Contains(string(got), "integer") {
+	if got, keyed := inputSchema(json.RawMessage(`{"properties":{"gem_key":{"type":"integer"}}}`), true); keyed ||
+		!strings.Contains(string(got), "integer") {
 		t.Errorf("a tool that has a gem_key: %s", got)
 	}
 }

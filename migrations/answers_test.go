@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -18,9 +18,11 @@ func asked(t *testing.T, db *pgxpool.Pool, calls map[string]string) {
 	insert(t, db, "select gem.start_worker('w', 99, '', '', '1 hour', '{steps}')")
 	for name, call := range calls {
 		tool, input, _ := strings.Cut(call, " ")
-		insert(t, db, fmt.Sprintf("insert into core_tool_calls (tool_name, input, created_by, session_id) values ('%s', '%s', 'ada', '%s')", tool, input, name))
+		insert(t, db, fmt.Sprintf("insert into core_tool_calls (tool_name, input, created_by, session_id) values ('%s', "+
+			"'%s', 'ada', '%s')", tool, input, name))
 	}
-	insert(t, db, `select gem.wait(c.id, c.attempt, 'w', '[]', 'answer', '{#answer}', 1, '{}', null) from gem.claim('w', 99, true) c`)
+	insert(t, db, `select gem.wait(c.id, c.attempt, 'w', '[]', 'answer', '{#answer}', 1, '{}', null)
+		from gem.claim('w', 99, true) c`)
 }
 
 func answerSQL(session, answer string) string {
@@ -28,7 +30,8 @@ func answerSQL(session, answer string) string {
 }
 
 // everyone lets every role find a call by its session.
-const everyone = "create view all_calls as select id, session_id from core_tool_calls; grant select on all_calls to anon, authenticated, service_role"
+const everyone = "create view all_calls as select id, session_id from core_tool_calls; grant select on all_calls to " +
+	"anon, authenticated, service_role"
 
 func code(err error) string {
 	var pgErr *pgconn.PgError
@@ -38,11 +41,12 @@ func code(err error) string {
 	return fmt.Sprint(err)
 }
 
-// The question names those who may answer, and only the database decides.
+// The question names the people who may answer, and only the database decides.
 func TestQuestionsAreAnsweredByWhomTheyName(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	insert(t, db, everyone+"; insert into gem.roles values ('bob', 'boss'), ('ada', 'boss'), ('service_role', 'robot'), ('user:eve', 'boss')")
+	insert(t, db, everyone+"; insert into gem.roles values ('bob', 'boss'), ('ada', 'boss'), ('service_role', 'robot'), "+
+		"('user:eve', 'boss')")
 	calls := map[string]string{
 		"plain":    `wait.answer {"text": "?"}`,
 		"named":    `wait.answer {"text": "?", "by": ["user:bob"]}`,
@@ -56,9 +60,11 @@ func TestQuestionsAreAnsweredByWhomTheyName(t *testing.T) {
 		"other":    `a.b {}`,
 	}
 	asked(t, db, calls)
-	who := [][2]string{{"authenticated", "ada"}, {"authenticated", "bob"}, {"authenticated", "eve"}, {"authenticated", "service_role"}, {"authenticated", ""}, {"service_role", ""}}
+	who := [][2]string{{"authenticated", "ada"}, {"authenticated", "bob"}, {"authenticated", "eve"},
+		{"authenticated", "service_role"}, {"authenticated", ""}, {"service_role", ""}}
 	want := map[string]string{
-		"plain": "ada service", "named": "bob service", "role": "ada bob service", "others": "bob service", "event": "service", "approval": "bob", "own": "ada bob",
+		"plain": "ada service", "named": "bob service", "role": "ada bob service", "others": "bob service",
+		"event": "service", "approval": "bob", "own": "ada bob",
 		"robot": "service", "garbage": "service", "other": "ada service",
 	}
 	for name, expected := range want {
@@ -79,7 +85,8 @@ func TestQuestionsAreAnsweredByWhomTheyName(t *testing.T) {
 			case code(err) != "PT404":
 				t.Errorf("%s, %v: %v", name, w, err)
 			}
-			open, err := request(t, db, w[0], w[1], "select from open_questions q join all_calls c using (id) where c.session_id = '"+name+"'")
+			open, err := request(t, db, w[0], w[1], "select from open_questions q join all_calls c using (id) where "+
+				"c.session_id = '"+name+"'")
 			if name == "other" {
 				open = map[bool]int64{true: 1}[len(may) > 0 && (w[1] == may[len(may)-1] || w[0] == "service_role")]
 			}
@@ -98,8 +105,10 @@ func TestQuestionsAreAnsweredByWhomTheyName(t *testing.T) {
 		}
 	}
 	for _, sql := range []string{
-		"insert into gem.roles values ('eve', 'boss')", "select * from gem.roles", "select gem.open_questions()", "select gem.resume(gen_random_uuid())",
-		"select gem.came(gen_random_uuid(), 'answered', 'x', '{}', null)", "insert into core_tool_events (call_id, seq, at, event, attempt) values (gen_random_uuid(), 1, now(), 'answered', 0)",
+		"insert into gem.roles values ('eve', 'boss')", "select * from gem.roles", "select gem.open_questions(null)",
+		"select gem.resume(gen_random_uuid())",
+		"select gem.came(gen_random_uuid(), 'answered', 'x', '{}', null)", "insert into core_tool_events (call_id, seq, " +
+			"at, event, attempt) values (gen_random_uuid(), 1, now(), 'answered', 0)",
 	} {
 		for _, role := range []string{"authenticated", "service_role"} {
 			if _, err := request(t, db, role, "eve", sql); code(err) != "42501" {
@@ -115,13 +124,36 @@ func TestNobodyApprovesWhatWasAskedOnTheirBehalf(t *testing.T) {
 	db := supabase(t)
 	insert(t, db, everyone+"; insert into gem.roles values ('ada', 'boss'), ('bob', 'boss')")
 	insert(t, db, "insert into core_tool_calls (tool_name, created_by) values ('top', 'ada')")
-	insert(t, db, "insert into core_tool_calls (tool_name, created_by, parent_call_id) select 'middle', 'server', id from core_tool_calls")
-	insert(t, db, `insert into core_tool_calls (tool_name, input, parent_call_id, session_id) select 'wait.approval', '{"by": ["role:boss"]}', id, 'q' from core_tool_calls where tool_name = 'middle'`)
+	insert(t, db, "insert into core_tool_calls (tool_name, created_by, parent_call_id) select 'middle', 'server', id "+
+		"from core_tool_calls")
+	insert(t, db, `insert into core_tool_calls (tool_name, input, parent_call_id, session_id) select 'wait.approval',
+		'{"by": ["role:boss"]}', id, 'q' from core_tool_calls where tool_name = 'middle'`)
 	if _, err := request(t, db, "authenticated", "ada", answerSQL("q", `{"approved": true}`)); code(err) != "PT404" {
 		t.Errorf("ada: %v", err)
 	}
 	if _, err := request(t, db, "authenticated", "bob", answerSQL("q", `{"approved": true}`)); err != nil {
 		t.Errorf("bob: %v", err)
+	}
+}
+
+func TestOnlyATimeWithItsZoneEndsAQuestion(t *testing.T) {
+	t.Parallel()
+	db := supabase(t)
+	for until, want := range map[string]string{
+		`"2027-01-31T15:04:05Z"`:                "2027-01-31 15:04:05+00",
+		`"2027-01-31T15:04:05.123456789+02:00"`: "2027-01-31 13:04:05.123457+00",
+		`"9999-12-30T23:59:59Z"`:                "9999-12-30 23:59:59+00", `"9999-12-31T23:59:59-14:00"`: "",
+		`"infinity"`:  "",
+		`"-infinity"`: "", `"tomorrow"`: "", `"now"`: "", `"2027-01-31"`: "", `"2027-02-31T15:04:05Z"`: "", `1`: "",
+		`null`: "",
+	} {
+		var got string
+		err := db.QueryRow(t.Context(), `select coalesce((gem.until_of(jsonb_build_object('until',
+			$1::text::jsonb)) at time zone 'UTC')::text || '+00', '')`,
+			until).Scan(&got)
+		if err != nil || got != want {
+			t.Errorf("%s: got %q, %v; want %q", until, got, err, want)
+		}
 	}
 }
 
@@ -139,6 +171,11 @@ func TestAnswersAreRefusedWithAReason(t *testing.T) {
 		"approval": `wait.approval {"by": ["user:ada"], "others": false}`,
 		"event":    `wait.event {"by": ["owner"]}`,
 		"over":     `wait.answer {"until": "2020-01-01T00:00:00Z"}`,
+		// Nobody has checked these inputs.
+		"length":     `wait.answer {"schema": {"type": "string", "minLength": "x"}}`,
+		"list":       `wait.answer {"schema": {"type": "number", "maximum": [1]}}`,
+		"required":   `wait.answer {"schema": {"type": "object", "required": {"a": 1}}}`,
+		"properties": `wait.answer {"schema": {"type": "object", "properties": [1]}}`,
 	})
 	for _, c := range []struct{ session, answer, code, says string }{
 		{"text", `1`, "PT422", "the answer must be of type string, and is 1"},
@@ -159,9 +196,15 @@ func TestAnswersAreRefusedWithAReason(t *testing.T) {
 		{"form", `[]`, "PT422", "must be of type object"},
 		{"approval", `true`, "PT422", "must be of type object"},
 		{"approval", `{"approved": "yes"}`, "PT422", "/approved must be of type boolean"},
-		{"approval", `{"approved": true, "reason": "` + strings.Repeat("x", 1001) + `"}`, "PT422", "/reason has 1001 characters"},
-		{"event", `"` + strings.Repeat("x", 65536) + `"`, "23514", "the answer takes 65538 bytes as JSON, and may take 65536"},
+		{"approval", `{"approved": true, "reason": "` + strings.Repeat("x", 1001) + `"}`, "PT422",
+			"/reason has 1001 characters"},
+		{"event", `"` + strings.Repeat("x", 65536) + `"`, "23514",
+			"the answer takes 65538 bytes as JSON, and may take 65536"},
 		{"over", `"late"`, "PT410", "the time for this answer"},
+		{"length", `"a"`, "PT422", "the schema of call"},
+		{"list", `1`, "PT422", "cannot be used"},
+		{"required", `{}`, "PT422", "cannot be used"},
+		{"properties", `{"a": 1}`, "PT422", "cannot be used"},
 		{"event", strings.Repeat("[", 101) + strings.Repeat("]", 101), "PT422", "nested deeper than 100 levels"},
 	} {
 		_, err := request(t, db, "authenticated", "ada", answerSQL(c.session, c.answer))
@@ -170,7 +213,8 @@ func TestAnswersAreRefusedWithAReason(t *testing.T) {
 		}
 	}
 	for session, answer := range map[string]string{
-		"text": `"äöü"`, "enum": `"b"`, "whole": `3`, "number": `-1.5`, "yes": `false`, "form": `{"n": 1}`, "approval": `{"approved": false, "reason": "no"}`, "event": `{"any": [1]}`,
+		"text": `"äöü"`, "enum": `"b"`, "whole": `3`, "number": `-1.5`, "yes": `false`, "form": `{"n": 1}`,
+		"approval": `{"approved": false, "reason": "no"}`, "event": `{"any": [1]}`,
 	} {
 		for range 2 { // the answer may have been lost
 			if _, err := request(t, db, "authenticated", "ada", answerSQL(session, answer)); err != nil {
@@ -179,9 +223,10 @@ func TestAnswersAreRefusedWithAReason(t *testing.T) {
 		}
 	}
 	for what, c := range map[string][3]string{
-		"another answer":           {"authenticated", "ada", answerSQL("enum", `"a"`)},
-		"the same by another":      {"service_role", "", answerSQL("enum", `"b"`)},
-		"one to a call that ended": {"authenticated", "ada", strings.Repeat("select cancel_tool_call(id) from all_calls where session_id = 'over'; ", 2) + answerSQL("over", `"x"`)},
+		"another answer":      {"authenticated", "ada", answerSQL("enum", `"a"`)},
+		"the same by another": {"service_role", "", answerSQL("enum", `"b"`)},
+		"one to a call that ended": {"authenticated", "ada", strings.Repeat("select cancel_tool_call(id) from all_calls "+
+			"where session_id = 'over'; ", 2) + answerSQL("over", `"x"`)},
 	} {
 		if _, err := request(t, db, c[0], c[1], c[2]); code(err) != "PT409" {
 			t.Errorf("%s: %v", what, err)
@@ -191,8 +236,10 @@ func TestAnswersAreRefusedWithAReason(t *testing.T) {
 	if _, err := request(t, db, "authenticated", "ada", answerSQL("text", `"äöü"`)); err != nil {
 		t.Errorf("the same answer after the end: %v", err)
 	}
-	for _, name := range []string{"", "a#b", "#answer", "a#0", strings.Repeat("x", 201), "other"} { // such a call takes one answer
-		if _, err := request(t, db, "authenticated", "ada", "select answer_tool_call(id, '1', '"+name+"') from all_calls where session_id = 'event'"); code(err) != "PT422" {
+	// such a call takes one answer
+	for _, name := range []string{"", "a#b", "#answer", "a#0", strings.Repeat("x", 201), "other"} {
+		if _, err := request(t, db, "authenticated", "ada",
+			"select answer_tool_call(id, '1', '"+name+"') from all_calls where session_id = 'event'"); code(err) != "PT422" {
 			t.Errorf("the name %.20q: %v", name, err)
 		}
 	}
@@ -204,14 +251,18 @@ func TestAnswersAreRefusedWithAReason(t *testing.T) {
 // Answers are in the journal for good, and a user's limits count them.
 func TestAUserSendsSoManyAnswersInAnHour(t *testing.T) {
 	t.Parallel()
-	for limit, sql := range map[string]string{"answers": "update gem.limits set max_calls_per_hour = 4", "bytes": "update gem.limits set max_bytes_per_hour = 8000"} {
+	for limit, sql := range map[string]string{"answers": "update gem.limits set max_calls_per_hour = 4",
+		"bytes": "update gem.limits set max_bytes_per_hour = 8000"} {
 		t.Run(limit, func(t *testing.T) {
 			t.Parallel()
 			db := supabase(t)
-			insert(t, db, everyone+"; insert into core_tool_calls (tool_name, created_by, session_id) select 'a.b', 'ada', 's' || i from generate_series(1, 3) i; "+sql)
+			insert(t, db, everyone+"; insert into core_tool_calls (tool_name, created_by, session_id) select 'a.b', 'ada', "+
+				"'s' || i from generate_series(1, 3) i; "+sql)
 			taken := 0
 			for i := range 9 {
-				_, err := request(t, db, "authenticated", "ada", fmt.Sprintf(`select answer_tool_call(id, (select to_jsonb(string_agg(md5(%d || 'x' || g), '')) from generate_series(1, 62) g), 'n%d') from all_calls where session_id = 's%d'`, i, i, i%3+1))
+				_, err := request(t, db, "authenticated", "ada", fmt.Sprintf(`select answer_tool_call(id,
+					(select to_jsonb(string_agg(md5(%d || 'x' || g), '')) from generate_series(1, 62) g), 'n%d') from all_calls
+						where session_id = 's%d'`, i, i, i%3+1))
 				switch {
 				case err == nil:
 					taken++
@@ -222,7 +273,8 @@ func TestAUserSendsSoManyAnswersInAnHour(t *testing.T) {
 			if limit == "answers" && taken != 4 || taken == 0 || taken == 9 {
 				t.Errorf("%d were taken", taken)
 			}
-			insert(t, db, "select answer_tool_call(id, '1', 'more') from core_tool_calls limit 1") // the owner of the database has no limit
+			// the owner of the database has no limit
+			insert(t, db, "select answer_tool_call(id, '1', 'more') from core_tool_calls limit 1")
 			insert(t, db, "update gem.answers set at = at - interval '61 minutes'; select gem.recover('w', null)")
 			if n := number(t, db, "select count(*) from gem.answers"); n != 0 {
 				t.Errorf("%v answers of more than an hour ago are still counted", n)
@@ -234,8 +286,10 @@ func TestAUserSendsSoManyAnswersInAnHour(t *testing.T) {
 func TestACallTakesAHundredAnswers(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, "insert into core_tool_calls (tool_name) values ('a.b'); select answer_tool_call(c.id, '1', 'n' || i) from core_tool_calls c, generate_series(1, 100) i")
-	if _, err := db.Exec(t.Context(), "select answer_tool_call(id, '1', 'one more') from core_tool_calls"); code(err) != "PT429" {
+	insert(t, db, "insert into core_tool_calls (tool_name) values ('a.b'); select answer_tool_call(c.id, '1', 'n' || i) "+
+		"from core_tool_calls c, generate_series(1, 100) i")
+	if _, err := db.Exec(t.Context(), "select answer_tool_call(id, '1', 'one more') from core_tool_calls"); code(
+		err) != "PT429" {
 		t.Error(err)
 	}
 }
@@ -268,12 +322,17 @@ func TestAnswersAtTheSameMoment(t *testing.T) {
 func TestOpenQuestionsAreFoundAmongMany(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	insert(t, db, everyone+`; insert into gem.roles values ('bob', 'boss'); alter table core_tool_calls set (autovacuum_enabled = off)`)
-	asked(t, db, map[string]string{"mine": `wait.answer {}`, "boss": `wait.answer {"by": ["role:boss"]}`, "bob": `wait.answer {"by": ["user:bob"]}`})
+	insert(t, db, everyone+`; insert into gem.roles
+		values ('bob', 'boss'); alter table core_tool_calls set (autovacuum_enabled = off)`)
+	asked(t, db, map[string]string{"mine": `wait.answer {}`, "boss": `wait.answer {"by": ["role:boss"]}`,
+		"bob": `wait.answer {"by": ["user:bob"]}`})
 	insert(t, db, `set session_replication_role = replica;
-		insert into core_tool_calls (id, tool_name, input, created_by, status, attempt, events, steps, run_at, created_at, updated_at, waits_for, waits, need, asked_for)
-			select gen_random_uuid(), 'wait.answer', case when i % 2 = 0 then '{"by": ["user:someone"]}'::jsonb else '{}' end, 'u' || i, 'waiting', 1, 3, 1, now(), now(), now(),
-				'answer', '{#answer}', 1, 'user' from generate_series(1, 20000) i;
+		insert into core_tool_calls (id, tool_name, input, created_by, status, attempt, events, steps, run_at, created_at,
+			updated_at, waits_for, waits, need, asked_for,
+				answer_by, answer_others)
+			select gen_random_uuid(), 'wait.answer', '{}', 'u' || i, 'waiting', 1, 3, 1, now(), now(), now(),
+				'answer', '{#answer}', 1, 'user', array[case when i % 2 = 0 then 'user:someone' else 'owner' end], false
+					from generate_series(1, 20000) i;
 		set session_replication_role = origin`)
 	insert(t, db, "vacuum core_tool_calls")
 	for sub, want := range map[string]int64{"ada": 1, "bob": 2, "eve": 0} {
@@ -283,7 +342,9 @@ func TestOpenQuestionsAreFoundAmongMany(t *testing.T) {
 		}
 		read := 0
 		for range 7 {
-			read = readsOf(t, conn.Conn(), "core_tool_calls", fmt.Sprintf(`select count(*)::text from open_questions, (select set_config('request.jwt.claims', '{"role": "authenticated", "sub": "%s"}', true) where $1 <> 'x') c`, sub), "select 'y'")
+			read = readsOf(t, conn.Conn(), "core_tool_calls", fmt.Sprintf(`select count(*)::text from open_questions,
+				(select set_config('request.jwt.claims', '{"role": "authenticated", "sub": "%s"}', true) where $1 <> 'x') c`, sub),
+				"select 'y'")
 		}
 		conn.Release()
 		if read > 150 {
@@ -301,9 +362,14 @@ func TestTheOwnerFindsQuestionsBesideWhatElseWaitsForAnswers(t *testing.T) {
 	db := testdb.Pool(t, testdb.New(t))
 	insert(t, db, "alter table core_tool_calls set (autovacuum_enabled = off)")
 	insert(t, db, `set session_replication_role = replica;
-		insert into core_tool_calls (id, tool_name, input, status, attempt, events, steps, run_at, created_at, updated_at, waits_for, waits, need, computed_key, level, asked_for)
-			select gen_random_uuid(), case when i % 3 = 0 then 'wait.approval' else 'agent.chat' end, '{"by": ["user:nobody"]}', 'waiting', 1, 3, 1, now(), now(), now(),
-				'answer', '{#answer}', 1, case when i % 3 = 1 then 'k' || i end, i % 2, case when i % 3 = 0 then 'user' end from generate_series(1, 6000) i;
+		insert into core_tool_calls (id, tool_name, input, status, attempt, events, steps, run_at, created_at, updated_at,
+			waits_for, waits, need, computed_key, level, asked_for,
+				answer_by)
+			select gen_random_uuid(), case when i % 3 = 0 then 'wait.approval' else 'agent.chat' end, '{}', 'waiting', 1, 3, 1,
+				now(), now(), now(),
+				'answer', '{#answer}', 1, case when i % 3 = 1 then 'k' || i end, i % 2, case when i % 3 = 0 then 'user' end,
+					'{user:nobody}'
+				from generate_series(1, 6000) i;
 		set session_replication_role = origin`)
 	asked(t, db, map[string]string{"q": `wait.answer {}`, "e": `wait.event {}`})
 	if n := number(t, db, "select count(*) from open_questions where tool in ('wait.answer', 'wait.event')"); n != 2 {
@@ -319,14 +385,16 @@ func TestTheOwnerFindsQuestionsBesideWhatElseWaitsForAnswers(t *testing.T) {
 	defer conn.Release()
 	read := 0
 	for range 7 {
-		read = readsOf(t, conn.Conn(), "core_tool_calls", "select count(*)::text from open_questions where $1 <> 'x'", "select 'y'")
+		read = readsOf(t, conn.Conn(), "core_tool_calls", "select count(*)::text from open_questions where $1 <> 'x'",
+			"select 'y'")
 	}
 	if read > 150 {
 		t.Errorf("%d rows and index entries were read", read)
 	}
 }
 
-// A caller that is told `answered` does not send the answer again, so it must be written. An index in the making locks the journal like this.
+// A caller that gets `answered` does not send the answer again, so it must be written. Building an index locks the
+// journal like this.
 func TestAnAnswerThatCannotBeWrittenIsRefused(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))

@@ -17,7 +17,8 @@ func ask(t *testing.T, db *pgxpool.Pool, role, sub, sql string) (value string, e
 	t.Helper()
 	err = pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
 		claims := fmt.Sprintf(`{"role": %q, "sub": %q}`, role, sub)
-		if _, err := tx.Exec(t.Context(), "select set_config('request.jwt.claims', $1, true), set_config('role', $2, true)", claims, role); err != nil {
+		if _, err := tx.Exec(t.Context(), "select set_config('request.jwt.claims', $1, true), set_config('role', $2, true)",
+			claims, role); err != nil {
 			return err
 		}
 		return tx.QueryRow(t.Context(), "select coalesce(("+sql+")::text, '')").Scan(&value)
@@ -71,13 +72,15 @@ func TestARequestToEnqueueMayBeSentAgain(t *testing.T) {
 func TestAWrongArgumentIsNamed(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	insert(t, db, "insert into core_tool_calls (id, tool_name, created_by) values ('22222222-2222-4222-8222-222222222222', 'a.b', 'grace')")
+	insert(t, db, "insert into core_tool_calls (id, tool_name, created_by) values "+
+		"('22222222-2222-4222-8222-222222222222', 'a.b', 'grace')")
 	for _, c := range []struct{ arguments, code, words string }{
 		{"null", "23514", "tool_name must be the name of a tool"},
 		{"''", "23514", "tool_name must be the name of a tool"},
 		{"repeat('x', 201)", "23514", "tool_name must be the name of a tool"},
 		{"'a.b', '[1]'", "23514", "input must be a JSON object but is an array"},
-		{"'a.b', jsonb_build_object('x', repeat('x', 262144))", "23514", "input takes 262153 bytes as JSON, and may take 262144"},
+		{"'a.b', jsonb_build_object('x', repeat('x', 262144))", "23514",
+			"input takes 262153 bytes as JSON, and may take 262144"},
 		{"'a.b', idempotency_key => repeat('x', 256)", "23514", "idempotency_key may have at most 255"},
 		{"'a.b', session_id => repeat('x', 256)", "23514", "session_id may have at most 255"},
 		{"'a.b', priority => 1001", "23514", "priority is 1001, and must be from -1000 to 1000"},
@@ -88,7 +91,8 @@ func TestAWrongArgumentIsNamed(t *testing.T) {
 		{"'a.b', '{\"n\": 1e-401}'", "23514", "or nearer to 0 than 1e-400"},
 		{"'a.b', '{\"n\": [1, {\"m\": 0e-16383}]}'", "23514", "or nearer to 0 than 1e-400"},
 		{"'a.b', run_at => now() + '367 days'", "23514", "may be at most 366 days ahead"},
-		{"'a.b', parent_call_id => '33333333-3333-4333-8333-333333333333'", "23503", "parent_call_id is 33333333-3333-4333-8333-333333333333, which is no call of yours"},
+		{"'a.b', parent_call_id => '33333333-3333-4333-8333-333333333333'", "23503",
+			"parent_call_id is 33333333-3333-4333-8333-333333333333, which is no call of yours"},
 		{"'a.b', parent_call_id => '22222222-2222-4222-8222-222222222222'", "23503", "which is no call of yours"},
 	} {
 		_, err := ask(t, db, "authenticated", "ada", "enqueue_tool_call("+c.arguments+")")
@@ -109,12 +113,13 @@ func TestAReceiptCanBePolled(t *testing.T) {
 	if came, err := ask(t, db, "authenticated", "ada", "cancel_tool_call('"+id+"')"); err != nil || came != "cancelled" {
 		t.Errorf("got %s, %v", came, err)
 	}
-	if got, err := ask(t, db, "authenticated", "ada", "get_receipt('"+id+"') ->> 'status'"); err != nil || got != "failed" {
+	if got, err := ask(t, db, "authenticated", "ada", "get_receipt('"+id+"') ->> 'status'"); err != nil ||
+		got != "failed" {
 		t.Errorf("after the end: %s, %v", got, err)
 	}
 	for _, c := range []struct{ who, id string }{{"ada", "33333333-3333-4333-8333-333333333333"}, {"grace", id}} {
 		_, err := ask(t, db, "authenticated", c.who, "get_receipt('"+c.id+"')")
-		refusedWith(t, c.who+"'s "+c.id, err, "PT404", "there is no call "+c.id+" that you can see")
+		refusedWith(t, c.who+"'s "+c.id, err, "PT404", "call "+c.id+" does not exist, or you may not see it")
 		_, err = ask(t, db, "authenticated", c.who, "cancel_tool_call('"+c.id+"')")
 		refusedWith(t, c.who+"'s "+c.id, err, "PT404", "there is no call "+c.id+" that you can cancel")
 	}
@@ -129,14 +134,18 @@ func TestACallComesWithItsReceiptAndItsJournal(t *testing.T) {
 	id := finished(t, db)
 	insert(t, db, "insert into core_tool_calls (tool_name) values ('c.d')")
 	for sql, want := range map[string]string{
-		"select count(r.id)::text from core_tool_calls c, core_tool_receipts(c) r where c.id = '" + id + "'":                          "1",
-		"select string_agg(e.event, ' ' order by e.seq) from core_tool_calls c, core_tool_events(c) e where c.id = '" + id + "'":      "queued claimed succeeded",
-		"select count(r.id)::text from core_tool_calls c left join lateral core_tool_receipts(c) r on true where c.tool_name = 'c.d'": "0",
+		"select count(r.id)::text from core_tool_calls c, core_tool_receipts(c) r where c.id = '" + id +
+			"'": "1",
+		"select string_agg(e.event, ' ' order by e.seq) from core_tool_calls c, core_tool_events(c) e where c.id = '" + id +
+			"'": "queued claimed succeeded",
+		"select count(r.id)::text from core_tool_calls c left join lateral core_tool_receipts(c) r on true where " +
+			"c.tool_name = 'c.d'": "0",
 	} {
 		if got, err := ask(t, db, "service_role", "", sql); err != nil || got != want {
 			t.Errorf("%s: %q, want %q, %v", sql, got, want, err)
 		}
-		if got, err := ask(t, db, "authenticated", "mallory", sql); err == nil || !strings.Contains(err.Error(), "permission denied") {
+		if got, err := ask(t, db, "authenticated", "mallory", sql); err == nil ||
+			!strings.Contains(err.Error(), "permission denied") {
 			t.Errorf("mallory: %s: %q, %v", sql, got, err)
 		}
 	}
@@ -170,13 +179,15 @@ func TestACallerMayHaveSoManyOpenCalls(t *testing.T) {
 	for _, c := range []struct{ role, sub, sql string }{
 		{"authenticated", "grace", fmt.Sprintf(bulk, 5)},
 		{"service_role", "", fmt.Sprintf(bulk, 20)},
-		{"service_role", "", "insert into core_tool_calls (tool_name, created_by) select 'a.b', 'ada' from generate_series(1, 20)"},
+		{"service_role", "", "insert into core_tool_calls (tool_name, created_by) select 'a.b', 'ada' from " +
+			"generate_series(1, 20)"},
 	} {
 		if _, err := request(t, db, c.role, c.sub, c.sql); err != nil {
 			t.Errorf("%s %s: %v", c.role, c.sub, err)
 		}
 	}
-	if _, err := request(t, db, "authenticated", "grace", "select cancel_tool_call(id) from (select id from core_tool_calls where status = 'queued' limit 1) one"); err != nil {
+	if _, err := request(t, db, "authenticated", "grace", "select cancel_tool_call(id) from (select id from "+
+		"core_tool_calls where status = 'queued' limit 1) one"); err != nil {
 		t.Error(err)
 	}
 	if _, err := request(t, db, "authenticated", "grace", fmt.Sprintf(bulk, 1)); err != nil {
@@ -189,7 +200,8 @@ func TestACallerMaySendSoMuchInAnHour(t *testing.T) {
 	db := supabase(t)
 	insert(t, db, "update gem.limits set max_calls_per_hour = 5, max_bytes_per_hour = 1000")
 	const bulk = "insert into core_tool_calls (tool_name) select 'a.b' from generate_series(1, %d)"
-	const large = "insert into core_tool_calls (tool_name, input) values ('a.b', jsonb_build_object('x', repeat('a', 600)))"
+	const large = "insert into core_tool_calls (tool_name, input) values ('a.b', jsonb_build_object('x', repeat('a', " +
+		"600)))"
 	must := func(role, sub, sql string) {
 		t.Helper()
 		if _, err := request(t, db, role, sub, sql); err != nil {
@@ -211,7 +223,8 @@ func TestACallerMaySendSoMuchInAnHour(t *testing.T) {
 	must("authenticated", "ada", "select cancel_tool_call(id) from core_tool_calls") // they count all the same
 	insert(t, db, "update core_tool_calls set created_at = created_at - interval '20 minutes'")
 	must("authenticated", "ada", fmt.Sprintf(bulk, 2))
-	at := texts(t, db, `select to_char((min(created_at) + interval '1 hour') at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') from core_tool_calls`)
+	at := texts(t, db, `select to_char((min(created_at) + interval '1 hour') at time zone 'UTC',
+		'YYYY-MM-DD"T"HH24:MI:SS"Z"') from core_tool_calls`)
 	refused("ada", fmt.Sprintf(bulk, 1), "too many calls in an hour", "Try again at "+at[0])
 	must("service_role", "", fmt.Sprintf(bulk, 6))
 	must("authenticated", "grace", large)
@@ -227,7 +240,8 @@ func TestACallerMaySendSoMuchInAnHour(t *testing.T) {
 func TestTheSizeOfAnInputIsLookedAtBeforeItsContents(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	const many = "insert into core_tool_calls (tool_name, input) select 'a.b', jsonb_build_object('n', jsonb_agg(1), 'odd', 1e500) from generate_series(1, %d)"
+	const many = "insert into core_tool_calls (tool_name, input) select 'a.b', jsonb_build_object('n', jsonb_agg(1), " +
+		"'odd', 1e500) from generate_series(1, %d)"
 	for _, c := range []struct {
 		role  string
 		n     int
@@ -241,7 +255,8 @@ func TestTheSizeOfAnInputIsLookedAtBeforeItsContents(t *testing.T) {
 		refusedWith(t, fmt.Sprint(c.role, c.n), err, "23514", c.words)
 	}
 	// A table keeps 5 MB of the same letter in some 60 KB.
-	insert(t, db, "create table kept (input jsonb); insert into kept values (jsonb_build_object('x', repeat('a', 5000000), 'odd', 1e500))")
+	insert(t, db, "create table kept (input jsonb); insert into kept values (jsonb_build_object('x', repeat('a', "+
+		"5000000), 'odd', 1e500))")
 	err := tryInsert(t, db, "insert into core_tool_calls (tool_name, input) select 'a.b', input from kept")
 	refusedWith(t, "a compressed one", err, "23514", "input takes more than 1048576 bytes")
 }
@@ -263,7 +278,8 @@ func TestNoInputWithinTheLimitIsTakenForLarger(t *testing.T) {
 		if n := len(input); n > 10_500 || n < 10_000 {
 			t.Errorf("%s: %d bytes", what, n)
 		}
-		if _, err := request(t, db, "authenticated", "ada", "insert into core_tool_calls (tool_name, input) values ('a.b', '"+input+"')"); err != nil {
+		if _, err := request(t, db, "authenticated", "ada",
+			"insert into core_tool_calls (tool_name, input) values ('a.b', '"+input+"')"); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -272,12 +288,14 @@ func TestNoInputWithinTheLimitIsTakenForLarger(t *testing.T) {
 func TestTheNumbersOfAnInputAreKept(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	numbers := `[0, -0.5, 0.000, 1.10, 1e-400, -1e400, ` + strings.Repeat("9", 400) + `, 0.` + strings.Repeat("1", 5000) + `]`
+	numbers := `[0, -0.5, 0.000, 1.10, 1e-400, -1e400, ` + strings.Repeat("9", 400) + `, 0.` + strings.Repeat("1", 5000) +
+		`]`
 	id, err := ask(t, db, "authenticated", "ada", "enqueue_tool_call('a.b', '{\"n\": "+numbers+"}')")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := texts(t, db, "select (input -> 'n' = '"+numbers+"')::text from core_tool_calls where id = '"+id+"'"); got[0] != "true" {
+	if got := texts(t, db, "select (input -> 'n' = '"+numbers+"')::text from core_tool_calls where id = '"+id+
+		"'"); got[0] != "true" {
 		t.Error("they are others now")
 	}
 }
@@ -285,7 +303,8 @@ func TestTheNumbersOfAnInputAreKept(t *testing.T) {
 func TestLimitsCanBeSet(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	insert(t, db, "update gem.limits set max_input_bytes = 20, max_run_ahead = '1 hour', min_priority = -1, max_priority = 0")
+	insert(t, db, "update gem.limits set max_input_bytes = 20, max_run_ahead = '1 hour', min_priority = -1, "+
+		"max_priority = 0")
 	for arguments, words := range map[string]string{
 		"'a.b', '{\"n\": \"123456789012345\"}'": "input takes 24 bytes as JSON, and may take 20",
 		"'a.b', run_at => now() + '61 minutes'": "may be at most 01:00:00 ahead",
@@ -312,7 +331,8 @@ func TestLimitsCanBeSet(t *testing.T) {
 func TestACallCarriesTheTraceOfItsRequest(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	const of, own = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "00-11111111111111111111111111111111-2222222222222222-00"
+	const of, own = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+		"00-11111111111111111111111111111111-2222222222222222-00"
 	for _, c := range []struct{ header, column, want string }{
 		{of, "null", of},
 		{of, "'" + own + "'", own},
@@ -321,17 +341,21 @@ func TestACallCarriesTheTraceOfItsRequest(t *testing.T) {
 	} {
 		var got string
 		err := pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(t.Context(), `select set_config('request.jwt.claims', '{"role": "authenticated", "sub": "ada"}', true),
-				set_config('request.headers', $1, true), set_config('role', 'authenticated', true)`, fmt.Sprintf(`{"traceparent": %q}`, c.header)); err != nil {
+			if _, err := tx.Exec(t.Context(), `select set_config('request.jwt.claims', '{"role": "authenticated", "sub": "ada"}',
+				true),
+				set_config('request.headers', $1, true), set_config('role', 'authenticated', true)`,
+				fmt.Sprintf(`{"traceparent": %q}`, c.header)); err != nil {
 				return err
 			}
-			return tx.QueryRow(t.Context(), "insert into core_tool_calls (tool_name, traceparent) values ('a.b', "+c.column+") returning coalesce(traceparent, '')").Scan(&got)
+			return tx.QueryRow(t.Context(), "insert into core_tool_calls (tool_name, traceparent) values ('a.b', "+c.column+
+				") returning coalesce(traceparent, '')").Scan(&got)
 		})
 		if err != nil || got != c.want {
 			t.Errorf("header %q, column %s: %q, want %q, %v", c.header, c.column, got, c.want, err)
 		}
 	}
-	refusedWith(t, "a wrong column", tryInsert(t, db, "insert into core_tool_calls (tool_name, traceparent) values ('a.b', 'x')"), "23514", "traceparent must be a W3C trace context")
+	refusedWith(t, "a wrong column", tryInsert(t, db, "insert into core_tool_calls (tool_name, traceparent) values "+
+		"('a.b', 'x')"), "23514", "traceparent must be a W3C trace context")
 }
 
 func TestReceiptsJoinRealtime(t *testing.T) {
@@ -345,7 +369,8 @@ func TestReceiptsJoinRealtime(t *testing.T) {
 			t.Parallel()
 			db := supabaseWith(t, c.publication)
 			var joined string
-			if err := db.QueryRow(t.Context(), "select count(*)::text from pg_publication_tables where tablename = 'core_tool_receipts'").Scan(&joined); err != nil || joined != c.want {
+			if err := db.QueryRow(t.Context(), "select count(*)::text from pg_publication_tables where tablename = "+
+				"'core_tool_receipts'").Scan(&joined); err != nil || joined != c.want {
 				t.Errorf("%s, want %s, %v", joined, c.want, err)
 			}
 			insert(t, db, printed(t)) // again

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// readCatalog lists what the database has outside Postgres's own schemas.
+// readCatalog lists the objects of a database outside of Postgres's own schemas.
 //
 //go:embed changes.sql
 var readCatalog string
@@ -19,7 +19,7 @@ var readCatalog string
 // thing is an object, a part of one, or a privilege.
 type thing struct{ Kind, Of, Name string }
 
-// state maps everything in a database to a text that changes with it.
+// state maps every object and privilege in a database to a text that changes with it.
 type state map[thing]string
 
 func look(ctx context.Context, tx pgx.Tx) (state, error) {
@@ -37,7 +37,7 @@ func look(ctx context.Context, tx pgx.Tx) (state, error) {
 	return is, nil
 }
 
-// Changes is what a migration did to a database.
+// Changes are the changes that a migration made to a database.
 type Changes struct{ was, is state }
 
 // plus adds the changes between two readings of the catalog.
@@ -52,7 +52,7 @@ func (c Changes) plus(was, is state) Changes {
 		if before == after && from == to {
 			continue
 		}
-		if _, known := all.is[t]; !known && before { // otherwise an earlier file made it
+		if _, known := all.is[t]; !known && before { // otherwise an earlier file created it
 			all.was[t] = from
 		}
 		delete(all.is, t)
@@ -74,8 +74,8 @@ func union(a, b state) map[thing]bool {
 	return all
 }
 
-// Lines lists the changes, one per line: the objects that were created, those that were changed, and the privileges by role.
-// Functions outside public are only counted. The last lines are the additions to objects that are not GEM's.
+// Lines lists the changes, one per line: the objects that were created and changed, and the privileges by role. It only
+// counts functions outside of public. The last lines are the additions to objects that are not GEM's.
 func (c Changes) Lines() []string {
 	var lines []string
 	say := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
@@ -109,8 +109,18 @@ func (c Changes) Lines() []string {
 	return lines
 }
 
-// tables lists the changes to existing tables.
+// tables lists the changes to existing tables, one line each.
 func (c Changes) tables() []string {
+	var lines []string
+	changes := c.byTable()
+	for _, table := range slices.Sorted(maps.Keys(changes)) {
+		lines = append(lines, fmt.Sprintf("changed the table %s: %s", table, strings.Join(changes[table], "; ")))
+	}
+	return lines
+}
+
+// byTable lists the changes to existing tables by their names, without the privileges.
+func (c Changes) byTable() map[string][]string {
 	made := func(table string) bool {
 		t := thing{"table", "", table}
 		_, is := c.is[t]
@@ -135,18 +145,14 @@ func (c Changes) tables() []string {
 			changes[t.Of] = append(changes[t.Of], fmt.Sprintf("%s %s is now %s, and was %s", t.Kind, t.Name, to, from))
 		}
 	}
-	var lines []string
-	for _, table := range slices.Sorted(maps.Keys(changes)) {
-		lines = append(lines, fmt.Sprintf("changed the table %s: %s", table, strings.Join(changes[table], "; ")))
-	}
-	return lines
+	return changes
 }
 
-// grants lists the new privileges, a line for each role, and the additions to objects of others.
+// grants lists the new privileges, one line for each role, and the additions to objects of others.
 func (c Changes) grants() (own, others []string) {
 	type right struct{ grantee, privileges string }
 	objects := map[right][]string{}
-	added := map[string][]string{} // roles by their privileges outside GEM's objects
+	added := map[string][]string{} // roles by their privileges outside of GEM's objects
 	var order []right
 	for _, t := range sorted(union(c.was, c.is)) {
 		if t.Kind != "grant" {
@@ -215,7 +221,7 @@ func replaced(c Changes, kind string) []string {
 	return names
 }
 
-// plural names the things, and counts functions outside public.
+// plural returns the names of the things, or the number of functions outside of public.
 func plural(kind string, names []string) string {
 	if len(names) == 1 {
 		return kind + " " + names[0]

@@ -4,11 +4,11 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// ownClock is SQL that gives GEM a clock which stands still, at the time of the transaction, until [setClock] moves it.
+// ownClock is SQL that stops GEM's clock at the time of the transaction, until [setClock] moves it.
 const ownClock = `create table public.clock as select now() as began, now() as at;
 	create or replace function gem.now() returns timestamptz language sql volatile as 'select at from public.clock';`
 
@@ -25,8 +25,9 @@ func beatAt(t *testing.T, db *pgxpool.Pool, after int) {
 	insert(t, db, "select gem.heartbeat('w', '5 s', '{}', '{}', false)")
 }
 
-// Postgres's clock may be set back, by a person or by a host that was moved. What was due stays due from the next heartbeat on, what
-// is asked for at a later time waits for it, and dead workers are not taken for living ones until the clock has caught up.
+// Postgres's clock may be set back, by a person or by a host that was moved. What was due stays due from the next
+// heartbeat on, what is asked for at a later time waits for it, and dead workers are not taken for living ones until
+// the clock has caught up.
 func TestAClockThatGoesBackHoldsNoCalls(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
@@ -40,7 +41,8 @@ func TestAClockThatGoesBackHoldsNoCalls(t *testing.T) {
 	insert(t, db, "select gem.claim('dies', 1, true)")
 	insert(t, db, "insert into core_tool_calls (tool_name) values ('retried')")
 	insert(t, db, "select gem.retry(c.id, c.attempt, 'w', '{}', 9, '1 s') from gem.claim('w', 1, true) c")
-	insert(t, db, "insert into core_tool_calls (tool_name, run_at) values ('due', null), ('scheduled', gem.now() + interval '30 s')")
+	insert(t, db, "insert into core_tool_calls (tool_name, run_at) values ('due', null), ('scheduled', gem.now() + "+
+		"interval '30 s')")
 
 	beatAt(t, db, -105_000)
 	if got := claimed(); got != "[due]" {
@@ -50,7 +52,8 @@ func TestAClockThatGoesBackHoldsNoCalls(t *testing.T) {
 		t.Errorf("the clock went back by %v s", n)
 	}
 	insert(t, db, "select gem.start_worker('starts', 10, '', '', '1 s')")
-	if n := number(t, db, "select count(*) from core_workers where worker_id = 'starts' and clock_back > '104 s'"); n != 1 {
+	if n := number(t, db,
+		"select count(*) from core_workers where worker_id = 'starts' and clock_back > '104 s'"); n != 1 {
 		t.Error("a worker that starts now does not know that the clock is late")
 	}
 	insert(t, db, "insert into core_tool_calls (tool_name) values ('new')")
@@ -85,12 +88,15 @@ func TestAWorkerThatStartsSeesThatTheClockWentBack(t *testing.T) {
 		insert into core_tool_calls (tool_name) values ('lost')`)
 	insert(t, db, "select gem.claim('killed', 1, true)")
 	insert(t, db, "insert into core_tool_calls (tool_name) values ('due')")
-	insert(t, db, "create or replace function gem.now() returns timestamptz language sql volatile as 'select pg_catalog.clock_timestamp() - interval ''1 hour'''")
+	insert(t, db, "create or replace function gem.now() returns timestamptz language sql volatile as 'select "+
+		"pg_catalog.clock_timestamp() - interval ''1 hour'''")
 	insert(t, db, "select gem.start_worker('w', 10, '', '', '5 s')")
-	if got := fmt.Sprint(texts(t, db, "select tool_name from gem.claim('w', 9, true) order by tool_name")); got != "[due]" {
+	if got := fmt.Sprint(
+		texts(t, db, "select tool_name from gem.claim('w', 9, true) order by tool_name")); got != "[due]" {
 		t.Errorf("%s were claimed", got)
 	}
-	if n := number(t, db, "select count(*) from core_workers where worker_id = 'killed' and alive_until < gem.now() + interval '1 minute'"); n != 1 {
+	if n := number(t, db, "select count(*) from core_workers where worker_id = 'killed' and alive_until < gem.now() + "+
+		"interval '1 minute'"); n != 1 {
 		t.Error("the worker that was killed would be taken for a living one for an hour")
 	}
 }
@@ -114,13 +120,15 @@ func TestCallsThatCameWhileNoWorkerRanAreDueWhenTheClockWentBack(t *testing.T) {
 				insert(t, db, "select gem.start_worker('before', 10, '', '', '5 s'), gem.stop_worker('before')")
 			}
 			setClock(t, db, 60*60_000)
-			insert(t, db, "insert into core_tool_calls (tool_name, run_at) values ('due', null), ('scheduled', gem.now() + interval '1 hour')")
+			insert(t, db, "insert into core_tool_calls (tool_name, run_at) values ('due', null), ('scheduled', gem.now() + "+
+				"interval '1 hour')")
 			setClock(t, db, (60-c.back)*60_000)
 			insert(t, db, "select gem.start_worker('w', 10, '', '', '5 s')")
 			if got := fmt.Sprint(texts(t, db, "select tool_name from gem.claim('w', 9, true)")); got != "[due]" {
 				t.Errorf("%s were claimed", got)
 			}
-			if n := number(t, db, "select extract(epoch from clock_back) / 60 from core_workers where worker_id = 'w'"); n != float64(c.back) {
+			if n := number(t, db,
+				"select extract(epoch from clock_back) / 60 from core_workers where worker_id = 'w'"); n != float64(c.back) {
 				t.Errorf("the clock went back by %v minutes", n)
 			}
 		})
@@ -132,7 +140,8 @@ func TestAClockMayGoBackTwice(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
 	insert(t, db, ownClock)
-	insert(t, db, "select gem.start_worker('w', 10, '', '', '5 s'); insert into core_tool_calls (tool_name) values ('due')")
+	insert(t, db, "select gem.start_worker('w', 10, '', '', '5 s'); insert into core_tool_calls (tool_name) values "+
+		"('due')")
 	for _, back := range []int{-600_000, -603_000, -602_000, -590_000} {
 		beatAt(t, db, back)
 	}
@@ -142,16 +151,20 @@ func TestAClockMayGoBackTwice(t *testing.T) {
 	}
 }
 
-// A call that waits for a key which nobody holds is woken by a heartbeat, also if the time at which it began to wait is yet to come.
+// A call that waits for a key which nobody holds is woken by a heartbeat, even if its wait began in the future.
 func TestAClockThatGoesBackLeavesNoCallWaiting(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
 	insert(t, db, ownClock)
-	insert(t, db, "select gem.start_worker('w', 10, '', '', '5 s'); insert into core_tool_calls (tool_name) select 'a.b' from generate_series(1, 3)")
+	insert(t, db, "select gem.start_worker('w', 10, '', '', '5 s'); insert into core_tool_calls (tool_name) select "+
+		"'a.b' from generate_series(1, 3)")
 	insert(t, db, "select gem.hold_key(c.id, c.attempt, 'w', 'k') from gem.claim('w', 3, true) c")
 	beatAt(t, db, -3_600_000)
-	insert(t, db, `select gem.finish(id, attempt, 'w', 'failed', '{"error": {"error_code": "x", "message": "y", "details": null}}', '{}', '') from core_tool_calls where status = 'running'`)
-	insert(t, db, "select cancel_tool_call(id) from core_tool_calls where status = 'queued'") // the one that was to take the key next
+	insert(t, db, `select gem.finish(id, attempt, 'w', 'failed',
+		'{"error": {"error_code": "x", "message": "y", "details": null}}', '{}', '') from core_tool_calls
+			where status = 'running'`)
+	// the one that was to take the key next
+	insert(t, db, "select cancel_tool_call(id) from core_tool_calls where status = 'queued'")
 	for back := -3_599_000; back <= -3_596_000; back += 1000 {
 		beatAt(t, db, back)
 	}

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/migrations"
 	"github.com/google/go-cmp/cmp"
 )
@@ -16,7 +16,8 @@ import (
 func TestAMigrationThatIsCutOffIsFinishedByAnother(t *testing.T) {
 	t.Parallel()
 	ledger := func(url string) []string {
-		return texts(t, testdb.Pool(t, url), "select concat_ws(' ', source, version, file, sha256, objects) from gem.migrations order by 1")
+		return texts(t, testdb.Pool(t, url), "select concat_ws(' ', source, version, file, sha256, objects) from "+
+			"gem.migrations order by 1")
 	}
 	whole := testdb.NewEmpty(t)
 	if err := migrations.Up(t.Context(), whole, all()...); err != nil {
@@ -35,7 +36,8 @@ func TestAMigrationThatIsCutOffIsFinishedByAnother(t *testing.T) {
 		}
 		for cut := false; !cut; time.Sleep(time.Millisecond) { // the holder of the lock, once some files have been applied
 			err := db.QueryRow(t.Context(), `select coalesce(bool_or(pg_terminate_backend(l.pid)), false) from pg_locks l
-				where l.locktype = 'advisory' and l.granted and l.database = (select oid from pg_database where datname = current_database())
+				where l.locktype = 'advisory' and l.granted and l.database = (select oid from pg_database
+					where datname = current_database())
 					and case when $1::integer = 0 then true else to_regclass('gem.migrations') is not null end`, round%2).Scan(&cut)
 			if err != nil {
 				t.Fatal(err)
@@ -53,7 +55,8 @@ func TestAMigrationThatIsCutOffIsFinishedByAnother(t *testing.T) {
 		if diff := cmp.Diff(ledger(whole), ledger(url)); diff != "" {
 			t.Errorf("round %d: the database differs: %s", round, diff)
 		}
-		if done, err := migrations.Apply(t.Context(), url, migrations.Options{}, all()...); err != nil || len(done.Applied) > 0 {
+		if done, err := migrations.Apply(t.Context(), url, migrations.Options{}, all()...); err != nil ||
+			len(done.Applied) > 0 {
 			t.Errorf("round %d: %v was left to do, %v", round, done.Applied, err)
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
 // What a caller asks for beyond a quarter of all slots is background; nobody else's calls are.
@@ -13,12 +13,15 @@ func TestWhatACallerAsksForWhileItCrowdsIsBackground(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
 	levels := func(caller string) string {
-		return fmt.Sprint(texts(t, db, "select level || '×' || count(*) from core_tool_calls where created_by is not distinct from "+
+		return fmt.Sprint(texts(t, db, "select level || '×' || count(*) from core_tool_calls where created_by is not "+
+			"distinct from "+
 			caller+" group by level order by level desc"))
 	}
 	insert(t, db, `
-		select gem.start_worker('a', 12, '', '', '1 hour'), gem.start_worker('b', 8, '', '', '1 hour'), gem.start_worker('dead', 100, '', '', '0 s');
-		insert into core_tool_calls (tool_name, created_by, priority) select 'a.b', 'ada', case when n % 2 = 0 then 7 else -3 end from generate_series(1, 9) n`)
+		select gem.start_worker('a', 12, '', '', '1 hour'), gem.start_worker('b', 8, '', '', '1 hour'),
+			gem.start_worker('dead', 100, '', '', '0 s');
+		insert into core_tool_calls (tool_name, created_by, priority) select 'a.b', 'ada', case when n % 2 = 0 then 7
+			else -3 end from generate_series(1, 9) n`)
 	if got := levels("'ada'"); got != "[7×2 -3×3 -500×2 -503×2]" {
 		t.Errorf("the calls of one caller: %s", got)
 	}
@@ -41,7 +44,8 @@ func TestAClaimTakesNoMoreBackgroundCallsThanItMay(t *testing.T) {
 		select gem.start_worker('w', 10, '', '', '1 hour');
 		insert into core_tool_calls (tool_name, priority) select 'a.b', p from unnest(array[-600, -500, -500, -499, 0]) p`)
 	claim := func(limit, background int) string {
-		return fmt.Sprint(texts(t, db, fmt.Sprintf("select c.level::text from gem.claim('w', %d, true, '{}', %d) c order by c.level desc", limit, background)))
+		return fmt.Sprint(texts(t, db, fmt.Sprintf("select c.level::text from gem.claim('w', %d, true, '{}', %d) c order "+
+			"by c.level desc", limit, background)))
 	}
 	for _, c := range []struct {
 		limit, background int
@@ -61,7 +65,8 @@ func TestRequestsAtTheSameMomentCrowdTogether(t *testing.T) {
 	var all sync.WaitGroup
 	for range 12 {
 		all.Go(func() {
-			if _, err := request(t, db, "authenticated", "ada", "insert into core_tool_calls (tool_name) values ('a.b')"); err != nil {
+			if _, err := request(t, db, "authenticated", "ada",
+				"insert into core_tool_calls (tool_name) values ('a.b')"); err != nil {
 				t.Error(err)
 			}
 		})

@@ -5,12 +5,13 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/comms"
 	"github.com/gemworker/gem/handlers/entity"
 	"github.com/gemworker/gem/handlers/extract"
 	"github.com/gemworker/gem/handlers/leads"
 	"github.com/gemworker/gem/handlers/os"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/migrations"
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -31,9 +32,11 @@ const plainRoles = `do $$ begin
 	exception when duplicate_object or unique_violation then null; end $$`
 
 func everySource() []migrations.Source {
-	domains := migrations.Sources(comms.Domain(), entity.Domain(), extract.Domain(nil), leads.Domain(), os.Domain())
-	return append(domains, migrations.Source{Name: "program", Grants: []string{"select, insert on orders"}, Files: fstest.MapFS{
-		"00001_orders.sql": {Data: []byte(`
+	domains := migrations.Sources(comms.Domain(), entity.Domain(), extract.Domain(handlers.Domain{}),
+		leads.Domain(), os.Domain())
+	return append(domains, migrations.Source{Name: "program", Grants: []string{"select, insert on orders"},
+		Files: fstest.MapFS{
+			"00001_orders.sql": {Data: []byte(`
 			create table if not exists orders (id bigserial primary key, item text, n integer generated always as identity);
 			create or replace view "all; orders" as select * from orders;
 			do $$ begin create type shape as enum ('round'); exception when duplicate_object then null; end $$;
@@ -42,20 +45,24 @@ func everySource() []migrations.Source {
 			do $$ begin create table if not exists made_in_a_block (id int); end $$;
 			create table if not exists cups (id int);
 			select gem.grant_to('authenticated', 'insert on cups')`)},
-		"00002_plates.sql": {Data: []byte("create table if not exists plates (id int); grant references on plates to gem_monitor; alter table orders add if not exists size int -- the end")},
-		"grants.sql":       {Data: []byte("select gem.grant_to('service_role', 'truncate on plates')")},
-	}})
+			"00002_plates.sql": {Data: []byte("create table if not exists plates (id int); grant references on plates to " +
+				"gem_monitor; alter table orders add if not exists size int -- the end")},
+			"grants.sql": {Data: []byte("select gem.grant_to('service_role', 'truncate on plates')")},
+		}})
 }
 
 // privileges lists what roles other than the owner may do with everything outside Postgres's own schemas.
 func privileges(t *testing.T, db *pgxpool.Pool) []string {
 	t.Helper()
 	return texts(t, db, `
-		with s as (select oid, nspname, nspowner, nspacl from pg_namespace where nspname !~ '^pg_' and nspname not in ('information_schema', 'theirs'))
-		select concat_ws(' ', what, coalesce(r.rolname, 'everyone'), privilege_type, case when is_grantable then 'and may grant it' end) from (
+		with s as (select oid, nspname, nspowner, nspacl from pg_namespace where nspname !~ '^pg_'
+			and nspname not in ('information_schema', 'theirs'))
+		select concat_ws(' ', what, coalesce(r.rolname, 'everyone'), privilege_type, case
+			when is_grantable then 'and may grant it' end) from (
 			select 'schema ' || nspname as what, nspowner as owner, a.* from s, aclexplode(nspacl) a where nspname <> 'public'
 			union all
-			select c.relkind::text || ' ' || c.oid::regclass, c.relowner, a.* from pg_class c join s on s.oid = c.relnamespace, aclexplode(c.relacl) a
+			select c.relkind::text || ' ' || c.oid::regclass, c.relowner, a.* from pg_class c join s on s.oid = c.relnamespace,
+				aclexplode(c.relacl) a
 			union all
 			select 'column ' || t.attname || ' of ' || c.oid::regclass, c.relowner, a.*
 			from pg_class c join s on s.oid = c.relnamespace join pg_attribute t on t.attrelid = c.oid, aclexplode(t.attacl) a
@@ -79,8 +86,10 @@ func TestDefaultPrivilegesGiveNothingOnGEMsObjects(t *testing.T) {
 	}
 	want := privileges(t, db)
 	for _, named := range []string{
-		"r core_tool_calls gem_worker SELECT", "r orders authenticated SELECT", "r orders gem_worker INSERT", "r cups authenticated INSERT",
-		"r plates service_role TRUNCATE", "r plates gem_monitor REFERENCES", "function tools.shop_order(jsonb) gem_worker EXECUTE",
+		"r core_tool_calls gem_worker SELECT", "r orders authenticated SELECT", "r orders gem_worker INSERT",
+		"r cups authenticated INSERT",
+		"r plates service_role TRUNCATE", "r plates gem_monitor REFERENCES",
+		"function tools.shop_order(jsonb) gem_worker EXECUTE",
 	} {
 		if !strings.Contains(strings.Join(want, "\n")+"\n", named+"\n") {
 			t.Errorf("without default privileges there is no %s", named)
@@ -109,9 +118,13 @@ func TestDefaultPrivilegesGiveNothingOnGEMsObjects(t *testing.T) {
 			db := testdb.Pool(t, url)
 			insert(t, db, plainRoles)
 			insert(t, db, generous)
-			insert(t, db, `create schema theirs; create table theirs.table_of_theirs (id serial); create table theirs.plain (id int); revoke all on theirs.plain from anon`)
-			const defaults = "select defaclrole::regrole || ' ' || defaclnamespace || ' ' || defaclobjtype::text || ' ' || defaclacl::text from pg_default_acl where defaclnamespace is distinct from to_regnamespace('tools')::oid order by 1"
-			const ofTheirs = "select relname || ' ' || coalesce(relacl::text, '-') from pg_class where relnamespace = 'theirs'::regnamespace order by 1"
+			insert(t, db, `create schema theirs; create table theirs.table_of_theirs (id serial);
+				create table theirs.plain (id int); revoke all on theirs.plain from anon`)
+			const defaults = "select defaclrole::regrole || ' ' || defaclnamespace || ' ' || defaclobjtype::text || ' ' || " +
+				"defaclacl::text from pg_default_acl where defaclnamespace is distinct from to_regnamespace('tools')::oid order " +
+				"by 1"
+			const ofTheirs = "select relname || ' ' || coalesce(relacl::text, '-') from pg_class where relnamespace = " +
+				"'theirs'::regnamespace order by 1"
 			defaultsBefore, theirsBefore := texts(t, db, defaults), texts(t, db, ofTheirs)
 			if err := migrate(t, url); err != nil {
 				t.Fatal(err)
@@ -126,7 +139,8 @@ func TestDefaultPrivilegesGiveNothingOnGEMsObjects(t *testing.T) {
 				t.Errorf("privileges of someone else's tables were changed:\n%s", diff)
 			}
 			// What an administrator gives later stays.
-			insert(t, db, "grant trigger on core_tool_calls to gem_monitor; grant select on gem.queue to gem_door; grant execute on function gem.now() to gem_door")
+			insert(t, db, "grant trigger on core_tool_calls to gem_monitor; grant select on gem.queue to gem_mcp; grant "+
+				"execute on function gem.now() to gem_mcp")
 			given := privileges(t, db)
 			if err := migrate(t, url); err != nil {
 				t.Fatal(err)

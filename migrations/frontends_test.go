@@ -7,7 +7,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -31,14 +31,20 @@ func supabaseWith(t *testing.T, before string) *pgxpool.Pool {
 	return db
 }
 
-// supabaseRoles makes the roles of Supabase's API, and gives them what older projects have by default.
-func supabaseRoles(t *testing.T, db *pgxpool.Pool) {
+// createAPIRoles makes the roles of Supabase's API, once for the server of all tests.
+func createAPIRoles(t *testing.T, db *pgxpool.Pool) {
 	t.Helper()
 	apiRoles.Do(func() {
 		insert(t, db, `do $$ begin
 			create role anon nologin; create role authenticated nologin; create role service_role nologin;
 			exception when duplicate_object or unique_violation then null; end $$`)
 	})
+}
+
+// supabaseRoles makes the roles of Supabase's API, and gives them what older projects have by default.
+func supabaseRoles(t *testing.T, db *pgxpool.Pool) {
+	t.Helper()
+	createAPIRoles(t, db)
 	insert(t, db, `
 		grant usage on schema public to anon, authenticated, service_role;
 		alter default privileges in schema public grant all on tables to anon, authenticated, service_role;
@@ -53,7 +59,8 @@ func request(t *testing.T, db *pgxpool.Pool, role, sub, sql string) (rows int64,
 		if sub == "" {
 			claims = fmt.Sprintf(`{"role": %q}`, role)
 		}
-		if _, err := tx.Exec(t.Context(), "select set_config('request.jwt.claims', $1, true), set_config('role', $2, true)", claims, role); err != nil {
+		if _, err := tx.Exec(t.Context(), "select set_config('request.jwt.claims', $1, true), set_config('role', $2, true)",
+			claims, role); err != nil {
 			return err
 		}
 		tag, err := tx.Exec(t.Context(), sql)
@@ -70,7 +77,8 @@ func TestASignedInUserCallsToolsAndSeesItsOwn(t *testing.T) {
 		role, sub, sql string
 		rows           int64
 	}{
-		{"authenticated", "ada", "insert into core_tool_calls (tool_name, input) values ('a.b', '{}') returning id, status, signed_in", 1},
+		{"authenticated", "ada", "insert into core_tool_calls (tool_name, input) values ('a.b', '{}') returning id, " +
+			"status, signed_in", 1},
 		{"authenticated", "ada", "insert into core_tool_calls (tool_name, input, status) values ('a.b', '{}', 'queued')", 1},
 		{"authenticated", "grace", "insert into core_tool_calls (tool_name) values ('a.b')", 1},
 		{"authenticated", "ada", "select id from core_tool_calls where created_by = 'ada'", 2},
@@ -94,18 +102,21 @@ func TestFrontendsCanDoNothingElse(t *testing.T) {
 	insert(t, db, "insert into core_tool_calls (tool_name, created_by) values ('a.b', 'ada')")
 	id := finished(t, db)
 	for what, sql := range map[string]string{
-		"a status":                 "insert into core_tool_calls (tool_name, status) values ('a.b', 'succeeded')",
-		"an owner":                 "insert into core_tool_calls (tool_name, created_by) values ('a.b', 'grace')",
-		"an attempt":               "insert into core_tool_calls (tool_name, attempt) values ('a.b', 3)",
-		"a holder":                 "insert into core_tool_calls (tool_name, claimed_by) values ('a.b', 'me')",
-		"a changed call":           "update core_tool_calls set tool_name = 'c.d'",
-		"an upsert":                "insert into core_tool_calls (id, tool_name) values ('" + id + "', 'c.d') on conflict (id) do update set tool_name = 'c.d'",
-		"a deleted call":           "delete from core_tool_calls",
-		"an emptied table":         "truncate core_tool_calls cascade",
-		"a receipt":                "insert into core_tool_receipts (call_id, tool_name, status, result, attempt) values ('" + id + "', 'a.b', 'succeeded', '{}', 1)",
-		"a changed receipt":        "update core_tool_receipts set result = '{}'",
-		"a deleted receipt":        "delete from core_tool_receipts",
-		"an event":                 "insert into core_tool_events (call_id, seq, at, event, attempt) values ('" + id + "', 9, now(), 'claimed', 1)",
+		"a status":       "insert into core_tool_calls (tool_name, status) values ('a.b', 'succeeded')",
+		"an owner":       "insert into core_tool_calls (tool_name, created_by) values ('a.b', 'grace')",
+		"an attempt":     "insert into core_tool_calls (tool_name, attempt) values ('a.b', 3)",
+		"a holder":       "insert into core_tool_calls (tool_name, claimed_by) values ('a.b', 'me')",
+		"a changed call": "update core_tool_calls set tool_name = 'c.d'",
+		"an upsert": "insert into core_tool_calls (id, tool_name) values ('" + id +
+			"', 'c.d') on conflict (id) do update set tool_name = 'c.d'",
+		"a deleted call":   "delete from core_tool_calls",
+		"an emptied table": "truncate core_tool_calls cascade",
+		"a receipt": "insert into core_tool_receipts (call_id, tool_name, status, result, attempt) values ('" +
+			id + "', 'a.b', 'succeeded', '{}', 1)",
+		"a changed receipt": "update core_tool_receipts set result = '{}'",
+		"a deleted receipt": "delete from core_tool_receipts",
+		"an event": "insert into core_tool_events (call_id, seq, at, event, attempt) values ('" + id +
+			"', 9, now(), 'claimed', 1)",
 		"a deleted event":          "delete from core_tool_events",
 		"the workers":              "select * from core_workers",
 		"the registries":           "select * from core_registry_versions",
@@ -123,7 +134,8 @@ func TestFrontendsCanDoNothingElse(t *testing.T) {
 			}
 		}
 	}
-	for _, sql := range []string{"insert into core_tool_calls (tool_name) values ('a.b')", "select * from core_tool_calls", "select * from core_tool_receipts"} {
+	for _, sql := range []string{"insert into core_tool_calls (tool_name) values ('a.b')", "select * from core_tool_calls",
+		"select * from core_tool_receipts"} {
 		if _, err := request(t, db, "anon", "", sql); err == nil || !strings.Contains(err.Error(), "permission denied") {
 			t.Errorf("anon: %s: %v", sql, err)
 		}
@@ -149,7 +161,8 @@ func TestAnEstimateTellsNothingOfOthers(t *testing.T) {
 		t.Helper()
 		var plan string
 		err := pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(t.Context(), `set local role authenticated; set local request.jwt.claims = '{"role": "authenticated", "sub": "mallory"}'`); err != nil {
+			if _, err := tx.Exec(t.Context(),
+				`set local role authenticated; set local request.jwt.claims = '{"role": "authenticated", "sub": "mallory"}'`); err != nil {
 				return err
 			}
 			return tx.QueryRow(t.Context(), "explain (format json) select 1 from "+where).Scan(&plan)
@@ -168,7 +181,8 @@ func TestAnEstimateTellsNothingOfOthers(t *testing.T) {
 			}
 			for _, operator := range []string{"=", "<", ">", "<>"} {
 				estimates := map[string]bool{}
-				for _, value := range append(values, valueOf(t, db, "select coalesce(max("+column+"::text), '"+values[0]+"') from "+table)) {
+				for _, value := range append(values, valueOf(t, db,
+					"select coalesce(max("+column+"::text), '"+values[0]+"') from "+table)) {
 					estimates[estimate(fmt.Sprintf("%s where %s %s '%s'", table, column, operator, value))] = true
 				}
 				if len(estimates) != 1 {
@@ -179,10 +193,12 @@ func TestAnEstimateTellsNothingOfOthers(t *testing.T) {
 	}
 }
 
-// probes are values of a type: before, among and after those that there are.
+// probes lists values of each type that sort before, among and after the stored ones.
 var probes = map[string][]string{
-	"text":                     {"a.b", "a", "conversation", "+61 400 000 300", "grace", "queued", "zzz"},
-	"uuid":                     {"00000000-0000-0000-0000-000000000000", "7fffffff-0000-4000-8000-000000000000", "ffffffff-ffff-ffff-ffff-ffffffffffff"},
+	"text":   {"a.b", "a", "conversation", "+61 400 000 300", "grace", "queued", "zzz"},
+	"text[]": {"{}", "{owner}", "{user:grace,role:boss}", "{zzz}"},
+	"uuid": {"00000000-0000-0000-0000-000000000000", "7fffffff-0000-4000-8000-000000000000",
+		"ffffffff-ffff-ffff-ffff-ffffffffffff"},
 	"timestamp with time zone": {"2000-01-01", "now", "2100-01-01"},
 	"integer":                  {"-1", "0", "1", "300", "2000000000"},
 	"bigint":                   {"-1", "0", "1", "300", "2000000000"},
@@ -194,13 +210,15 @@ var probes = map[string][]string{
 func columnsOf(t *testing.T, db *pgxpool.Pool, table string) map[string]string {
 	t.Helper()
 	rows, err := db.Query(t.Context(), `select attname::text, format_type(atttypid, atttypmod) from pg_attribute
-		where attrelid = $1::text::regclass and attnum > 0 and has_column_privilege('authenticated', attrelid, attnum, 'select')`, table)
+		where attrelid = $1::text::regclass and attnum > 0
+			and has_column_privilege('authenticated', attrelid, attnum, 'select')`, table)
 	if err != nil {
 		t.Fatal(err)
 	}
 	found := map[string]string{}
 	var name, kind string
-	if _, err := pgx.ForEachRow(rows, []any{&name, &kind}, func() error { found[name] = kind; return nil }); err != nil || len(found) < 5 {
+	if _, err := pgx.ForEachRow(rows, []any{&name, &kind}, func() error { found[name] = kind; return nil }); err != nil ||
+		len(found) < 5 {
 		t.Fatalf("the columns of %s: %v, %v", table, found, err)
 	}
 	return found

@@ -5,21 +5,26 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
-// What a gate reads does not grow with what its counters, or the session, have behind them, whatever Postgres believes of the tables.
+// What a gate reads does not grow with what its counters, or the session, have behind them, whatever Postgres believes
+// of the tables.
 func TestAGateReadsAFewRowsHoweverLongItsCountersAre(t *testing.T) {
 	t.Parallel()
 	behind := many(100_000)
 	const (
 		runs = `insert into gem.rule_runs (counter, n, at, call_id, amount, total, rules_version)
-			select c, n, now() - (%d - n) * interval '1 ms', gen_random_uuid(), 1, n, '1' from generate_series(1, %[1]d) n, unnest(array['counted', 'summed']) c`
+			select c, n, now() - (%d - n) * interval '1 ms', gen_random_uuid(), 1, n, '1' from generate_series(1, %[1]d) n,
+				unnest(array['counted', 'summed']) c`
 		past = `set session_replication_role = replica;
-			insert into core_tool_calls (id, tool_name, status, attempt, claimed_by, claimed_at, events, run_at, created_at, updated_at, session_id, created_by)
-				select gen_random_uuid(), 'a.b', 'succeeded', 1, 'w', now(), 2, now(), now(), now() - (i || ' ms')::interval, 's', 'ada' from generate_series(1, %d) i;
+			insert into core_tool_calls (id, tool_name, status, attempt, claimed_by, claimed_at, events, run_at, created_at,
+				updated_at, session_id, created_by)
+				select gen_random_uuid(), 'a.b', 'succeeded', 1, 'w', now(), 2, now(), now(), now() - (i || ' ms')::interval, 's',
+					'ada' from generate_series(1, %d) i;
 			set session_replication_role = origin`
-		queued = `insert into core_tool_calls (tool_name, session_id, created_by) select 'a.b', 's', 'ada' from generate_series(1, 200)`
+		queued = `insert into core_tool_calls (tool_name, session_id, created_by) select 'a.b', 's', 'ada'
+			from generate_series(1, 200)`
 	)
 	full, half := fmt.Sprintf(runs, behind), strconv.Itoa(behind/2)
 	ended := fmt.Sprintf(past, many(20_000))
@@ -27,12 +32,17 @@ func TestAGateReadsAFewRowsHoweverLongItsCountersAre(t *testing.T) {
 		check string
 		rows  int // of the counter: the last, the oldest of the window, and what a receipt needs
 	}{
-		"a limit that is full":        {`{"kind": "count", "action": "block", "counter": "counted", "max": "` + half + `", "within_ms": 86400000}`, 10},
-		"a limit with room":           {`{"kind": "count", "action": "block", "counter": "counted", "max": "` + half + `", "within_ms": 1}`, 10},
-		"a sum":                       {`{"kind": "sum", "action": "block", "counter": "summed", "max": "` + half + `", "within_ms": 86400000, "add": "1"}`, 200},
-		"what is required":            {`{"kind": "requires", "action": "block", "tools": ["a.b"], "within_ms": 86400000}`, 10},
-		"what is required, not there": {`{"kind": "requires", "action": "block", "tools": ["a.c"], "within_ms": 86400000}`, 10},
-		"what must not be before":     {`{"kind": "after", "action": "block", "tools": ["a.b"], "ended": ["failed", "approval_denied"]}`, 10},
+		"a limit that is full": {`{"kind": "count", "action": "block", "counter": "counted", "max": "` + half +
+			`", "within_ms": 86400000}`, 10},
+		"a limit with room": {`{"kind": "count", "action": "block", "counter": "counted", "max": "` + half +
+			`", "within_ms": 1}`, 10},
+		"a sum": {`{"kind": "sum", "action": "block", "counter": "summed", "max": "` + half +
+			`", "within_ms": 86400000, "add": "1"}`, 200},
+		"what is required": {`{"kind": "requires", "action": "block", "tools": ["a.b"], "within_ms": 86400000}`,
+			10},
+		"what is required, not there": {`{"kind": "requires", "action": "block", "tools": ["a.c"], "within_ms": 86400000}`,
+			10},
+		"what must not be before": {`{"kind": "after", "action": "block", "tools": ["a.b"], "ended": ["failed", "approval_denied"]}`, 10},
 	}
 	for name, statistics := range map[string][]string{
 		"never taken":                      {full, ended, queued},
@@ -44,7 +54,8 @@ func TestAGateReadsAFewRowsHoweverLongItsCountersAre(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := testdb.Pool(t, testdb.New(t))
-			insert(t, db, "alter table core_tool_calls set (autovacuum_enabled = off); alter table gem.rule_runs set (autovacuum_enabled = off)")
+			insert(t, db, "alter table core_tool_calls set (autovacuum_enabled = off); alter table gem.rule_runs set "+
+				"(autovacuum_enabled = off)")
 			insert(t, db, "select gem.start_worker('w', 9, '', '', '1 hour')")
 			for _, sql := range statistics {
 				insert(t, db, sql)

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -42,7 +42,8 @@ func TestAWorkerWhoseOwnHeartbeatIsLateJudgesNobodyAtFirst(t *testing.T) {
 	db := held(t)
 	insert(t, db, "update core_workers set heartbeat_at = gem.now() - interval '4 s' where worker_id = 'a'")
 	for _, what := range []string{"a late heartbeat", "the next one"} {
-		if told := texts(t, db, "select verdict from gem.heartbeat('a', '5 s', '{}', '{}', true)"); len(told) != 1 || told[0] != "late" {
+		if told := texts(t, db, "select verdict from gem.heartbeat('a', '5 s', '{}', '{}', true)"); len(told) != 1 ||
+			told[0] != "late" {
 			t.Errorf("%s was told %q", what, told)
 		}
 		if number(t, db, isHeld) != 1 {
@@ -60,7 +61,8 @@ func TestAWorkerWhoseOwnHeartbeatIsLateJudgesNobodyAtFirst(t *testing.T) {
 func TestAfterASlowHeartbeatNobodyIsJudged(t *testing.T) {
 	t.Parallel()
 	db := held(t)
-	insert(t, db, "update core_workers set alive_until = gem.now() + interval '300 ms' where worker_id = 'b'") // lives while it begins
+	// lives while it begins
+	insert(t, db, "update core_workers set alive_until = gem.now() + interval '300 ms' where worker_id = 'b'")
 	beatBehindLock(t, db, "core_tool_calls", 600)
 	insert(t, db, beat)
 	if number(t, db, isHeld) != 1 {
@@ -72,14 +74,16 @@ func TestAfterASlowHeartbeatNobodyIsJudged(t *testing.T) {
 func TestAHeartbeatThatWaitedForALockJudgesNobody(t *testing.T) {
 	t.Parallel()
 	db := held(t)
-	insert(t, db, "update core_workers set alive_until = gem.now() + interval '1 s', heartbeat_at = gem.now() where worker_id = 'a'")
+	insert(t, db, "update core_workers set alive_until = gem.now() + interval '1 s', heartbeat_at = gem.now() where "+
+		"worker_id = 'a'")
 	beatBehindLock(t, db, "core_workers", 1100) // a's own time is over, too
 	if number(t, db, isHeld) != 1 {
 		t.Error("the call was taken")
 	}
 }
 
-// beatBehindLock sends a's heartbeat while a lock on the table keeps it waiting, until so many milliseconds have passed.
+// beatBehindLock sends a's heartbeat while a lock on the table keeps it waiting, until so many milliseconds have
+// passed.
 func beatBehindLock(t *testing.T, db *pgxpool.Pool, table string, ms int) {
 	t.Helper()
 	lock, err := db.Begin(t.Context())
@@ -94,7 +98,8 @@ func beatBehindLock(t *testing.T, db *pgxpool.Pool, table string, ms int) {
 		_, err := db.Exec(t.Context(), beat)
 		beaten <- err
 	}()
-	for number(t, db, "select count(*) from pg_locks where not granted and relation = '"+table+"'::regclass and database = (select oid from pg_database where datname = current_database())") == 0 {
+	for number(t, db, "select count(*) from pg_locks where not granted and relation = '"+table+
+		"'::regclass and database = (select oid from pg_database where datname = current_database())") == 0 {
 		time.Sleep(5 * time.Millisecond)
 	}
 	setClock(t, db, ms)
@@ -106,16 +111,20 @@ func beatBehindLock(t *testing.T, db *pgxpool.Pool, table string, ms int) {
 	}
 }
 
-// Workers that were started and killed again and again leave rows, which leave within the hour, and which nothing that an
-// insert or a heartbeat asks has to read.
+// Workers that were started and killed again and again leave rows, which leave within the hour, and which nothing that
+// an insert or a heartbeat asks has to read.
 func TestRowsOfDeadWorkersLeaveAndKeepNobodyWaiting(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
 	insert(t, db, `
-		insert into core_workers (worker_id, started_at, heartbeat_at, alive_until, wants_wake, concurrency, gem_version, registry_version)
-			select 'old ' || i, now() - interval '2 hours', now() - interval '2 hours', now() - interval '2 hours', true, 1, '', '' from generate_series(1, 2500) i;
-		insert into core_workers (worker_id, started_at, heartbeat_at, alive_until, wants_wake, concurrency, gem_version, registry_version)
-			select 'new ' || i, now() - interval '20 minutes', now(), now() - interval '20 minutes', true, 1, '', '' from generate_series(1, 2500) i;
+		insert into core_workers (worker_id, started_at, heartbeat_at, alive_until, wants_wake, concurrency, gem_version,
+			registry_version)
+			select 'old ' || i, now() - interval '2 hours', now() - interval '2 hours', now() - interval '2 hours', true, 1, '',
+				'' from generate_series(1, 2500) i;
+		insert into core_workers (worker_id, started_at, heartbeat_at, alive_until, wants_wake, concurrency, gem_version,
+			registry_version)
+			select 'new ' || i, now() - interval '20 minutes', now(), now() - interval '20 minutes', true, 1, '', ''
+				from generate_series(1, 2500) i;
 		select gem.start_worker('w', 1, '', '', '1 hour'), gem.want_wake('w', true)`)
 	insert(t, db, "analyze core_workers")
 	conn, err := db.Acquire(t.Context())
@@ -124,8 +133,9 @@ func TestRowsOfDeadWorkersLeaveAndKeepNobodyWaiting(t *testing.T) {
 	}
 	defer conn.Release()
 	for what, sql := range map[string]string{
-		"an insert": "with i as (insert into core_tool_calls (tool_name) values ($1::text) returning 1) select count(*)::text from i",
-		"a claim":   "select count(*)::text from gem.claim('w', 10, true) where $1 <> ''",
+		"an insert": "with i as (insert into core_tool_calls (tool_name) values ($1::text) returning 1) select " +
+			"count(*)::text from i",
+		"a claim": "select count(*)::text from gem.claim('w', 10, true) where $1 <> ''",
 	} {
 		if read := readsOf(t, conn.Conn(), "core_workers", sql, "select 'a.b'"); read > 10 {
 			t.Errorf("%s read %d rows and index entries of the workers", what, read)
@@ -142,7 +152,8 @@ func TestRowsOfDeadWorkersLeaveAndKeepNobodyWaiting(t *testing.T) {
 	}
 }
 
-// A call that was left to workers that never come back is not left for ever: any worker may say that it does not know the tool.
+// A call that was left to workers that never come back is not left for ever: any worker may say that it does not know
+// the tool.
 func TestACallThatIsLeftToNobodyGoesToAny(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
@@ -150,7 +161,8 @@ func TestACallThatIsLeftToNobodyGoesToAny(t *testing.T) {
 		select gem.start_worker('knows', 10, '', '', '1 hour', '{tool c.d}'), gem.start_worker('w', 10, '', '', '1 hour');
 		insert into core_tool_calls (tool_name) select 'a.b' from generate_series(1, 50);
 		insert into core_tool_calls (tool_name, priority) select 'c.d', p from unnest(array[0, -5, 0]) p`)
-	insert(t, db, "select gem.leave_to(c.id, c.attempt, 'w', 'tool c.d') from gem.claim('w', 99, true) c where c.tool_name = 'c.d'")
+	insert(t, db, "select gem.leave_to(c.id, c.attempt, 'w', 'tool c.d') from gem.claim('w', 99, true) c where "+
+		"c.tool_name = 'c.d'")
 	claimed := func() string {
 		insert(t, db, "select gem.heartbeat('w', '1 hour', '{}', '{}', true)")
 		return fmt.Sprint(texts(t, db, "select tool_name from gem.claim('w', 9, true)"))

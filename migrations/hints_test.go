@@ -6,11 +6,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
-// While the queue of notifications is full, Postgres refuses every transaction that has one. gem.notify sends none then; a queue
-// that is "full" at 0 % shows what goes on without.
+// While the queue of notifications is full, Postgres refuses every transaction that has one. gem.notify sends none
+// then. A queue that is "full" at 0 % shows that everything else works.
 func TestAFullQueueOfNotificationsCostsWakeUpsAndNothingElse(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
@@ -47,7 +47,8 @@ func TestAFullQueueOfNotificationsCostsWakeUpsAndNothingElse(t *testing.T) {
 		t.Fatal("nobody is notified while there is room")
 	}
 
-	insert(t, db, "do $$ begin execute replace(pg_get_functiondef('gem.notify(text, text)'::regprocedure), '< 0.5', '< 0'); end $$")
+	insert(t, db, "do $$ begin execute replace(pg_get_functiondef('gem.notify(text, text)'::regprocedure), '< 0.5', '< "+
+		"0'); end $$")
 	insert(t, db, everything)
 	if notified() {
 		t.Error("a notification was sent while the queue was full")

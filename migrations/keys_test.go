@@ -5,7 +5,7 @@ import (
 	"runtime"
 	"testing"
 
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -52,7 +52,8 @@ func TestASuccessWakesThoseThatWaitForItsKeyAHundredAtATime(t *testing.T) {
 	if n := number(t, db, stillWaiting); n != 0 {
 		t.Errorf("%v wait for ever", n)
 	}
-	if n := number(t, db, "select count(*) from core_tool_receipts where idempotency_key = 'k' and replay_of is not null"); n != 3 {
+	if n := number(t, db,
+		"select count(*) from core_tool_receipts where idempotency_key = 'k' and replay_of is not null"); n != 3 {
 		t.Errorf("%v receipts repeat the first", n)
 	}
 }
@@ -66,31 +67,35 @@ func TestSeveralCallsRepeatAReceiptAtOnce(t *testing.T) {
 	if fmt.Sprint(verdicts) != "[hit hit hit hit hit]" {
 		t.Errorf("%v", verdicts)
 	}
-	insert(t, db, `select gem.finish(c.id, c.attempt, 'w', 'succeeded', '{}', '{}', '1', (select id from core_tool_receipts where replay_of is null))
+	insert(t, db, `select gem.finish(c.id, c.attempt, 'w', 'succeeded', '{}', '{}', '1',
+		(select id from core_tool_receipts where replay_of is null))
 		from core_tool_calls c where status = 'running'`)
-	if n := number(t, db, "select count(*) from core_tool_receipts where idempotency_key = 'k' and replay_of is not null"); n != 5 {
+	if n := number(t, db,
+		"select count(*) from core_tool_receipts where idempotency_key = 'k' and replay_of is not null"); n != 5 {
 		t.Errorf("%v receipts have the key and repeat the first", n)
 	}
 }
 
-// A hit writes nothing to its call: each write would be one more entry of the key in the index over running keys, through which
-// the next hit must go while vacuum cannot remove it.
+// A hit writes nothing to its call: each write would be one more entry of the key in the index over running keys,
+// through which the next hit must go while vacuum cannot remove it.
 func TestAHitDoesNotTakeItsKey(t *testing.T) {
 	t.Parallel()
 	db := crowd(t, 5)
 	insert(t, db, succeedHolder)
 	insert(t, db, "select gem.hold_key(c.id, c.attempt, 'w', 'k') from gem.claim('w', 5, true) c")
-	if n := number(t, db, "select count(*) from core_tool_calls where status = 'running' and computed_key is null"); n != 5 {
+	if n := number(t, db,
+		"select count(*) from core_tool_calls where status = 'running' and computed_key is null"); n != 5 {
 		t.Errorf("%v of five hits did not take the key", n)
 	}
 }
 
-// A tool may refuse a key that comes with another input. Those that wait behind such a call are woken all the same.
+// A tool may refuse a key that comes with another input. The calls that wait behind such a call are woken anyway.
 func TestAHitThatIsRefusedWakesThoseThatWait(t *testing.T) {
 	t.Parallel()
 	db := crowd(t, 150)
 	insert(t, db, succeedHolder)
-	insert(t, db, `select gem.finish(c.id, c.attempt, 'w', 'failed', '{"error": {"error_code": "key_reused", "message": "x"}}', '{}', '1')
+	insert(t, db, `select gem.finish(c.id, c.attempt, 'w', 'failed',
+		'{"error": {"error_code": "key_reused", "message": "x"}}', '{}', '1')
 		from gem.claim('w', 1, true) c, gem.hold_key(c.id, c.attempt, 'w', 'k') h where h.verdict = 'hit'`)
 	if n := number(t, db, stillWaiting); n != 0 {
 		t.Errorf("%v wait for ever", n)
@@ -104,14 +109,16 @@ func TestACallThatIsToEndNeitherPausesNorWaits(t *testing.T) {
 	insert(t, db, "insert into core_tool_calls (tool_name) values ('retried'), ('waiting')")
 	insert(t, db, "select gem.claim('w', 2, true)")
 	insert(t, db, "select cancel_tool_call(id) from core_tool_calls where status = 'running' and tool_name <> 'a.b'")
-	insert(t, db, "select gem.retry(id, attempt, 'w', '{}', 9, '10 minutes') from core_tool_calls where tool_name = 'retried'")
+	insert(t, db, "select gem.retry(id, attempt, 'w', '{}', 9, '10 minutes') from core_tool_calls where tool_name = "+
+		"'retried'")
 	insert(t, db, "select gem.hold_key(id, attempt, 'w', 'k') from core_tool_calls where tool_name = 'waiting'")
-	if got := fmt.Sprint(texts(t, db, "select tool_name || ' ' || (cancelled_for is not null) from gem.claim('w', 9, true) order by 1")); got != "[retried true waiting true]" {
+	if got := fmt.Sprint(texts(t, db, "select tool_name || ' ' || (cancelled_for is not null) from gem.claim('w', 9, "+
+		"true) order by 1")); got != "[retried true waiting true]" {
 		t.Errorf("%s were claimed again", got)
 	}
 }
 
-// An end does not wait for a lock on a call that it would wake: whoever has the lock may be waiting for the end.
+// An end does not wait for a lock on a call that it would wake: the lock's holder may be waiting for the end.
 func TestAnEndWaitsForNoneOfThoseThatItWakes(t *testing.T) {
 	t.Parallel()
 	db := crowd(t, 3)
@@ -120,7 +127,8 @@ func TestAnEndWaitsForNoneOfThoseThatItWakes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tx.Rollback(t.Context())
-	if _, err := tx.Exec(t.Context(), "select from core_tool_calls where status = 'waiting' order by seq limit 1 for update"); err != nil {
+	if _, err := tx.Exec(t.Context(), "select from core_tool_calls where status = 'waiting' order by seq limit 1 for "+
+		"update"); err != nil {
 		t.Fatal(err)
 	}
 	insert(t, db, "set lock_timeout = '5 s'; "+succeedHolder+"; reset lock_timeout")
@@ -144,19 +152,21 @@ func TestAHeartbeatWakesThoseWhoseKeyNobodyHolds(t *testing.T) {
 	insert(t, db, "select gem.hold_key(c.id, c.attempt, 'w', 'k') from gem.claim('w', 2000, true) c")
 	insert(t, db, succeedHolder)
 	insert(t, db, "update core_tool_calls set run_at = 'infinity' where status = 'queued'")
-	insert(t, db, "update core_tool_calls set updated_at = now() - interval '10 s' where status = 'waiting'; analyze core_tool_calls")
+	insert(t, db, "update core_tool_calls set updated_at = now() - interval '10 s' where status = 'waiting'; analyze "+
+		"core_tool_calls")
 	left := number(t, db, stillWaiting)
 	conn, err := db.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	read := readsOf(t, conn.Conn(), "core_tool_calls", "select count(*)::text from gem.heartbeat('w', '1 hour', '{}', '{}', false) where $1 <> ''", "select 'x'")
+	read := readsOf(t, conn.Conn(), "core_tool_calls",
+		"select count(*)::text from gem.heartbeat('w', '1 hour', '{}', '{}', false) where $1 <> ''", "select 'x'")
 	conn.Release()
 	insert(t, db, "select gem.heartbeat('w', '1 hour', '{}', '{}', false)")
 	if n := number(t, db, stillWaiting); n != left-1 || left < 1900 {
 		t.Errorf("%v wait of %v", n, left)
 	}
-	if read > 500 { // some are entries of those that were woken before
+	if read > 500 { // some are entries of calls that were woken before
 		t.Errorf("the heartbeat read %d rows and index entries", read)
 	}
 }
@@ -165,9 +175,10 @@ func TestAHeartbeatWakesThoseWhoseKeyNobodyHolds(t *testing.T) {
 func TestACallDoesNotStayInItsSlotForALockOnTheOneThatHasItsKey(t *testing.T) {
 	t.Parallel()
 	for what, lock := range map[string]string{
-		"cancelled":     "select cancel_tool_call(id) from core_tool_calls where computed_key = 'k'",
-		"given a child": "insert into core_tool_calls (tool_name, parent_call_id) select 'a.b', id from core_tool_calls where computed_key = 'k'",
-		"changed":       "update core_tool_calls set session_id = 's' where computed_key = 'k'",
+		"cancelled": "select cancel_tool_call(id) from core_tool_calls where computed_key = 'k'",
+		"given a child": "insert into core_tool_calls (tool_name, parent_call_id) select 'a.b', id from core_tool_calls " +
+			"where computed_key = 'k'",
+		"changed": "update core_tool_calls set session_id = 's' where computed_key = 'k'",
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -182,7 +193,8 @@ func TestACallDoesNotStayInItsSlotForALockOnTheOneThatHasItsKey(t *testing.T) {
 			if _, err := tx.Exec(t.Context(), lock); err != nil {
 				t.Fatal(err)
 			}
-			asked := "select h.verdict from core_tool_calls c, gem.hold_key(c.id, c.attempt, 'w', 'k') h where c.status = 'running' and c.computed_key is null"
+			asked := "select h.verdict from core_tool_calls c, gem.hold_key(c.id, c.attempt, 'w', 'k') h where c.status = " +
+				"'running' and c.computed_key is null"
 			if got := fmt.Sprint(texts(t, db, asked)); got != "[wait]" {
 				t.Errorf("the verdict is %s", got)
 			}
@@ -197,7 +209,7 @@ func TestACallDoesNotStayInItsSlotForALockOnTheOneThatHasItsKey(t *testing.T) {
 	}
 }
 
-// Of a call that asks for a key, its frontend may have the row locked. Whoever holds the key ends all the same.
+// A frontend may lock the row of a call that asks for a key. The key's holder can end all the same.
 func TestALockOnACallThatAsksForAKeyDoesNotKeepItsHolderFromEnding(t *testing.T) {
 	t.Parallel()
 	db := crowd(t, 0)
@@ -208,14 +220,17 @@ func TestALockOnACallThatAsksForAKeyDoesNotKeepItsHolderFromEnding(t *testing.T)
 		t.Fatal(err)
 	}
 	defer tx.Rollback(t.Context())
-	if _, err := tx.Exec(t.Context(), "select cancel_tool_call(id) from core_tool_calls where tool_name = 'asks'"); err != nil {
+	if _, err := tx.Exec(t.Context(),
+		"select cancel_tool_call(id) from core_tool_calls where tool_name = 'asks'"); err != nil {
 		t.Fatal(err)
 	}
 	verdict := make(chan string, 1)
 	go func() {
-		verdict <- valueOf(t, db, "select h.verdict from core_tool_calls c, gem.hold_key(c.id, c.attempt, 'w', 'k') h where c.tool_name = 'asks'")
+		verdict <- valueOf(t, db, "select h.verdict from core_tool_calls c, gem.hold_key(c.id, c.attempt, 'w', 'k') h "+
+			"where c.tool_name = 'asks'")
 	}()
-	for len(verdict) == 0 && number(t, db, "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'") == 0 {
+	for len(verdict) == 0 && number(t, db, "select count(*) from pg_stat_activity where datname = current_database() "+
+		"and wait_event_type = 'Lock'") == 0 {
 		runtime.Gosched()
 	}
 	insert(t, db, "set lock_timeout = '100 ms'; "+succeedHolder+"; reset lock_timeout") // while the other waits
@@ -231,23 +246,27 @@ func TestALockOnACallThatAsksForAKeyDoesNotKeepItsHolderFromEnding(t *testing.T)
 func TestAnOpenInsertOfAChildHoldsItsParentInNoState(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, "select gem.start_worker('w', 9, '', '', '1 hour'), gem.start_worker('dead', 9, '', '', '1 hour'); insert into core_tool_calls (tool_name) values ('a.b')")
+	insert(t, db, "select gem.start_worker('w', 9, '', '', '1 hour'), gem.start_worker('dead', 9, '', '', '1 hour'); "+
+		"insert into core_tool_calls (tool_name) values ('a.b')")
 	tx, err := db.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer tx.Rollback(t.Context())
-	if _, err := tx.Exec(t.Context(), "insert into core_tool_calls (tool_name, parent_call_id) select 'a.child', id from core_tool_calls"); err != nil {
+	if _, err := tx.Exec(t.Context(), "insert into core_tool_calls (tool_name, parent_call_id) select 'a.child', id "+
+		"from core_tool_calls"); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ what, sql, status string }{
 		{"a claim", "select gem.claim('w', 1, true)", "running"},
 		{"handing over", "select gem.release(id, attempt, 'w') from core_tool_calls", "queued"},
 		{"a retry", "select gem.retry(c.id, c.attempt, 'w', '{}', 9, '0') from gem.claim('w', 1, true) c", "queued"},
-		{"recovery", "select gem.claim('dead', 1, true); update core_workers set alive_until = now() - interval '1 s' where worker_id = 'dead'; select gem.recover('w', null)", "queued"},
+		{"recovery", "select gem.claim('dead', 1, true); update core_workers set alive_until = now() - interval '1 s' " +
+			"where worker_id = 'dead'; select gem.recover('w', null)", "queued"},
 		{"a key", "select gem.hold_key(c.id, c.attempt, 'w', 'k') from gem.claim('w', 1, true) c", "running"},
 		{"a request to cancel", "select cancel_tool_call(id) from core_tool_calls", "running"},
-		{"an end", "select gem.finish(id, attempt, 'w', 'failed', '{\"error\": {\"error_code\": \"x\", \"message\": \"x\"}}', '{}', '1') from core_tool_calls", "failed"},
+		{"an end", "select gem.finish(id, attempt, 'w', 'failed', '{\"error\": {\"error_code\": \"x\", \"message\": " +
+			"\"x\"}}', '{}', '1') from core_tool_calls", "failed"},
 	} {
 		insert(t, db, "set lock_timeout = '1s'; "+c.sql+"; reset lock_timeout")
 		if got := valueOf(t, db, "select status from core_tool_calls"); got != c.status {
@@ -256,7 +275,8 @@ func TestAnOpenInsertOfAChildHoldsItsParentInNoState(t *testing.T) {
 	}
 }
 
-// The call that was woken for a key may have to wait for a slot: otherwise each of the rest would be claimed, only to wait again.
+// The call that was woken for a key may have to wait for a slot: otherwise each of the rest would be claimed, only to
+// wait again.
 func TestAHeartbeatWakesTheNextOfAKeyFiveSecondsLater(t *testing.T) {
 	t.Parallel()
 	db := crowd(t, 5)
@@ -274,10 +294,12 @@ func TestAHeartbeatWakesTheNextOfAKeyFiveSecondsLater(t *testing.T) {
 func TestAHeartbeatPassesOverKeysWhoseCallsAreLocked(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, "select gem.start_worker('w', 999, '', '', '1 hour'); insert into core_tool_calls (tool_name) select 'a.b' from generate_series(1, 150)")
+	insert(t, db, "select gem.start_worker('w', 999, '', '', '1 hour'); insert into core_tool_calls (tool_name) select "+
+		"'a.b' from generate_series(1, 150)")
 	insert(t, db, `
 		set session_replication_role = replica;
-		update core_tool_calls set status = 'waiting', waits_for = 'key', computed_key = to_char(seq, '000'), updated_at = now() - interval '1 minute';
+		update core_tool_calls set status = 'waiting', waits_for = 'key', computed_key = to_char(seq, '000'),
+			updated_at = now() - interval '1 minute';
 		set session_replication_role = origin`)
 	tx, err := db.Begin(t.Context())
 	if err != nil {
@@ -297,10 +319,12 @@ func TestAHeartbeatPassesOverKeysWhoseCallsAreLocked(t *testing.T) {
 func TestAHeartbeatWakesThoseOfAHundredKeysAtMost(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, "select gem.start_worker('w', 999, '', '', '1 hour'); insert into core_tool_calls (tool_name) select 'a.b' from generate_series(1, 500)")
+	insert(t, db, "select gem.start_worker('w', 999, '', '', '1 hour'); insert into core_tool_calls (tool_name) select "+
+		"'a.b' from generate_series(1, 500)")
 	insert(t, db, `
 		set session_replication_role = replica;
-		update core_tool_calls set status = 'waiting', waits_for = 'key', computed_key = seq::text, updated_at = now() - interval '1 minute';
+		update core_tool_calls set status = 'waiting', waits_for = 'key', computed_key = seq::text,
+			updated_at = now() - interval '1 minute';
 		set session_replication_role = origin`)
 	for want := 400.0; want >= 0; want -= 100 {
 		insert(t, db, "select gem.heartbeat('w', '1 hour', '{}', '{}', false)")
@@ -320,27 +344,33 @@ func TestACancelledCallLocksNoOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tx.Rollback(t.Context())
-	if _, err := tx.Exec(t.Context(), "select cancel_tool_call(id) from core_tool_calls where status = 'queued'"); err != nil {
+	if _, err := tx.Exec(t.Context(),
+		"select cancel_tool_call(id) from core_tool_calls where status = 'queued'"); err != nil {
 		t.Fatal(err)
 	}
-	insert(t, db, "set lock_timeout = '100 ms'; select cancel_tool_call(id) from core_tool_calls where status = 'waiting'; reset lock_timeout")
+	insert(t, db, "set lock_timeout = '100 ms'; select cancel_tool_call(id) from core_tool_calls where status = "+
+		"'waiting'; reset lock_timeout")
 	if n := number(t, db, stillWaiting); n != 0 {
 		t.Errorf("%v wait", n)
 	}
 }
 
-// Their key may have changed with the registry, or someone cancels them. Each wakes the next, and no heartbeat is needed.
+// Their key may have changed with the registry, or someone cancels them. Each wakes the next, and no heartbeat is
+// needed.
 func TestACallThatWasWokenAndEndsWithoutItsKeyWakesTheNext(t *testing.T) {
 	t.Parallel()
 	for what, end := range map[string]string{
-		"ended": "select gem.finish(id, attempt, 'w', 'failed', '{\"error\": {\"error_code\": \"x\", \"message\": \"x\"}}', '{}', '1') from gem.claim('w', 1, true)",
+		"ended": "select gem.finish(id, attempt, 'w', 'failed', '{\"error\": {\"error_code\": \"x\", \"message\": " +
+			"\"x\"}}', '{}', '1') from gem.claim('w', 1, true)",
 		"cancelled while it runs": `select cancel_tool_call(id) from gem.claim('w', 1, true);
-			select gem.finish(id, attempt, 'w', 'failed', '{"error": {"error_code": "cancelled", "message": "x"}}', '{}', '1') from core_tool_calls where status = 'running'`,
+			select gem.finish(id, attempt, 'w', 'failed', '{"error": {"error_code": "cancelled", "message": "x"}}', '{}', '1')
+				from core_tool_calls where status = 'running'`,
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			db := crowd(t, 5)
-			insert(t, db, "select gem.finish(id, attempt, 'w', 'failed', '{\"error\": {\"error_code\": \"x\", \"message\": \"x\"}}', '{}', '1') from core_tool_calls where computed_key = 'k' and status = 'running'")
+			insert(t, db, "select gem.finish(id, attempt, 'w', 'failed', '{\"error\": {\"error_code\": \"x\", \"message\": "+
+				"\"x\"}}', '{}', '1') from core_tool_calls where computed_key = 'k' and status = 'running'")
 			for want := 4.0; want >= 0; want-- {
 				if n := number(t, db, stillWaiting); n != want {
 					t.Fatalf("%v wait, not %v", n, want)
@@ -361,7 +391,8 @@ func TestAHitTellsAUserNothingOfAnothersInput(t *testing.T) {
 	insert(t, db, "select gem.hold_key(c.id, c.attempt, 'w', 'k') from gem.claim('w', 1, true) c")
 	insert(t, db, succeedHolder)
 	insert(t, db, `
-		insert into core_tool_calls (tool_name, created_by, input) values ('a.b', 'ada', '{"k": "x", "n": 1}'), ('a.b', 'ada', '{"k": "x", "n": 2}'),
+		insert into core_tool_calls (tool_name, created_by, input) values ('a.b', 'ada', '{"k": "x", "n": 1}'),
+			('a.b', 'ada', '{"k": "x", "n": 2}'),
 			('a.b', 'bob', '{"k": "x", "n": 1}'), ('a.b', 'bob', '{"k": "x", "n": 2}');
 		update core_tool_calls set signed_in = true where status = 'queued'`)
 	for refuse, want := range map[bool]string{

@@ -1,12 +1,13 @@
-// Package migrations makes GEM's tables and functions, and those of domains and programs, and keeps them current.
+// Package migrations creates and updates the tables and functions of GEM, of domains and of programs.
 //
-// tables/ holds GEM's tables as numbered files, which only grow once they are released. functions/ holds its functions,
-// triggers, views and rights, each once: functions/states.sql is the place to begin. They are applied whole, under a number
-// that rises with every change. Domains and programs bring files of their own, with numbers of their own: see [Source].
+// tables/ has GEM's tables as numbered files, which never change after a release. functions/ has its functions,
+// triggers, views and rights; functions/states.sql is the place to begin reading. Functions are applied as a whole,
+// under a number that increases with every change. Domains and programs bring numbered files of their own: see
+// [Source].
 //
-// The table gem.migrations records the files that were applied and the objects that they created. Everything else in a database is someone else's, and is not changed.
-// All of it is plain SQL: [Print] gives it as one file for psql, or for
-// the migrations folder of Supabase.
+// The table gem.migrations records the applied files and the objects that they created. GEM does not change any other
+// object of a database. Everything is plain SQL: [Print] writes it as one file for psql, or for the migrations folder
+// of Supabase.
 package migrations
 
 import (
@@ -22,7 +23,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// createLedger makes the table of what was applied. It stands here, since it must be there before the first file.
+// createLedger creates the table of applied files. It is not in a file because the first file needs it.
 const createLedger = `create table if not exists gem.migrations (
   source     text        not null, -- core and functions are GEM's; a domain's name; program
   version    integer     not null, -- of a file, or of all functions; 0 for the grants of a source
@@ -34,34 +35,40 @@ const createLedger = `create table if not exists gem.migrations (
 );
 `
 
-// record writes the line of a file that was applied.
-const record = `insert into gem.migrations as m (source, version, file, sha256, objects) values ('%s', %d, '%s', '%s', %s)
-on conflict (source, version) do update set file = excluded.file, sha256 = excluded.sha256, applied_at = excluded.applied_at,
+// record writes the row of a file that was applied.
+const record = `insert into gem.migrations as m (source, version, file, sha256, objects)
+	values ('%s', %d, '%s', '%s', %s)
+on conflict (source, version) do update set file = excluded.file, sha256 = excluded.sha256,
+	applied_at = excluded.applied_at,
   objects = (select coalesce(array_agg(distinct o order by o), '{}') from unnest(m.objects || excluded.objects) o)`
 
-// lock is the advisory lock that lets one process migrate at a time; the number is arbitrary and stays.
+// lock is an advisory lock, so that one process migrates at a time. The number is arbitrary and must not change.
 const lock = 4716_0001
 
+// lockPatience is for a file that gets no lock, and for the lock of migrations.
+var lockPatience = time.Minute
+
 const (
-	lockPatience    = time.Minute // for a file that gets no lock
-	lockTimeout     = "55P03"     // SQLSTATE, as the two below
+	lockTimeout     = "55P03" // SQLSTATE, as those below
 	deadlock        = "40P01"
+	queryCanceled   = "57014"
 	undefinedObject = "42704"
 )
 
 // Options are a person's decisions about a migration. The zero value is the usual case.
 type Options struct {
-	// Adopt names tables of an earlier GEM, such as notes or public.notes, that become GEM's. Others are never changed.
+	// Adopt names tables of an earlier GEM, such as notes or public.notes, that become GEM's. Default: none.
 	Adopt []string
-	// AdoptRoles names roles of GEM, such as gem_worker, that someone else created for it.
+	// AdoptRoles names roles of GEM, such as gem_worker, that someone else created for it. Default: none.
 	AdoptRoles []string
-	// API says whether GEM adds to objects that are not its own: see api.sql. Nil means the value of the last run, at first true.
+	// API reports whether GEM adds to objects that are not its own: see api.sql. Default: the value of the last run, at
+	// first true.
 	API *bool
-	// DryRun undoes everything at the end.
+	// DryRun rolls everything back at the end.
 	DryRun bool
 }
 
-// adopted are the tables to adopt, as the ledger names them.
+// adopted returns the tables to adopt, by their names in the ledger.
 func (o Options) adopted() []string {
 	all := []string{}
 	for _, t := range o.Adopt {
@@ -70,56 +77,56 @@ func (o Options) adopted() []string {
 	return all
 }
 
-// Result says what [Apply] did.
+// Result describes a run of [Apply].
 type Result struct {
-	Created bool     // the database had nothing of GEM before
+	Created bool     // the database had no objects of GEM before
 	Applied []string // the files, as source/name, in order
-	Changes Changes  // what they created and changed
-	Notes   []string // what was left out, such as a role that this role may not create
+	Changes Changes  // the objects that they created and changed
+	Notes   []string // omissions, such as a role that this role may not create
 }
 
-// Up is [Apply] for callers that do not need its result.
+// Up calls [Apply] and returns only its error.
 func Up(ctx context.Context, url string, sources ...Source) error {
 	_, err := Apply(ctx, url, Options{}, sources...)
 	return err
 }
 
-// Apply brings the database at url to what this program needs: GEM's own tables and functions, and then the sources. It
-// returns what was done. Each file is one transaction; with tables to adopt, all files are one. Several processes may call it at once: they take turns, and each file is
-// applied by one of them. It needs one connection and works through a transaction pooler.
+// Apply migrates the database at url to the version that this program needs: GEM's own tables and functions first, then
+// the sources. It returns what was done. Each file is one transaction. With tables to adopt, all files are one
+// transaction, which locks these tables until it ends. Several processes may call it at once: they take turns, and each
+// file is applied once. It needs one connection, which may be through a transaction pooler.
 //
-// It never changes an object that GEM did not create: if a name that it needs is taken, it changes nothing and returns a [TakenError].
-// It refuses a database that records a version which this program does not know, a file that was changed after it was
-// applied, and other functions under the same number. Functions of a higher number stay, with a note.
+// It never changes an object that GEM did not create: if a name that it needs is taken, it changes nothing and returns
+// a [TakenError]. It also returns an error if the database records a version that this program does not know, if a file
+// was changed after it was applied, or if the functions differ under the same number. Functions with a higher number
+// stay, and the result has a note.
 func Apply(ctx context.Context, url string, o Options, sources ...Source) (Result, error) {
 	run := migration{Options: o}
+	return run.apply(ctx, url, sources)
+}
+
+func (run *migration) apply(ctx context.Context, url string, sources []Source) (Result, error) {
 	files, err := plan(sources)
 	if err == nil {
-		err = o.check(files)
+		err = run.check(files)
 	}
 	if err != nil {
 		return run.Result, err
 	}
-	config, err := pgx.ParseConfig(url)
-	if err != nil {
-		return run.Result, errors.New("the connection string is not valid: it has the form postgres://user:password@host:5432/database")
-	}
-	config.DefaultQueryExecMode = pgx.QueryExecModeExec // nothing is prepared, which a transaction pooler would not keep
-	config.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
-		if n.Routine == "exec_stmt_raise" && !slices.Contains(run.Notes, n.Message) { // raised by a file, and not by Postgres
+	conn, err := connect(ctx, url, func(_ *pgconn.PgConn, n *pgconn.Notice) {
+		if n.Routine == "exec_stmt_raise" && !slices.Contains(run.Notes, n.Message) { // raised by a file, not by Postgres
 			run.Notes = append(run.Notes, n.Message)
 		}
-	}
-	conn, err := pgx.ConnectConfig(ctx, config)
+	})
 	if err != nil {
-		return run.Result, fmt.Errorf("connect: %w", err)
+		return run.Result, err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 
 	began := time.Now()
 	for try := 1; ; try++ {
 		more, err := run.next(ctx, conn, files)
-		pgErr := &pgconn.PgError{} // without a code if err is not Postgres's
+		pgErr := &pgconn.PgError{} // its code is empty if err is not from Postgres
 		errors.As(err, &pgErr)
 		switch {
 		case err == nil && !more:
@@ -128,11 +135,12 @@ func Apply(ctx context.Context, url string, o Options, sources ...Source) (Resul
 			try = 0
 			continue
 		case pgErr.Code == undefinedObject && try == 1:
-			// Another database of this server was migrated at the same time and created a role that this one could not see yet.
+			// A migration of another database on this server has created a role that this one could not see yet.
 		case (pgErr.Code == lockTimeout || pgErr.Code == deadlock) && time.Since(began) < lockPatience:
 		case pgErr.Code == lockTimeout:
-			return run.Result, fmt.Errorf("apply the migrations: %w: a transaction has been open for more than %s that used this table, "+
-				"such as that of a dump; pg_stat_activity shows it. Migrate again when it has ended", err, lockPatience)
+			return run.Result, fmt.Errorf("apply the migrations: %w: a transaction that used this table, such as a "+
+				"dump, has been open for more than %s; pg_stat_activity shows it. Migrate again when it has ended", err,
+				lockPatience)
 		case pgErr.Code != "":
 			return run.Result, fmt.Errorf("apply the migrations: %w", err)
 		default:
@@ -145,28 +153,42 @@ func Apply(ctx context.Context, url string, o Options, sources ...Source) (Resul
 	}
 }
 
+func connect(ctx context.Context, url string, notice pgconn.NoticeHandler) (*pgx.Conn, error) {
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		return nil, errors.New("the connection string is not valid: it has the form " +
+			"postgres://user:password@host:5432/database")
+	}
+	config.DefaultQueryExecMode = pgx.QueryExecModeExec // no prepared statements, which a transaction pooler would lose
+	config.OnNotice = notice
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	return conn, nil
+}
+
 // migration is a run of [Apply].
 type migration struct {
 	Options
 	Result
-	again bool // the functions and all grants are applied again, since roles were missing
+	again bool // the functions and all grants are applied again, because roles were missing
 }
 
-// errUndo ends the transaction of a dry run.
+// errUndo rolls back the transaction of a dry run.
 var errUndo = errors.New("a dry run")
 
-// whole reports whether all files are one transaction: a dry run is rolled back, and an adoption, which tables of others may prevent, is
-// done as a whole or not at all.
+// whole reports whether all files are one transaction. A dry run is rolled back as a whole. An adoption, which other
+// users' tables may prevent, happens as a whole or not at all.
 func (m *migration) whole() bool { return m.DryRun || len(m.Adopt) > 0 }
 
-// next applies the next missing file in a transaction of its own, and reports whether there may be more. If the run is [migration.whole], it
-// applies all of them.
+// next applies the next missing file in a transaction, and reports whether there may be more. If the run is
+// [migration.whole], it applies all files.
 func (m *migration) next(ctx context.Context, conn *pgx.Conn, files []file) (more bool, err error) {
 	before := m.Result
-	// Whatever the server's default is: who waited for the lock must see what the holder did.
-	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1)", int64(lock)); err != nil {
-			return fmt.Errorf("wait for the migration lock: %w", err)
+	err = inTx(ctx, conn, func(tx pgx.Tx) error {
+		if err := takeLock(ctx, tx); err != nil {
+			return err
 		}
 		more, err = m.step(ctx, tx, files)
 		for m.whole() && more && err == nil {
@@ -181,11 +203,42 @@ func (m *migration) next(ctx context.Context, conn *pgx.Conn, files []file) (mor
 	case errors.Is(err, errUndo):
 		return false, nil
 	case err != nil:
-		notes := m.Notes // that were raised meanwhile
+		notes := m.Notes // raised in the meantime
 		m.Result = before
 		m.Notes = notes
 	}
 	return more, err
+}
+
+// takeLock waits for its turn to migrate. Any login can hold the lock, so the error names the session that does.
+func takeLock(ctx context.Context, tx pgx.Tx) error {
+	err := pgx.BeginFunc(ctx, tx, func(inner pgx.Tx) error {
+		patience := fmt.Sprintf("set local lock_timeout = '%dms'", lockPatience.Milliseconds())
+		if _, err := inner.Exec(ctx, patience); err != nil {
+			return err
+		}
+		_, err := inner.Exec(ctx, "select pg_advisory_xact_lock($1)", int64(lock))
+		return err
+	})
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) || pgErr.Code != lockTimeout {
+		if err != nil {
+			return fmt.Errorf("wait for the migration lock: %w", err)
+		}
+		return nil
+	}
+	var holder string
+	err = tx.QueryRow(ctx, `select format('process %s, user %s, application %s', l.pid, a.usename,
+			coalesce(nullif(a.application_name, ''), 'unnamed'))
+		from pg_locks l left join pg_stat_activity a on a.pid = l.pid
+		where l.locktype = 'advisory' and l.granted and l.objsubid = 1
+			and l.database = (select oid from pg_database where datname = current_database())
+			and (l.classid::bigint << 32) + l.objid::bigint = $1`, int64(lock)).Scan(&holder)
+	if err != nil {
+		holder = "which has just ended"
+	}
+	return fmt.Errorf("another session has held the migration lock for more than %s: %s. If it is another gem migrate, "+
+		"wait for it. Otherwise end it with pg_terminate_backend. Then migrate again", lockPatience, holder)
 }
 
 // step applies the next file that is missing, and reports whether there was one.
@@ -217,7 +270,7 @@ func (m *migration) step(ctx context.Context, tx pgx.Tx, files []file) (applied 
 	}
 	if len(missing) == 0 {
 		if newest := had.functions(); newest > functionsNumber {
-			m.Notes = append(m.Notes, fmt.Sprintf("the functions of the database have the number %d and stay: this program's have %d",
+			m.Notes = append(m.Notes, fmt.Sprintf("the database keeps its functions with the number %d: this program has %d",
 				newest, functionsNumber))
 		}
 		return false, nil
@@ -234,7 +287,7 @@ func (m *migration) step(ctx context.Context, tx pgx.Tx, files []file) (applied 
 		return false, err
 	}
 	// A statement that waits for a table behind a long transaction blocks all others, so it times out and is retried.
-	sql := next.closed() + next.record()
+	sql := next.applied()
 	if len(had) == 0 {
 		sql = createLedger + sql
 	}
@@ -252,8 +305,8 @@ func (m *migration) step(ctx context.Context, tx pgx.Tx, files []file) (applied 
 	return true, nil
 }
 
-// Print writes everything that [Apply] would run on an empty database as one plain SQL file: one transaction, which begins with
-// the check for names that are taken. It can be run again. The first line says what it is for.
+// Print writes everything that [Apply] would run on an empty database as one plain SQL file: one transaction, which
+// begins by checking for names that are taken. It can be run repeatedly. The first line describes its purpose, forWhat.
 func Print(w io.Writer, forWhat string, o Options, sources ...Source) error {
 	files, err := plan(sources)
 	if err == nil {
@@ -263,7 +316,8 @@ func Print(w io.Writer, forWhat string, o Options, sources ...Source) error {
 		return err
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "-- GEM's tables and functions%s. Made by gem migrate --print; safe to run again.\n\nbegin;\n\n", forWhat)
+	fmt.Fprintf(&b, "-- GEM's tables and functions%s. Made by gem migrate --print; safe to run again.\n\nbegin;\n\n%s\n",
+		forWhat, firstAsGEM)
 	for _, role := range o.AdoptRoles {
 		b.WriteString(adoptRole(role))
 	}
@@ -272,7 +326,7 @@ func Print(w io.Writer, forWhat string, o Options, sources ...Source) error {
 		if f.source == apiSource {
 			f = f.only(o.API == nil || *o.API)
 		}
-		fmt.Fprintf(&b, "\n-- %s\n\n%s%s;\n", f, f.closed(), f.record())
+		fmt.Fprintf(&b, "\n-- %s\n\n%s;\n", f, f.applied())
 	}
 	b.WriteString("\ncommit;\n")
 	_, err = io.WriteString(w, b.String())

@@ -6,18 +6,18 @@ import (
 	"strings"
 )
 
-// object is something that a file creates, by a name that someone else may have taken.
+// object is something that a file creates, under a name that someone else may have taken.
 type object struct {
 	Kind   string // schema, table, view, sequence, index, type, function or role
-	Schema string // empty: the first schema of the search path; none for a schema and a role
+	Schema string // empty: the first schema of the search path; none for a schema or a role
 	Name   string
 	// Table is the table of an index.
 	Table string
-	// Columns are those in a table's CREATE statement.
-	Columns []string
+	// Columns are those in a table's CREATE statement, and Types their types.
+	Columns, Types []string
 }
 
-// key is how the ledger names the object. A function is known by its name, whatever its arguments.
+// key returns the object's name in the ledger. A function has one name, whatever its arguments.
 func (o object) key() string {
 	if o.Schema == "" {
 		return o.Kind + " " + o.Name
@@ -25,22 +25,28 @@ func (o object) key() string {
 	return o.Kind + " " + o.Schema + "." + o.Name
 }
 
-// The roles of functions/roles.sql, which all databases of a server share.
-var roles = []string{"gem_worker", "gem_monitor", "gem_operator", "gem_frontend", "gem_door"}
+// The roles of functions/create_roles.sql, which all databases of a server share.
+var roles = []string{"gem_worker", "gem_monitor", "gem_operator", "gem_frontend", "gem_mcp"}
 
-const identifier = `(?:[a-z_][a-z0-9_$]*|"(?:[^"]|"")+")`
-
-var (
-	createStatement = regexp.MustCompile(`(?is)^create\s+(?:or\s+replace\s+)?(?:unlogged\s+|recursive\s+|foreign\s+|unique\s+|materialized\s+)*` +
-		`(schema|table|view|sequence|index|type|domain|function|procedure|aggregate)\s+(?:concurrently\s+)?(?:if\s+not\s+exists\s+)?(` +
-		identifier + `)(?:\s*\.\s*(` + identifier + `))?(.*)$`)
-	indexTable  = regexp.MustCompile(`(?is)^\s*on\s+(?:only\s+)?(` + identifier + `)(?:\s*\.\s*(` + identifier + `))?`)
-	firstColumn = regexp.MustCompile(`(?is)^\s*(` + identifier + `)\s`)
-	tableParts  = []string{"constraint", "primary", "unique", "check", "foreign", "exclude", "like"}
+const (
+	identifier = `(?:[a-z_][a-z0-9_$]*|"(?:[^"]|"")+")`
+	create     = `create\s+(?:or\s+replace\s+)?(?:unlogged\s+|recursive\s+|foreign\s+|unique\s+|materialized\s+)*` +
+		`(schema|table|view|sequence|index|type|domain|function|procedure|aggregate)\s+` +
+		`(?:concurrently\s+)?(?:if\s+not\s+exists\s+)?(` + identifier + `)(?:\s*\.\s*(` + identifier + `))?`
 )
 
-// objectsOf lists the objects that plain SQL creates, in order, except those in schemas that it also creates, which are its own. It
-// does not see statements inside the body of a function or of DO.
+var (
+	createStatement = regexp.MustCompile(`(?is)^` + create + `(.*)$`)
+	anyCreate       = regexp.MustCompile(`(?is)\b` + create)
+	indexTable      = regexp.MustCompile(`(?is)^\s*on\s+(?:only\s+)?(` + identifier + `)(?:\s*\.\s*(` + identifier + `))?`)
+	firstColumn     = regexp.MustCompile(`(?is)^\s*(` + identifier + `)\s`)
+	afterType       = regexp.MustCompile(
+		`(?i)\b(?:constraint|not|null|check|default|generated|unique|primary|references|collate)\b`)
+	tableParts = []string{"constraint", "primary", "unique", "check", "foreign", "exclude", "like"}
+)
+
+// objectsOf lists the objects that plain SQL creates, in order, except those in schemas that it also creates. It does
+// not see statements inside the body of a function or of DO.
 func objectsOf(sql string) []object {
 	var all []object
 	for _, statement := range statements(sql) {
@@ -58,11 +64,11 @@ func objectsOf(sql string) []object {
 		case "domain":
 			o.Kind = "type"
 		case "table":
-			o.Columns = columnsOf(m[4])
+			o.Columns, o.Types = columnsOf(m[4])
 		case "index":
 			on := indexTable.FindStringSubmatch(m[4])
 			if on == nil {
-				continue // without a name of its own, the first word is ON
+				continue // an index without a name: its first word is ON
 			}
 			o.Table = fold(on[1])
 			if on[2] != "" {
@@ -72,11 +78,12 @@ func objectsOf(sql string) []object {
 		all = append(all, o)
 	}
 	return slices.DeleteFunc(all, func(o object) bool {
-		return o.Schema != "" && slices.ContainsFunc(all, func(s object) bool { return s.Kind == "schema" && s.Name == o.Schema })
+		return o.Schema != "" && slices.ContainsFunc(all,
+			func(s object) bool { return s.Kind == "schema" && s.Name == o.Schema })
 	})
 }
 
-// fold is the name that Postgres gives an identifier.
+// fold returns the name that Postgres derives from an identifier.
 func fold(identifier string) string {
 	if strings.HasPrefix(identifier, `"`) {
 		return strings.ReplaceAll(strings.Trim(identifier, `"`), `""`, `"`)
@@ -84,13 +91,17 @@ func fold(identifier string) string {
 	return strings.ToLower(identifier)
 }
 
-// columnsOf returns the columns in the parentheses after a table's name.
-func columnsOf(body string) []string {
-	var columns []string
+// columnsOf returns the columns in the parentheses after a table's name, and their types.
+func columnsOf(body string) (columns, types []string) {
 	depth, from := 0, 0
 	add := func(part string) {
 		if m := firstColumn.FindStringSubmatch(part); m != nil && !slices.Contains(tableParts, strings.ToLower(m[1])) {
 			columns = append(columns, fold(m[1]))
+			ofType := part[len(m[0]):]
+			if end := afterType.FindStringIndex(ofType); end != nil {
+				ofType = ofType[:end[0]]
+			}
+			types = append(types, strings.ToLower(strings.TrimSpace(ofType)))
 		}
 	}
 	for i, c := range body {
@@ -102,19 +113,20 @@ func columnsOf(body string) []string {
 		case c == ')':
 			if depth--; depth == 0 {
 				add(body[from:i])
-				return columns
+				return columns, types
 			}
 		case c == ',' && depth == 1:
 			add(body[from:i])
 			from = i + 1
 		case depth == 0 && c != ' ' && c != '\n' && c != '\t' && c != '\r':
-			return nil // such as AS SELECT
+			return nil, nil // such as AS SELECT
 		}
 	}
-	return nil
+	return nil, nil
 }
 
-// statement is one statement of a file: its text without comments and with every string literal empty, and where it ends, after its semicolon.
+// statement is one statement of a file: its text without comments and with empty string literals, and its end after the
+// semicolon.
 type statement struct {
 	text string
 	end  int
@@ -124,7 +136,7 @@ type statement struct {
 func statements(sql string) []statement {
 	var all []statement
 	var b strings.Builder
-	end := func(i int, closing string) int { // the place behind the next closing
+	end := func(i int, closing string) int { // the position after the next closing
 		if n := strings.Index(sql[i:], closing); n >= 0 {
 			return i + n + len(closing)
 		}
@@ -154,7 +166,7 @@ func statements(sql string) []statement {
 			b.WriteByte(' ')
 		case rest[0] == '\'':
 			backslashes := i > 0 && (sql[i-1] == 'e' || sql[i-1] == 'E')
-			for i++; i < len(sql) && sql[i] != '\''; i++ { // '' is two literals in a row, which does no harm here
+			for i++; i < len(sql) && sql[i] != '\''; i++ { // '' counts as two literals in a row, which is harmless here
 				if backslashes && sql[i] == '\\' {
 					i++
 				}

@@ -5,11 +5,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
 // show writes a row of progress for the first attempt at each call that runs, or for the one of that id.
-const show = `select gem.progress(jsonb_agg(jsonb_build_object('call', id, 'attempt', 1, 'rows', '[{"kind": "text", "data": {"text": "a"}}]'::jsonb))) from core_tool_calls where status = 'running'`
+const show = `select gem.progress(jsonb_agg(jsonb_build_object('call', id, 'attempt', 1, 'rows',
+	'[{"kind": "text", "data": {"text": "a"}}]'::jsonb))) from core_tool_calls where status = 'running'`
 
 func TestProgressLeavesTenMinutesAfterTheReceipt(t *testing.T) {
 	t.Parallel()
@@ -21,7 +22,8 @@ func TestProgressLeavesTenMinutesAfterTheReceipt(t *testing.T) {
 	insert(t, db, show)
 	const minute = 60_000
 	setClock(t, db, 30*minute) // the answer took so long
-	insert(t, db, "select gem.finish(id, 1, 'w', 'succeeded', '{}', '{}', '1') from core_tool_calls where tool_name = 'llm.ends'")
+	insert(t, db, "select gem.finish(id, 1, 'w', 'succeeded', '{}', '{}', '1') from core_tool_calls where tool_name = "+
+		"'llm.ends'")
 	sweep := func(after, want int) {
 		t.Helper()
 		setClock(t, db, after)
@@ -33,7 +35,8 @@ func TestProgressLeavesTenMinutesAfterTheReceipt(t *testing.T) {
 	sweep(39*minute, 2)
 	sweep(40*minute+1, 1)
 	sweep(400*minute, 1) // of a call that runs
-	insert(t, db, "insert into core_tool_progress values (gen_random_uuid(), 1, 1, gem.now() - interval '1 hour', 'text', '{}')")
+	insert(t, db, "insert into core_tool_progress values (gen_random_uuid(), 1, 1, gem.now() - interval '1 hour', "+
+		"'text', '{}')")
 	sweep(401*minute, 1) // the rows of no call
 }
 
@@ -44,15 +47,18 @@ func TestProgressLeavesInBoundedSteps(t *testing.T) {
 	insert(t, db, "select gem.start_worker('w', 99, '', '', '1 year')")
 	insert(t, db, "insert into core_tool_calls (tool_name) select 'llm.chat' from generate_series(1, 10)")
 	insert(t, db, "select gem.claim('w', 99, true)")
-	insert(t, db, "insert into core_tool_progress select c.id, 1, i, now() - interval '1 day', 'text', '{}' from core_tool_calls c, generate_series(1, 1200) i")
+	insert(t, db, "insert into core_tool_progress select c.id, 1, i, now() - interval '1 day', 'text', '{}' from "+
+		"core_tool_calls c, generate_series(1, 1200) i")
 	insert(t, db, "select gem.finish(id, 1, 'w', 'succeeded', '{}', '{}', '1') from core_tool_calls")
-	insert(t, db, "create or replace function gem.now() returns timestamptz language sql volatile as $$select clock_timestamp() + interval '11 minutes'$$")
+	insert(t, db, "create or replace function gem.now() returns timestamptz language sql volatile as $$select "+
+		"clock_timestamp() + interval '11 minutes'$$")
 	for _, want := range []float64{7_000, 2_000, 0} {
 		insert(t, db, "select gem.forget_progress()")
 		if n := number(t, db, "select count(*) from core_tool_progress"); n != want {
 			t.Errorf("%v rows, want %v", n, want)
 		}
-		if n := number(t, db, "select count(distinct call_id) - count(*) filter (where seq = 1) from core_tool_progress"); n != 0 {
+		if n := number(t, db,
+			"select count(distinct call_id) - count(*) filter (where seq = 1) from core_tool_progress"); n != 0 {
 			t.Errorf("%v calls cannot be found", n)
 		}
 	}
@@ -61,14 +67,19 @@ func TestProgressLeavesInBoundedSteps(t *testing.T) {
 func TestProgressLeavesWithItsCall(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, "select gem.start_worker('w', 9, '', '', '1 year'); insert into core_tool_calls (tool_name) values ('llm.chat'), ('llm.runs')")
+	insert(t, db, "select gem.start_worker('w', 9, '', '', '1 year'); insert into core_tool_calls (tool_name) values "+
+		"('llm.chat'), ('llm.runs')")
 	insert(t, db, "select gem.claim('w', 9, true)")
 	insert(t, db, show)
-	insert(t, db, "select gem.finish(id, 1, 'w', 'succeeded', '{}', '{}', '1') from core_tool_calls where tool_name = 'llm.chat'")
-	if lines := texts(t, db, "select line from gem.prune(array(select id from core_tool_calls))"); len(lines) != 1 || strings.Contains(lines[0], "progress") {
+	insert(t, db, "select gem.finish(id, 1, 'w', 'succeeded', '{}', '{}', '1') from core_tool_calls where tool_name = "+
+		"'llm.chat'")
+	if lines := texts(t, db, "select line from gem.prune(array(select id from core_tool_calls))"); len(lines) != 1 ||
+		strings.Contains(lines[0], "progress") {
 		t.Errorf("pruned: %s", lines)
 	}
-	if n := number(t, db, "select count(*) from core_tool_progress p join core_tool_calls c on c.id = p.call_id"); n != 1 || number(t, db, "select count(*) from core_tool_progress") != 1 {
+	if n := number(t, db,
+		"select count(*) from core_tool_progress p join core_tool_calls c on c.id = p.call_id"); n != 1 ||
+		number(t, db, "select count(*) from core_tool_progress") != 1 {
 		t.Errorf("%v rows of calls that are there", n)
 	}
 }
@@ -76,14 +87,16 @@ func TestProgressLeavesWithItsCall(t *testing.T) {
 func TestAUserReadsTheProgressOfItsOwnCalls(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	insert(t, db, `insert into core_tool_calls (tool_name, created_by) values ('llm.chat', 'ada'), ('llm.chat', 'grace'), ('llm.chat', null)`)
+	insert(t, db, `insert into core_tool_calls (tool_name, created_by) values ('llm.chat', 'ada'), ('llm.chat', 'grace'),
+		('llm.chat', null)`)
 	insert(t, db, "select gem.start_worker('w', 9, '', '', '1 hour')")
 	insert(t, db, "select gem.claim('w', 9, true)")
 	insert(t, db, show)
 	for _, c := range []struct {
 		role, sub string
 		rows      int64 // -1: refused
-	}{{"authenticated", "ada", 1}, {"authenticated", "grace", 1}, {"authenticated", "mallory", 0}, {"authenticated", "", 0}, {"service_role", "", 3}, {"anon", "", -1}, {"gem_worker", "", -1}} {
+	}{{"authenticated", "ada", 1}, {"authenticated", "grace", 1}, {"authenticated", "mallory", 0},
+		{"authenticated", "", 0}, {"service_role", "", 3}, {"anon", "", -1}, {"gem_worker", "", -1}} {
 		rows, err := request(t, db, c.role, c.sub, "select * from core_tool_progress")
 		if refused := err != nil; refused != (c.rows < 0) || !refused && rows != c.rows {
 			t.Errorf("%s %s reads %d rows, %v", c.role, c.sub, rows, err)
@@ -112,17 +125,21 @@ func TestAUserReadsTheProgressOfItsOwnCalls(t *testing.T) {
 	}
 }
 
-// A statement reads what it writes, with 1,500 rows of each call and many of others there, and whatever Postgres believes of them.
+// A statement reads what it writes, with 1,500 rows of each call and many of others there, and whatever Postgres
+// believes of them.
 func TestProgressReadsAFewRowsWhateverTheStatistics(t *testing.T) {
 	t.Parallel()
-	old := fmt.Sprintf(`insert into core_tool_progress select gen_random_uuid(), 1, i %% 200 + 1, now() - interval '1 day', 'text', '{}' from generate_series(1, %d) i on conflict do nothing;
+	old := fmt.Sprintf(`insert into core_tool_progress select gen_random_uuid(), 1, i %% 200 + 1, now() - interval '1 day',
+		'text', '{}' from generate_series(1, %d) i on conflict do nothing;
 		insert into core_tool_progress select id, 1, i, now(), 'text', '{}' from core_tool_calls, generate_series(1, 1500) i;
 		insert into core_tool_calls (tool_name) select 'a.b' from generate_series(1, 5000)`, many(100_000))
-	for name, statistics := range map[string][]string{"never taken": {old}, "taken when the tables were empty": {"analyze", old}, "taken when all was there": {old, "analyze"}} {
+	for name, statistics := range map[string][]string{"never taken": {old},
+		"taken when the tables were empty": {"analyze", old}, "taken when all was there": {old, "analyze"}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := testdb.Pool(t, testdb.New(t))
-			insert(t, db, "alter table core_tool_progress set (autovacuum_enabled = off); alter table core_tool_calls set (autovacuum_enabled = off)")
+			insert(t, db, "alter table core_tool_progress set (autovacuum_enabled = off); alter table core_tool_calls set "+
+				"(autovacuum_enabled = off)")
 			insert(t, db, "insert into core_tool_calls (tool_name) select 'llm.chat' from generate_series(1, 10)")
 			insert(t, db, "select gem.start_worker('w', 99, '', '', '1 hour')")
 			insert(t, db, "select gem.claim('w', 10, true)")
@@ -137,8 +154,10 @@ func TestProgressReadsAFewRowsWhateverTheStatistics(t *testing.T) {
 			for _, table := range []string{"core_tool_calls", "core_tool_progress"} {
 				read := 0
 				for range 7 { // often enough for the plan that a connection keeps
-					read = readsOf(t, conn.Conn(), table, "select count(*)::text from gem.progress($1::text::jsonb)", `select jsonb_agg(jsonb_build_object(
-						'call', id, 'attempt', 1, 'after', 1500, 'rows', '[{"kind": "text", "data": {}}, {"kind": "text", "data": {}}]'::jsonb))::text
+					read = readsOf(t, conn.Conn(), table, "select count(*)::text from gem.progress($1::text::jsonb)",
+						`select jsonb_agg(jsonb_build_object(
+						'call', id, 'attempt', 1, 'after', 1500, 'rows',
+							'[{"kind": "text", "data": {}}, {"kind": "text", "data": {}}]'::jsonb))::text
 						from core_tool_calls where status = 'running'`)
 				}
 				if read > 150 {
@@ -157,8 +176,10 @@ func TestTheRowsOfACallAreNumberedOverItsAttempts(t *testing.T) {
 	insert(t, db, "insert into core_tool_calls (tool_name) values ('llm.chat')")
 	send := func(attempt int, after string, rows int, want string) {
 		t.Helper()
-		got := valueOf(t, db, fmt.Sprintf(`select concat_ws(' ', p.state, p.seq) from core_tool_calls c, gem.progress(jsonb_build_array(jsonb_build_object('call', c.id, 'attempt', %d, 'after', %s,
-			'rows', (select jsonb_agg('{"kind": "text", "data": {}}'::jsonb) from generate_series(1, %d))))) p`, attempt, after, rows))
+		got := valueOf(t, db, fmt.Sprintf(`select concat_ws(' ', p.state, p.seq) from core_tool_calls c,
+			gem.progress(jsonb_build_array(jsonb_build_object('call', c.id, 'attempt', %d, 'after', %s,
+			'rows', (select jsonb_agg('{"kind": "text", "data": {}}'::jsonb) from generate_series(1, %d))))) p`, attempt, after,
+			rows))
 		if got != want {
 			t.Errorf("attempt %d after %s: got %q, want %q", attempt, after, got, want)
 		}

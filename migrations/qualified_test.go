@@ -13,14 +13,15 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
-// unqualifiedNames are allowed, by file: queries of a WITH clause that hide a table, and examples for the private Postgres of gem dev.
+// unqualifiedNames are allowed, by file: queries of a WITH clause that hide a table, and examples for the private
+// Postgres of gem dev.
 var unqualifiedNames = map[string][]string{
 	"handlers/os/state.go":           {"leads", "interactions", "comms_log", "tasks", "reminders", "notes"},
 	"handlers/os/audit.go":           {"calls"},
-	"internal/watch/overview.go":     {"workers", "queue"},
+	"client/view/overview.go":        {"workers", "queue"},
 	"migrations/functions/rules.sql": {"journal"},
 	"migrations/functions/waits.sql": {"journal"},
 	"internal/cli/dev.go":            {"core_tool_receipts"},
@@ -32,9 +33,12 @@ var unqualifiedNames = map[string][]string{
 func TestTheProgramsSQLNamesTheSchemasOfGEMsTables(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t, all()...))
-	tables := valueOf(t, db, "select string_agg(relname, '|') from pg_class where relnamespace in ('public'::regnamespace, 'gem'::regnamespace) and relkind in ('r', 'p', 'v')")
-	functions := valueOf(t, db, "select string_agg(distinct proname, '|') from pg_proc where pronamespace in ('public'::regnamespace, 'gem'::regnamespace) and proname ~ '_'")
-	unqualified := regexp.MustCompile(`\b(?:from|join|into|update|only|lateral|on table|truncate|references)\s+(` + tables + `)\b(?:[^.]|$)|` +
+	tables := valueOf(t, db, "select string_agg(relname, '|') from pg_class where relnamespace in "+
+		"('public'::regnamespace, 'gem'::regnamespace) and relkind in ('r', 'p', 'v')")
+	functions := valueOf(t, db, "select string_agg(distinct proname, '|') from pg_proc where pronamespace in "+
+		"('public'::regnamespace, 'gem'::regnamespace) and proname ~ '_'")
+	unqualified := regexp.MustCompile(`\b(?:from|join|into|update|only|lateral|on table|truncate|references)\s+(` +
+		tables + `)\b(?:[^.]|$)|` +
 		`\bto_reg\w+\('(` + tables + `)|(?:^|[\s(,])(` + functions + `)\(`)
 	isSQL := regexp.MustCompile(`\b(?:select|insert into|update|delete from|with|grant|create)\s`)
 	looked := 0
@@ -54,8 +58,9 @@ func TestTheProgramsSQLNamesTheSchemasOfGEMsTables(t *testing.T) {
 		case err != nil:
 			return err
 		case e.IsDir():
-			// bench and internal/chaos have private servers; the scripts of examples are for people.
-			if slices.Contains([]string{"bench", "internal/chaos", "docs", "examples", "deploy"}, path) || e.Name() == "node_modules" || e.Name() == "testdata" {
+			// bench and internal/testing/chaos have private servers; the scripts of examples are for people.
+			if slices.Contains([]string{"bench", "internal/testing/chaos", "docs", "examples", "deploy"}, path) ||
+				e.Name() == "node_modules" || e.Name() == "testdata" {
 				return fs.SkipDir
 			}
 		case strings.HasSuffix(path, ".sql"):

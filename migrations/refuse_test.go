@@ -26,7 +26,8 @@ func TestARefusalQuotesAndCutsTheWordsOfACaller(t *testing.T) {
 		{"'PT404', 'there is no call %s', 'It was %s.', 'a-1'", "there is no call a-1", "It was a-1."},
 		{"'PT404', '%s is %s', null, 'a.b', 'two words'", `a.b is "two words"`, ""},
 		{"'PT404', '%s is %s', null, '', null", `"" is null`, ""},
-		{"'PT404', '%s', '%s', E'a\r\nSet-Cookie: b=c\r\n\r\n<html>'", `"a??Set-Cookie: b=c????<html>"`, `"a??Set-Cookie: b=c????<html>"`},
+		{"'PT404', '%s', '%s', E'a\r\nSet-Cookie: b=c\r\n\r\n<html>'", `"a??Set-Cookie: b=c????<html>"`,
+			`"a??Set-Cookie: b=c????<html>"`},
 		{"'PT404', '%s', null, E'\\x01\\x1b\\x7fü\u202e\"%s\\\\'", `"?????'%s\"`, ""},
 		{"'PT404', 'only an operator''s é', 'And é.'", "only an operator's ?", "And ?."},
 		{"'PT404', '%s is %s, and may be %s', '%2$s', '/a', '" + long + "', '7'",
@@ -35,10 +36,12 @@ func TestARefusalQuotesAndCutsTheWordsOfACaller(t *testing.T) {
 	} {
 		got := refusal(t, c.arguments)
 		if got.Code != "PT404" || got.Message != c.message || got.Hint != c.hint {
-			t.Errorf("%.100s:\n got %s: %s (%s)\nwant PT404: %s (%s)", c.arguments, got.Code, got.Message, got.Hint, c.message, c.hint)
+			t.Errorf("%.100s:\n got %s: %s (%s)\nwant PT404: %s (%s)", c.arguments, got.Code, got.Message, got.Hint, c.message,
+				c.hint)
 		}
 	}
-	if got := refusal(t, "'check_violation/part_empty', 'text is empty'"); got.Code != "23514" || got.ConstraintName != "part_empty" {
+	if got := refusal(t, "'check_violation/part_empty', 'text is empty'"); got.Code != "23514" ||
+		got.ConstraintName != "part_empty" {
 		t.Errorf("got %s of %s", got.Code, got.ConstraintName)
 	}
 }

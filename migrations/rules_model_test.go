@@ -13,7 +13,8 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/internal/store"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
+	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/rules"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -21,8 +22,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// gem.gate and rules.Memory see the same in every check, after any history. What one call comes to never gets milder by more or tighter
-// rules, and does not depend on their order.
+// gem.gate and rules.Memory see the same in every check, after any history. What one call comes to never gets milder by
+// more or tighter rules, and does not depend on their order.
 func TestTheGateAnswersAsItsModel(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
@@ -45,7 +46,7 @@ func TestTheGateAnswersAsItsModel(t *testing.T) {
 	})
 }
 
-// history is a run of calls through the gate, which the model is told of. Others in the same database have other names.
+// history is a run of calls through the gate and through the model. Others in the same database have other names.
 type history struct {
 	rt    *rapid.T
 	db    *pgxpool.Pool
@@ -64,7 +65,7 @@ type gatedCall struct {
 	changes int // of the rules
 	checks  []rules.Check
 	outcome rules.Outcome
-	asked   []string // digests of which people have not decided
+	asked   []string // digests that people have not decided
 }
 
 func (h *history) exec(sql string, args ...any) {
@@ -79,7 +80,8 @@ func (h *history) counters() {
 	h.rt.Helper()
 	var wrong int
 	h.row(`select count(*) from (
-		select n = row_number() over w and at >= lag(at, 1, at) over w and total is not distinct from sum(amount) over w as right
+		select n = row_number() over w and at >= lag(at, 1, at) over w and total is not distinct
+			from sum(amount) over w as right
 		from gem.rule_runs window w as (partition by counter order by n)) r where not r.right`, nil, &wrong)
 	if wrong > 0 {
 		h.rt.Fatalf("%d rows of counters do not follow from those before", wrong)
@@ -112,7 +114,8 @@ func (h *history) call(rt *rapid.T) {
 	c.SessionID = rapid.SampledFrom([]string{"", h.name + "s", h.name + "s", h.name + "z"}).Draw(rt, "session")
 	c.CreatedBy = rapid.SampledFrom([]string{"", "ada", "ada", "bob"}).Draw(rt, "caller")
 	h.move(rt)
-	h.row("insert into core_tool_calls (tool_name, session_id, created_by) values ($1, nullif($2, ''), nullif($3, '')) returning id::text, created_at",
+	h.row("insert into core_tool_calls (tool_name, session_id, created_by) values ($1, nullif($2, ''), nullif($3, '')) "+
+		"returning id::text, created_at",
 		[]any{c.tool, c.SessionID, c.CreatedBy}, &c.ID, &c.CreatedAt)
 	c.checks = h.checks(rt, c)
 	h.open = append(h.open, c)
@@ -127,11 +130,12 @@ func (h *history) claim(c *gatedCall) {
 	c.attempt++
 }
 
-// checks draws what rules ask of a call. What is counted, and how, stands in the counter.
+// checks draws what rules ask of a call. The counter has the mode of counting.
 func (h *history) checks(rt *rapid.T, c *gatedCall) (checks []rules.Check) {
 	span := rapid.SampledFrom([]int64{10, 20, 50, 100, 300, 1000})
 	for _, rule := range rapid.SliceOfNDistinct(rapid.IntRange(0, 9), 1, 4, rapid.ID).Draw(rt, "rules") {
-		k := rules.Check{Rule: fmt.Sprint("r", rule), Kind: []rules.Kind{rules.ItsCall, rules.Count, rules.Count, rules.Count, rules.Sum, rules.Sum,
+		k := rules.Check{Rule: fmt.Sprint("r", rule), Kind: []rules.Kind{rules.ItsCall, rules.Count, rules.Count, rules.Count,
+			rules.Sum, rules.Sum,
 			rules.FailureRow, rules.FailureRow, rules.Required, rules.Afterwards}[rule]}
 		k.Action = rapid.SampledFrom([]rules.Action{rules.Block, rules.Block, rules.Warn, rules.Ask}).Draw(rt, "action")
 		word := ""
@@ -139,14 +143,18 @@ func (h *history) checks(rt *rapid.T, c *gatedCall) (checks []rules.Check) {
 		case k.Kind == rules.ItsCall:
 			k.Action = rules.Ask
 		case rule <= 2: // most limits are paces
-			k.Action, k.AtMostMS, word = rules.Wait, rapid.SampledFrom([]int64{0, 20, 50, 100, 1000}).Draw(rt, "at most"), "turns"
+			k.Action, k.AtMostMS, word = rules.Wait, rapid.SampledFrom([]int64{0, 20, 50, 100, 1000}).Draw(rt, "at most"),
+				"starts"
 		}
 		switch k.Kind {
 		case rules.Count:
-			k.Max, k.WithinMS = json.Number(rapid.SampledFrom([]string{"0", "1", "1", "2", "3"}).Draw(rt, "max")), span.Draw(rt, "within")
+			k.Max, k.WithinMS = json.Number(rapid.SampledFrom([]string{"0", "1", "1", "2", "3"}).Draw(rt, "max")),
+				span.Draw(rt, "within")
 		case rules.Sum:
-			k.Max, k.WithinMS = json.Number(rapid.SampledFrom([]string{"0", "0.3", "2.50", "1e1"}).Draw(rt, "max")), span.Draw(rt, "within")
-			k.Add = json.Number(rapid.SampledFrom([]string{"0", "0.1", "0.10", "0.2", "1E-3", "2.40", "7", "11"}).Draw(rt, "add"))
+			k.Max, k.WithinMS = json.Number(rapid.SampledFrom([]string{"0", "0.3", "2.50", "1e1"}).Draw(rt, "max")),
+				span.Draw(rt, "within")
+			k.Add = json.Number(rapid.SampledFrom([]string{"0", "0.1", "0.10", "0.2", "1E-3", "2.40", "7", "11"}).Draw(rt,
+				"add"))
 		case rules.FailureRow:
 			k.InARow, k.RestMS = rapid.IntRange(1, 3).Draw(rt, "in a row"), span.Draw(rt, "rest")
 		case rules.Required, rules.Afterwards:
@@ -154,14 +162,17 @@ func (h *history) checks(rt *rapid.T, c *gatedCall) (checks []rules.Check) {
 			k.WithinMS = rapid.SampledFrom([]int64{0, 10, 20, 100}).Draw(rt, "within")
 		}
 		if k.Kind == rules.Afterwards {
-			k.Ended = rapid.SampledFrom([][]string{{"succeeded"}, {"not_configured", "succeeded"}, {"rule_blocked", "x"}, {"failed"}}).Draw(rt, "ended")
+			k.Ended = rapid.SampledFrom([][]string{{"succeeded"}, {"not_configured", "succeeded"}, {"rule_blocked", "x"},
+				{"failed"}}).Draw(rt, "ended")
 		}
 		if k.Kind == rules.Count || k.Kind == rules.Sum || k.Kind == rules.FailureRow {
 			k.CoarseMS = rapid.SampledFrom([]int64{0, 0, 30}).Draw(rt, "coarse")
-			k.Counter = fmt.Sprintf("%s/%s%s %s %d", k.Rule, k.Kind, word, h.name, rapid.SampledFrom([]int{0, 0, 0, 1}).Draw(rt, "scope"))
+			k.Counter = fmt.Sprintf("%s/%s%s %s %d", k.Rule, k.Kind, word, h.name,
+				rapid.SampledFrom([]int{0, 0, 0, 1}).Draw(rt, "scope"))
 		}
 		if k.Action == rules.Ask {
-			k.Digest, k.AskMS, k.Question = fmt.Sprint(c.ID, k.Rule, c.changes), 1000, json.RawMessage(`{"by": ["role:boss"], "tool": "t.a", "input": {}}`)
+			k.Digest, k.AskMS, k.Question = fmt.Sprint(c.ID, k.Rule, c.changes), 1000,
+				json.RawMessage(`{"by": ["role:boss"], "tool": "t.a", "input": {}}`)
 		}
 		checks = append(checks, k)
 	}
@@ -182,16 +193,17 @@ func (h *history) gate(rt *rapid.T, c *gatedCall) {
 	}
 	want := h.model.Gate(now, c.MemoryCall, c.checks)
 	if got.Outcome != rules.Delayed {
-		got.Turn = time.Time{} // it has none, whatever it would be
+		got.StartsAt = time.Time{} // it has none, whatever it would be
 	}
 	if diff := cmp.Diff(want, got, sameAnswer); diff != "" {
 		rt.Fatalf("gem.gate differs from the model (-model +gem.gate) in\n%s\nchecks %s", diff, asText(c.checks))
 	}
 	if mild, strict := strictness(got.Outcome), strictness(tightened.Outcome); strict < mild {
-		rt.Fatalf("%s, and %s with stricter rules\nbefore %s\nstricter %s", got.Outcome, tightened.Outcome, asText(c.checks), asText(stricter))
+		rt.Fatalf("%s, and %s with stricter rules\nbefore %s\nstricter %s", got.Outcome, tightened.Outcome, asText(c.checks),
+			asText(stricter))
 	}
 	if reordered.Outcome != rules.Delayed {
-		reordered.Turn = time.Time{}
+		reordered.StartsAt = time.Time{}
 	}
 	if diff := cmp.Diff(inOrder(got, c.checks), inOrder(reordered, order), sameAnswer); diff != "" {
 		rt.Fatalf("another order of checks makes another answer:\n%s\nchecks %s", diff, asText(c.checks))
@@ -205,7 +217,7 @@ func (h *history) gate(rt *rapid.T, c *gatedCall) {
 		c.asked = nil
 		for _, m := range got.Met {
 			d := c.checks[m.Check].Digest
-			if d != "" && !slices.ContainsFunc(got.Approvals, func(a rules.Approval) bool { return a.Digest == d }) {
+			if d != "" && !slices.ContainsFunc(got.Approvals, func(a receipts.Approval) bool { return a.Digest == d }) {
 				c.asked = append(c.asked, d)
 			}
 		}
@@ -247,7 +259,8 @@ func (h *history) stricter(rt *rapid.T, c *gatedCall) []rules.Check {
 	return checks
 }
 
-// again brings a call to the gate that has been there: after a retry, at its turn or before, with what people have decided, or not.
+// again brings a call to the gate that has been there: after a retry, at its turn or before, with what people have
+// decided, or not.
 func (h *history) again(rt *rapid.T) {
 	h.rt = rt
 	c := h.draw(rt, func(*gatedCall) bool { return true })
@@ -280,10 +293,13 @@ func (h *history) finish(c *gatedCall, status, code string) {
 	}
 	h.ends[h.ms] = true
 	h.setClock()
-	result := map[string]string{"succeeded": `{}`, "failed": fmt.Sprintf(`{"error": {"error_code": %q, "message": "y"}}`, code),
+	result := map[string]string{"succeeded": `{}`, "failed": fmt.Sprintf(`{"error": {"error_code": %q, "message": "y"}}`,
+		code),
 		"not_configured": `{"status": "not_configured", "reason": "z"}`}[status]
-	e := rules.Ended{CallID: c.ID, Tool: c.tool, Status: status, Code: code, SessionID: c.SessionID, CreatedBy: c.CreatedBy}
-	h.row("select gem.finish($1, $2, 'w', $3, $4, '{}', '1')::text, gem.now()", []any{c.ID, c.attempt, status, result}, &e.ReceiptID, &e.At)
+	e := rules.Ended{CallID: c.ID, Tool: c.tool, Status: status, Code: code, SessionID: c.SessionID,
+		CreatedBy: c.CreatedBy}
+	h.row("select gem.finish($1, $2, 'w', $3, $4, '{}', '1')::text, gem.now()", []any{c.ID, c.attempt, status, result},
+		&e.ReceiptID, &e.At)
 	h.model.Ended(e)
 	h.open = slices.DeleteFunc(h.open, func(o *gatedCall) bool { return o == c })
 }
@@ -294,7 +310,9 @@ func (h *history) decide(rt *rapid.T) {
 	c := h.draw(rt, func(c *gatedCall) bool { return len(c.asked) > 0 && c.outcome == rules.Asked })
 	digest := c.asked[0]
 	c.asked = c.asked[1:]
-	d := rules.Decision{Digest: digest, Outcome: rapid.SampledFrom([]rules.Outcome{rules.Passed, rules.Passed, rules.Denied, rules.Expired}).Draw(rt, "decision")}
+	d := rules.Decision{CallID: c.ID, Digest: digest,
+		Outcome: rapid.SampledFrom([]rules.Outcome{rules.Passed, rules.Passed, rules.Denied, rules.Expired}).Draw(rt,
+			"decision")}
 	d.At = h.move(rt)
 	result := map[string]any{"approved": d.Outcome == rules.Passed}
 	if d.Outcome != rules.Passed {
@@ -308,6 +326,15 @@ func (h *history) decide(rt *rapid.T) {
 	}
 	if d.Reason != "" {
 		result["reason"] = d.Reason
+	}
+	if d.By != "" {
+		value := map[string]any{"approved": d.Outcome == rules.Passed, "reason": d.Reason}
+		h.exec(`select gem.came(id, 'answered', '#answer', $3, null) from core_tool_calls
+			where parent_call_id = $1 and parent_step = '##' || $2`, c.ID, digest, map[string]any{"value": value, "by": d.By})
+	}
+	if d.Outcome == rules.Denied && rapid.Bool().Draw(rt, "the question has not ended yet") {
+		h.model.Denied(d)
+		return
 	}
 	h.row(`update core_tool_calls set status = 'running', attempt = attempt + 1, claimed_by = 'w', claimed_at = gem.now()
 		where parent_call_id = $1 and parent_step = '##' || $2 returning id::text`, []any{c.ID, digest}, &d.ID)
@@ -326,18 +353,23 @@ func (h *history) draw(rt *rapid.T, fits func(*gatedCall) bool) *gatedCall {
 
 // strictness is the place of an outcome among all.
 func strictness(o rules.Outcome) int {
-	return slices.Index([]rules.Outcome{rules.Passed, rules.Delayed, rules.Asked, rules.Expired, rules.Denied, rules.Stopped}, o)
+	return slices.Index([]rules.Outcome{rules.Passed, rules.Delayed, rules.Asked, rules.Expired, rules.Denied,
+		rules.Stopped}, o)
 }
 
-// inOrder is an answer whose parts stand in the order of the rules' names.
+// inOrder sorts the parts of an answer by the names of the rules.
 func inOrder(a rules.Answer, checks []rules.Check) rules.Answer {
-	byName := slices.SortedFunc(slices.Values(checks), func(a, b rules.Check) int { return strings.Compare(a.Rule, b.Rule) })
+	byName := slices.SortedFunc(slices.Values(checks),
+		func(a, b rules.Check) int { return strings.Compare(a.Rule, b.Rule) })
 	a.Met = slices.Clone(a.Met)
 	for i := range a.Met {
+		if a.Met[i].Check == rules.NoCheck {
+			continue
+		}
 		a.Met[i].Check = slices.IndexFunc(byName, func(c rules.Check) bool { return c.Rule == checks[a.Met[i].Check].Rule })
 	}
 	slices.SortFunc(a.Met, func(a, b rules.Met) int { return a.Check - b.Check })
-	slices.SortFunc(a.Approvals, func(a, b rules.Approval) int { return strings.Compare(a.Rule, b.Rule) })
+	slices.SortFunc(a.Approvals, func(a, b receipts.Approval) int { return strings.Compare(a.Rule, b.Rule) })
 	return a
 }
 

@@ -2,17 +2,21 @@ package migrations_test
 
 import "testing"
 
-// A question that is cancelled is asked again. Whoever made the call would have people asked without end, and take each answer's time away.
+// A cancelled question is asked again. So users who cancel questions about their calls could have people asked
+// without end.
 func TestAUserCancelsTheCallAndNotTheQuestionAboutIt(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	if _, err := request(t, db, "authenticated", "ada", "insert into core_tool_calls (tool_name, session_id) values ('t.a', 's')"); err != nil {
+	if _, err := request(t, db, "authenticated", "ada",
+		"insert into core_tool_calls (tool_name, session_id) values ('t.a', 's')"); err != nil {
 		t.Fatal(err)
 	}
-	insert(t, db, "create view all_calls as select id, parent_call_id from core_tool_calls; grant select on all_calls to authenticated, service_role;"+
+	insert(t, db, "create view all_calls as select id, parent_call_id from core_tool_calls; grant select on all_calls "+
+		"to authenticated, service_role;"+
 		"update core_tool_calls set status = 'running', attempt = 1, claimed_by = 'w', claimed_at = gem.now()")
 	call := texts(t, db, "select id::text from core_tool_calls")[0]
-	insert(t, db, `select gem.gate('`+call+`', 1, 'w', null, '[{"rule": "big", "action": "ask", "kind": "call", "digest": "d", "ask_ms": 60000,
+	insert(t, db, `select gem.gate('`+call+
+		`', 1, 'w', null, '[{"rule": "big", "action": "ask", "kind": "call", "digest": "d", "ask_ms": 60000,
 		"question": {"tool": "t.a", "input": {}, "by": ["role:boss"]}}]', '1', false, null)`)
 	const (
 		cancelQuestion = "select cancel_tool_call(id) from all_calls where parent_call_id is not null"

@@ -10,19 +10,20 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/binding"
 )
 
-// Source is a set of SQL files with one owner, such as a domain or a program, that are applied once each.
+// Source is a set of SQL files with one owner, such as a domain or a program. Each file is applied once.
 type Source struct {
-	// Name is what the files are recorded under: lower-case letters, digits and _. The names core and functions are GEM's.
+	// Name is the name under which the files are recorded: lower-case letters, digits and _. The names core and functions
+	// are GEM's.
 	Name string
-	// Files holds NNNNN_name.sql at its top: plain SQL, each run as one transaction, in the order of their numbers. A file
-	// that was applied is never changed; the next change is the next file. The file grants.sql, if there is one, gives rights to
-	// roles: it is applied with the Grants. Files that are not SQL are ignored.
+	// Files has NNNNN_name.sql at its top: plain SQL, each run as one transaction, in the order of their numbers. Do not
+	// change a file that was applied; add the next one. The file grants.sql, if it exists, grants rights to roles: it is
+	// applied with the Grants. Files that are not SQL are ignored.
 	Files fs.FS
-	// Grants are what handlers may do with the tables, as in "select, insert, update on notes". The role gem_worker gets
-	// them, and a policy that lets it see all rows, whenever anything of this source is applied.
+	// Grants are the rights of handlers on the tables, as in "select, insert, update on notes". The role gem_worker gets
+	// them, and a policy that admits it to all rows, whenever a file of this source is applied.
 	Grants []string
 }
 
@@ -34,20 +35,28 @@ const (
 	programSource = "program"
 )
 
-// The names under which the additions to objects of others are recorded, and their absence.
+// The names under which the additions to objects of others are recorded, or their absence.
 const (
 	withAPI = "api.sql"
 	noAPI   = "no_api"
 )
 
-// functionsNumber rises with every change of the files in functions/; a test compares it with their hash.
+// functionsNumber increases with every change of the files in functions/; a test compares it with their hash.
 const functionsNumber = 1
 
-// functionFiles are applied in this order: the rights and the states first, since the others use them.
-var functionFiles = []string{"roles.sql", "refuse.sql", "earlier.sql", "states.sql", "steps.sql", "waits.sql", "answers.sql", "rules.sql", "guards.sql", "workers.sql", "rules_versions.sql", "llm.sql", "progress.sql", "hook.sql", "tools.sql", "operate.sql", "frontends.sql", "prune.sql", "watch.sql", "watch_calls.sql"}
+// functionFiles are applied in this order: the rights and the states first, because the others use them.
+var functionFiles = []string{"create_roles.sql", "roles.sql", "refuse.sql", "earlier.sql", "states.sql", "steps.sql",
+	"waits.sql", "answers.sql", "rules.sql", "guards.sql", "workers.sql", "rules_versions.sql", "llm.sql",
+	"progress.sql", "hook.sql", "tools.sql", "operate.sql", "frontends.sql", "prune.sql", "watch.sql", "watch_calls.sql"}
 
 //go:embed tables/*.sql functions/*.sql
 var embedded embed.FS
+
+// CreateRoles is the SQL that creates GEM's roles, unless they exist. The migrations contain it, and need it first only
+// if their own role may not create roles.
+//
+//go:embed functions/create_roles.sql
+var CreateRoles string
 
 //go:embed api.sql
 var apiSQL string
@@ -67,15 +76,15 @@ func (f file) String() string { return f.source + "/" + f.name }
 // repeats reports whether the file may be applied again.
 func (f file) repeats() bool { return f.source == functions || f.version == grantsVersion }
 
-// objects are what the file creates. The schemas of the ledger and of the functions are made by SQL that is not read.
+// objects returns the objects that the file creates. Other SQL creates the schemas of the ledger and of the functions.
 func (f file) objects() []object { return objectsOf(f.sql) }
 
-// record is the statement that writes the file's line in the ledger.
+// record returns the statement that writes the file's row in the ledger.
 func (f file) record() string {
 	keys := []string{}
 	for _, o := range f.objects() {
 		if o.Schema == "" && o.Kind != "schema" {
-			keys = append(keys, literal(o.Kind+" ")+" || current_schema() || "+literal("."+o.Name))
+			keys = append(keys, literal(o.Kind+" ")+" || current_setting('gem.schema') || "+literal("."+o.Name))
 		} else {
 			keys = append(keys, literal(o.key()))
 		}
@@ -83,7 +92,7 @@ func (f file) record() string {
 	return fmt.Sprintf(record, f.source, f.version, f.name, f.sha256(), "array["+strings.Join(keys, ", ")+"]::text[]")
 }
 
-// only is the file of the additions to objects of others, or the empty file that replaces it.
+// only returns the file of the additions to objects of others, or the empty file that replaces it.
 func (f file) only(api bool) file {
 	if !api {
 		f.name, f.sql = noAPI, "-- Nothing is added to objects that are not GEM's: --no-api."
@@ -91,7 +100,7 @@ func (f file) only(api bool) file {
 	return f
 }
 
-// plan is all that a database needs, in order: GEM's tables, its functions, then the other sources.
+// plan returns all files that a database needs, in order: GEM's tables, its functions, then the other sources.
 func plan(sources []Source) ([]file, error) {
 	tables, err := fs.Sub(embedded, "tables")
 	if err != nil {
@@ -125,16 +134,18 @@ var (
 	sourceName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,39}$`)
 	fromStdin  = regexp.MustCompile(`(?is)\bcopy\b[^;]*\bfrom\s+stdin\b`)
 	fileName   = regexp.MustCompile(`^[0-9]{5}_[a-z0-9_]+\.sql$`)
-	// grant is a list of privileges and a table: the text goes into a statement.
-	grant = regexp.MustCompile(`^((?:select|insert|update|delete)(?:, ?(?:select|insert|update|delete))*) on ((?:[a-z_][a-z0-9_]*\.)?[a-z_][a-z0-9_]*)$`)
+	// grant matches a list of privileges and a table, because the text becomes part of a statement.
+	grant = regexp.MustCompile(
+		`^((?:select|insert|update|delete)(?:, ?(?:select|insert|update|delete))*) ` +
+			`on ((?:[a-z_][a-z0-9_]*\.)?[a-z_][a-z0-9_]*)$`)
 )
 
-// files are the files of a source, in order.
+// files returns the files of a source, in order.
 func (s Source) files() ([]file, error) {
 	var entries []fs.DirEntry
 	var err error
 	if s.Files != nil {
-		entries, err = fs.ReadDir(s.Files, ".") // sorted by name, and so by number
+		entries, err = fs.ReadDir(s.Files, ".") // sorted by name, and therefore by number
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the migrations %s: %w", s.Name, err)
@@ -168,24 +179,26 @@ func (s Source) files() ([]file, error) {
 		all, last = append(all, f), f
 	}
 	if s.Files == nil || len(all) == 0 && len(s.Grants) > 0 {
-		return nil, fmt.Errorf("the migrations %s have no files: add the SQL files that make the tables, and leave grants on other tables "+
+		return nil, fmt.Errorf("the migrations %s have no files: add the SQL files that make the tables, and leave grants "+
+			"on other tables "+
 			"to the domain or the program that makes those", s.Name)
 	}
 	grants, err := s.grants(all)
-	if grants += rights; grants != "" { // a file may make a table anew: with each they are applied again
+	if grants += rights; grants != "" { // a file may recreate a table, so each file applies them again
 		grants = fmt.Sprintf("-- up to %s\n%s", last.name, grants)
 		all = append(all, file{source: s.Name, version: grantsVersion, name: "grants", sql: grants})
 	}
 	return all, err
 }
 
-// grantsVersion is the version under which the grants of a source are recorded. They are applied when they or its files change.
+// grantsVersion is the version under which the grants of a source are recorded. They are applied when they or the
+// source's files change.
 const grantsVersion = 0
 
-// grantsFile is the file of a source with the rights that Grants cannot say.
+// grantsFile is the file of a source with the rights that Grants cannot express.
 const grantsFile = "grants.sql"
 
-// grants is the SQL of a source's grants on the tables of its files.
+// grants returns the SQL of a source's grants on the tables of its files.
 func (s Source) grants(files []file) (string, error) {
 	var sql strings.Builder
 	for _, g := range s.Grants {
@@ -194,14 +207,18 @@ func (s Source) grants(files []file) (string, error) {
 			return "", fmt.Errorf(`the grant %q of %s must have the form "select, insert, update, delete on table"`, g, s.Name)
 		}
 		table := withSchema(parts[2], files)
-		fmt.Fprintf(&sql, "select gem.grant_to('gem_worker', '%s on %s'), gem.open_to('gem_worker', '%s', 'gem_worker_works', 'to %%I using (true) with check (true)');\n",
+		fmt.Fprintf(&sql, "select gem.grant_to('gem_worker', '%s on %s'), gem.open_to('gem_worker', '%s', "+
+			"'gem_worker_works', 'to %%I using (true) with check (true)');\n",
 			parts[1], table, table)
+		if strings.Contains(parts[1], "insert") {
+			fmt.Fprintf(&sql, "select gem.grant_sequences_of('%s', 'gem_worker');\n", table)
+		}
 	}
 	return sql.String(), nil
 }
 
-// withSchema is the table of a grant with the schema in which a file makes it, if the file says so: the search path may lead to someone
-// else's table of the same name.
+// withSchema returns the table of a grant with the schema in which a file creates it, if the file names one: the search
+// path may lead to someone else's table of the same name.
 func withSchema(table string, files []file) string {
 	for _, f := range files {
 		for _, o := range f.objects() {
@@ -213,7 +230,7 @@ func withSchema(table string, files []file) string {
 	return table
 }
 
-// allFunctions is the step that applies all functions, triggers, views and rights.
+// allFunctions returns the step that applies all functions, triggers, views and rights.
 func allFunctions() (file, error) {
 	var sql strings.Builder
 	for _, name := range functionFiles {
@@ -230,7 +247,7 @@ func allFunctions() (file, error) {
 // Sources returns the tables of the domains that a program lists, and their grants.
 func Sources(domains ...any) []Source {
 	var all []Source
-	for _, d := range handlers.Domains(domains...) {
+	for _, d := range binding.Domains(domains...) {
 		if d.Tables != nil || len(d.Grants) > 0 {
 			all = append(all, Source{Name: d.Name(), Files: d.Tables, Grants: d.Grants})
 		}

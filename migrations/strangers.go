@@ -13,33 +13,36 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// selectTaken lists what the files need under a name that is taken by something that GEM did not make.
+// selectTaken lists the objects that the files need and whose name another object has.
 //
 //go:embed strangers.sql
 var selectTaken string
 
-// roleComment marks the roles that a migration created; functions/roles.sql sets it too.
+// roleComment marks the roles that a migration created; functions/create_roles.sql sets it, too.
 const roleComment = "Made by GEM. All databases of this server that have GEM share it."
 
 // taken is a name that GEM needs and that someone else's object has.
 type taken struct {
-	Source  string // whose file needs it
+	Source  string // the source of the file that needs it
 	Kind    string
-	Object  string // kind and name, as the ledger has them
-	Found   string // the kind of what is there
+	Object  string // kind and name, as in the ledger
+	Found   string // the kind of the existing object
 	Changes string // the changes that GEM would have to make
-	// Adoptable is set for a table that may be one of an earlier GEM.
+	// Remove has the statements that remove or change what a table to adopt may not have, such as others' policies, rights
+	// and functions, one per line, or is nil.
+	Remove *string
+	// Adoptable is true for a table that an earlier GEM may have made.
 	Adoptable bool
 }
 
-// TakenError reports that a database has objects that GEM did not create, with names that it needs. Nothing was changed, unless
-// earlier files, or someone else meanwhile, created them.
+// TakenError reports that GEM did not create some objects whose names it needs. Nothing was changed, unless earlier
+// files, or another process in the meantime, created them.
 type TakenError struct {
 	taken []taken
 	later bool // earlier files were applied
 }
 
-// Error lists the objects, what GEM would have to change, and the ways out.
+// Error lists the objects, the necessary changes, and the possible solutions.
 func (e *TakenError) Error() string {
 	var b, out strings.Builder
 	what := "nothing"
@@ -52,6 +55,10 @@ func (e *TakenError) Error() string {
 	for _, t := range e.taken {
 		_, name, _ := strings.Cut(t.Object, " ")
 		fmt.Fprintf(&b, "\n  %s %s\n      GEM would have to %s\n", t.Found, name, t.Changes)
+		if t.Remove != nil {
+			b.WriteString("      Before it can be adopted, remove or change what GEM's tables may not have:\n        " +
+				strings.ReplaceAll(*t.Remove, "\n", "\n        ") + "\n")
+		}
 		switch {
 		case t.Kind == "role":
 			roles = append(roles, name)
@@ -66,15 +73,17 @@ func (e *TakenError) Error() string {
 			adopt = append(adopt, strings.TrimPrefix(name, "public."))
 		}
 	}
-	out.WriteString("\nWhat you can do:\n")
+	out.WriteString("\nPossible solutions:\n")
 	for _, d := range slices.Sorted(maps.Keys(domains)) {
-		fmt.Fprintf(&out, "  - leave the tools %s.* out of the registry, if you do not need them (for %s)\n", d, strings.Join(domains[d], ", "))
+		fmt.Fprintf(&out, "  - leave the tools %s.* out of the registry, if you do not need them (for %s)\n", d,
+			strings.Join(domains[d], ", "))
 	}
 	if len(adopt) > 0 {
 		fmt.Fprintf(&out, "  - if an earlier GEM made the tables: gem migrate --adopt %s\n", strings.Join(adopt, ","))
 	}
 	if len(roles) > 0 {
-		fmt.Fprintf(&out, "  - if an administrator made the roles for GEM: gem migrate --adopt-role %s\n", strings.Join(roles, ","))
+		fmt.Fprintf(&out, "  - if an administrator made the roles for GEM: gem migrate --adopt-role %s\n",
+			strings.Join(roles, ","))
 	}
 	if program {
 		out.WriteString("  - give the program's own migrations other names\n")
@@ -84,18 +93,18 @@ func (e *TakenError) Error() string {
 	}
 	out.WriteString("  - use another database")
 	if len(roles) > 0 {
-		out.WriteString("; roles belong to the whole server, so theirs need another server")
+		out.WriteString("; roles belong to the whole server, so taken roles require another server")
 	}
 	return b.String() + out.String()
 }
 
-// earlierTables are those tables of the core that an earlier GEM had. A domain names its own as arguments of gem.set_aside.
+// earlierTables are the core's tables that an earlier GEM had. A domain names its own as arguments of gem.set_aside.
 var (
 	earlierTables = []string{"core_tool_calls", "core_tool_receipts"}
 	setAside      = regexp.MustCompile(`(?m)^select gem\.set_aside\(([^)]*)\)`)
 )
 
-// earlier returns the tables of an earlier GEM that the file creates, as the ledger names them.
+// earlier returns the tables of an earlier GEM that the file creates, by their names in the ledger.
 func (f file) earlier() []string {
 	all := []string{}
 	if f.source == core {
@@ -112,8 +121,8 @@ func (f file) earlier() []string {
 	return all
 }
 
-// needs lists the objects that the files create outside the schemas that they create, the roles, and the schema through which tables are
-// adopted: JSON for selectTaken, a line for each.
+// needs lists the objects that the files create outside of their own schemas, the roles, and the schema for adoptions:
+// JSON for selectTaken, one line each.
 func needs(files []file, adopt []string) string {
 	type need struct {
 		Source    string   `json:"source"`
@@ -121,6 +130,7 @@ func needs(files []file, adopt []string) string {
 		Schema    string   `json:"schema,omitempty"`
 		Name      string   `json:"name"`
 		Columns   []string `json:"columns,omitempty"`
+		Types     []string `json:"types,omitempty"`
 		Adoptable bool     `json:"adoptable,omitempty"`
 	}
 	var all []need
@@ -131,7 +141,7 @@ func needs(files []file, adopt []string) string {
 			if o.Kind == "schema" {
 				schemas[o.Name] = true
 			}
-			all = append(all, need{f.source, o.Kind, o.Schema, o.Name, o.Columns, slices.Contains(earlier, o.key())})
+			all = append(all, need{f.source, o.Kind, o.Schema, o.Name, o.Columns, o.Types, slices.Contains(earlier, o.key())})
 		}
 		if f.source == functions {
 			for _, r := range roles {
@@ -145,16 +155,17 @@ func needs(files []file, adopt []string) string {
 	var lines []string
 	for _, n := range all {
 		if !schemas[n.Schema] {
-			line, _ := json.Marshal(n) // of strings
+			line, _ := json.Marshal(n) // a struct of strings
 			lines = append(lines, string(line))
 		}
 	}
 	return "[" + strings.Join(lines, ",\n") + "]"
 }
 
-// findTaken lists the names that the files need and that are taken, except the tables to adopt.
+// findTaken lists the taken names that the files need, except the tables to adopt.
 func findTaken(ctx context.Context, tx pgx.Tx, files []file, had ledger, adopt []string) ([]taken, error) {
-	query := strings.NewReplacer(":needed", "$1::jsonb", ":ours", "$2::text[]", ":adopt", "$3::text[]").Replace(selectTaken)
+	query := strings.NewReplacer(":needed", "$1::jsonb", ":ours", "$2::text[]", ":adopt",
+		"$3::text[]").Replace(selectTaken)
 	rows, _ := tx.Query(ctx, query, needs(files, adopt), had.objects(), adopt) // the rows have its error
 	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[taken])
 	if err != nil {
@@ -163,39 +174,10 @@ func findTaken(ctx context.Context, tx pgx.Tx, files []file, had ledger, adopt [
 	return found, nil
 }
 
-// Adoption returns the changes that [Apply] would make to the tables to adopt, a line for each table in the database. It changes nothing.
-func Adoption(ctx context.Context, url string, o Options, sources ...Source) (lines []string, err error) {
-	files, err := plan(sources)
-	if err == nil {
-		err = o.check(files)
-	}
-	if err != nil {
-		return nil, err
-	}
-	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		return nil, fmt.Errorf("connect: %w", err)
-	}
-	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		had, err := readLedger(ctx, tx)
-		if err != nil {
-			return err
-		}
-		found, err := findTaken(ctx, tx, files, had, []string{})
-		for _, t := range found {
-			if t.Adoptable && slices.Contains(o.adopted(), t.Object) {
-				lines = append(lines, fmt.Sprintf("%s: GEM will %s", t.Object, t.Changes))
-			}
-		}
-		return err
-	})
-	return lines, err
-}
-
-// checkBlock is the check of refuseTaken as a statement for [Print]. It reads a ledger if there is one.
+// checkBlock returns the check of refuseTaken as a statement for [Print]. It reads a ledger if there is one.
 func checkBlock(files []file, o Options) string {
-	query := strings.NewReplacer(":needed", "needed", ":ours", "ours", ":adopt", "adopted").Replace(strings.TrimSpace(selectTaken))
+	query := strings.NewReplacer(":needed", "needed", ":ours", "ours", ":adopt",
+		"adopted").Replace(strings.TrimSpace(selectTaken))
 	return fmt.Sprintf(`do $gem_check$
 declare
   needed  constant jsonb  := %s;
@@ -206,7 +188,9 @@ begin
   if %s then
     execute 'select coalesce(array_agg(o), ''{}'') from gem.migrations, unnest(objects) o' into ours;
   end if;
-  select string_agg(format('%%s: GEM would have to %%s', object, changes), E'\n') into found from (
+  select string_agg(format('%%s: GEM would have to %%s%%s', object, changes,
+    E'\nBefore it can be adopted, remove or change what GEM''s tables may not have:\n' || remove || E'\n'),
+      E'\n') into found from (
 %s
   ) found;
   if found is not null then
@@ -229,7 +213,7 @@ func quoted(all []string) []string {
 	return q
 }
 
-// check refuses options that name a table or a role that GEM does not have.
+// check returns an error if the options name a table or a role that GEM does not have.
 func (o Options) check(files []file) error {
 	var earlier []string
 	for _, f := range files {
@@ -249,10 +233,11 @@ func (o Options) check(files []file) error {
 	return nil
 }
 
-// adoptRole is the statement that marks a role as GEM's, if it exists.
+// adoptRole returns the statement that marks a role as GEM's, if the role exists.
 func adoptRole(role string) string {
 	return fmt.Sprintf(`do $gem_adopt$ begin
-  if exists (select from pg_catalog.pg_roles r where r.rolname = '%[1]s' and coalesce(pg_catalog.shobj_description(r.oid, 'pg_authid'), '') not like 'Made by GEM%%') then
+  if exists (select from pg_catalog.pg_roles r where r.rolname = '%[1]s'
+    and coalesce(pg_catalog.shobj_description(r.oid, 'pg_authid'), '') not like 'Made by GEM%%') then
     comment on role %[1]s is '%[2]s';
   end if;
 end $gem_adopt$;
@@ -262,21 +247,23 @@ end $gem_adopt$;
 func (o Options) adoptRoles(ctx context.Context, tx pgx.Tx) error {
 	for _, role := range o.AdoptRoles {
 		if _, err := tx.Exec(ctx, adoptRole(role)); err != nil {
-			return fmt.Errorf("adopt the role %s: %w. An administrator of the server can run: comment on role %[1]s is '%[3]s'", role, err, roleComment)
+			return fmt.Errorf("adopt the role %s: %w. An administrator of the server can run: comment on role %[1]s is '%[3]s'",
+				role, err, roleComment)
 		}
 	}
 	return nil
 }
 
-// rightsAreMissing reports whether the roles lack rights that the functions gave them: a dump is restored without its roles, or a
-// role was dropped, or an administrator created it later.
+// rightsAreMissing reports whether the roles lack rights that the functions granted: a dump was restored without its
+// roles, or a role was dropped, or an administrator created it later.
 func rightsAreMissing(ctx context.Context, tx pgx.Tx, had ledger) (missing bool, err error) {
 	if had.functions() != functionsNumber {
 		return false, nil
 	}
 	err = tx.QueryRow(ctx, `select exists (
 		select from unnest($1::text[]) n left join pg_catalog.pg_roles r on r.rolname = n
-		where case when r.oid is null then (select rolsuper or rolcreaterole from pg_catalog.pg_roles where rolname = current_user)
+		where case when r.oid is null then (select rolsuper or rolcreaterole from pg_catalog.pg_roles
+			where rolname = current_user)
 			else n <> 'gem_frontend' and not has_schema_privilege(r.oid, 'gem', 'usage') end)`, roles).Scan(&missing)
 	if err != nil {
 		return false, fmt.Errorf("look for the roles: %w", err)

@@ -12,8 +12,8 @@ import (
 	"testing"
 
 	"github.com/gemworker/gem/handlers/builtin"
-	"github.com/gemworker/gem/internal/pgserver"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/postgres/pgserver"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/migrations"
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -24,37 +24,43 @@ func all() []migrations.Source { return migrations.Sources(builtin.Domains()...)
 
 // strangers are objects that others have under names that GEM needs, with what the error says of them.
 var strangers = map[string]struct{ sql, says, way string }{
-	"tasks": {`create table public.tasks (id bigint generated always as identity primary key, owner text not null, status text not null check (status in ('todo', 'done')));
+	"tasks": {`create table public.tasks (id bigint generated always as identity primary key, owner text not null,
+		status text not null check (status in ('todo', 'done')));
 		insert into public.tasks (owner, status) values ('ada', 'todo')`,
-		"table public.tasks\n      GEM would have to add the columns domain, title, description, due_at, context_ref, priority, completed_at, completion_note, defer_reason, call_id, created_by, created_at, updated_at; allow null in owner; " +
-			"drop the check tasks_status_check; turn on row level security; add triggers, checks, indexes and rights", "gem migrate --adopt tasks"},
-	"leads":               {"create table public.leads (id serial primary key, email text unique); insert into public.leads (email) values ('a'), ('b')", "table public.leads", "gem migrate --adopt leads"},
-	"notes, a view":       {"create table public.pages (note text); create view public.notes as select note from public.pages", "view public.notes\n      GEM would have to put a table in its place", "leave the tools os.* out"},
-	"notes, a type":       {"create type public.notes as enum ('a')", "type public.notes", "leave the tools os.* out"},
-	"an index":            {"create table public.pages (note text); create index gem_notes_newest on public.pages (note)", "index public.gem_notes_newest", "leave the tools os.* out"},
-	"the schema gem":      {"create schema gem; create table gem.stones (id serial)", "schema gem\n", "rename yours"},
-	"another ledger":      {"create schema gem; create table gem.migrations (version bigint, name text); insert into gem.migrations values (1, 'first')", "schema gem\n", "rename yours"},
-	"the schema tools":    {"create schema tools; create function tools.hammer() returns int language sql as 'select 1'", "schema tools\n", "rename yours"},
-	"gem_caller":          {"create function public.gem_caller() returns integer language sql as 'select 1'", "function public.gem_caller\n      GEM would have to replace gem_caller()", "rename yours"},
-	"list_tools":          {"create function public.list_tools(integer) returns integer language sql as 'select 1'", "function public.list_tools", "rename yours"},
-	"core_tool_calls":     {"create table public.core_tool_calls (id integer primary key)", "table public.core_tool_calls", "gem migrate --adopt core_tool_calls"},
-	"core_workers":        {"create table public.core_workers (id integer primary key)", "table public.core_workers", "rename yours"},
-	"the role gem_worker": {"create role gem_worker login password 'x'; comment on role gem_worker is 'precious'; create table public.gems (id integer); grant select on public.gems to gem_worker", "role gem_worker\n", "--adopt-role gem_worker"},
+		"table public.tasks\n      GEM would have to add the columns domain, title, description, due_at, context_ref, " +
+			"priority, completed_at, completion_note, defer_reason, call_id, created_by, created_at, updated_at; allow null " +
+			"in owner; " +
+			"drop the check tasks_status_check; change defaults, and fill in null, in id, status; turn on row level security; " +
+			"add triggers, checks, indexes and rights", "gem migrate --adopt tasks"},
+	"leads": {"create table public.leads (id serial primary key, email text unique); insert into " +
+		"public.leads (email) values ('a'), ('b')", "table public.leads", "gem migrate --adopt leads"},
+	"notes, a view": {"create table public.pages (note text); create view public.notes as select note from " +
+		"public.pages", "view public.notes\n      GEM would have to put a table in its place", "leave the tools os.* out"},
+	"notes, a type": {"create type public.notes as enum ('a')", "type public.notes", "leave the tools os.* out"},
+	"an index": {"create table public.pages (note text); create index gem_notes_newest on public.pages (note)",
+		"index public.gem_notes_newest", "leave the tools os.* out"},
+	"the schema gem": {"create schema gem; create table gem.stones (id serial)", "schema gem\n", "rename yours"},
+	"another ledger": {"create schema gem; create table gem.migrations (version bigint, name text); insert into " +
+		"gem.migrations values (1, 'first')", "schema gem\n", "rename yours"},
+	"the schema tools": {"create schema tools; create function tools.hammer() returns int language sql as 'select 1'",
+		"schema tools\n", "rename yours"},
+	"gem_caller": {"create function public.gem_caller() returns integer language sql as 'select 1'",
+		"function public.gem_caller\n      GEM would have to replace public.gem_caller()", "rename yours"},
+	"list_tools": {"create function public.list_tools(integer) returns integer language sql as 'select 1'",
+		"function public.list_tools", "rename yours"},
+	"core_tool_calls": {"create table public.core_tool_calls (id integer primary key)", "table public.core_tool_calls",
+		"gem migrate --adopt core_tool_calls"},
+	"core_workers": {"create table public.core_workers (id integer primary key)", "table public.core_workers",
+		"rename yours"},
+	"the role gem_worker": {"create role gem_worker login password 'x'; comment on role gem_worker is 'precious'; " +
+		"create table public.gems (id integer); grant select on public.gems to gem_worker", "role gem_worker\n",
+		"--adopt-role gem_worker"},
 }
 
-// serverOf starts a server of the test's own, whose roles are nobody else's.
+// serverOf starts a server for the test alone, since a server's databases share its roles.
 func serverOf(t *testing.T) *pgserver.Server {
 	t.Helper()
-	server, err := pgserver.Start(t.Context(), pgserver.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := server.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	return server
+	return testdb.Private(t, pgserver.Options{})
 }
 
 // dump is the whole of a database, and of its server's roles, byte by byte.
@@ -72,7 +78,8 @@ func dumps(t *testing.T, databaseURL string) (database, globals string) {
 		t.Fatal(err)
 	}
 	u.Path = "/postgres"
-	for _, args := range [][]string{{"pg_dump", "--restrict-key=x", databaseURL}, {"pg_dumpall", "--globals-only", "--restrict-key=x", "-d", u.String()}} {
+	for _, args := range [][]string{{"pg_dump", "--restrict-key=x", databaseURL},
+		{"pg_dumpall", "--globals-only", "--restrict-key=x", "-d", u.String()}} {
 		cmd, err := pgserver.Command(args[0], args[1:]...)
 		if err != nil {
 			t.Fatal(err)
@@ -86,7 +93,7 @@ func dumps(t *testing.T, databaseURL string) (database, globals string) {
 	return whole[0], whole[1]
 }
 
-// Whatever a stranger's database has, alone or all at once, a refused migration leaves it as it was, byte by byte.
+// Whatever a stranger's database has, alone or all at once, a refused migration does not change a byte of it.
 func TestAStrangersObjectsAreRefusedAndUntouched(t *testing.T) {
 	t.Parallel()
 	server := serverOf(t)
@@ -102,7 +109,8 @@ func TestAStrangersObjectsAreRefusedAndUntouched(t *testing.T) {
 			var says, ways []string
 			role := false
 			for _, one := range names {
-				if one != name && (name != together || slices.Contains([]string{together, "notes, a type", "another ledger", "an index"}, one)) {
+				if one != name && (name != together || slices.Contains(
+					[]string{together, "notes, a type", "another ledger", "an index"}, one)) {
 					continue
 				}
 				s := strangers[one]
@@ -136,10 +144,11 @@ func TestAStrangersObjectsAreRefusedAndUntouched(t *testing.T) {
 			if err := migrations.Print(&sql, "", migrations.Options{}, all()...); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := db.Exec(t.Context(), sql.String()); err == nil || !strings.Contains(err.Error(), "nothing was changed") {
+			if _, err := db.Exec(t.Context(), sql.String()); err == nil ||
+				!strings.Contains(err.Error(), "nothing was changed") {
 				t.Errorf("the printed SQL says %v", err)
 			}
-			// As psql does, which goes on after an error.
+			// As psql does: it continues after an error.
 			cmd, err := pgserver.Command("psql", "-qX", "-f", "-", databaseURL)
 			if err != nil {
 				t.Fatal(err)
@@ -184,16 +193,21 @@ func blocks(t *testing.T, dumped string) map[string]string {
 	return found
 }
 
-// What a migration adds to a database with other tables is what it says, and all that was there is the same, byte by byte.
+// What a migration adds to a database with other tables is what it says, and all that was there is the same, byte by
+// byte.
 func TestAnAcceptedMigrationChangesOnlyWhatItSays(t *testing.T) {
 	t.Parallel()
 	server := serverOf(t)
 	databaseURL := server.URL("postgres")
 	db := testdb.Pool(t, databaseURL)
-	insert(t, db, `create role authenticated nologin; create publication supabase_realtime; alter default privileges grant select on tables to authenticated;
-		create schema shop; create table shop.tasks (id serial primary key, title text); insert into shop.tasks (title) values ('one'), ('two');
-		create table public.orders (id serial primary key, task integer references shop.tasks); create view public.todo as select * from shop.tasks;
-		create function public.total() returns integer language sql as 'select 1'; grant execute on function public.total() to authenticated;
+	insert(t, db, `create role authenticated nologin; create publication supabase_realtime; alter default privileges grant
+		select on tables to authenticated;
+		create schema shop; create table shop.tasks (id serial primary key, title text); insert into shop.tasks (title)
+			values ('one'), ('two');
+		create table public.orders (id serial primary key, task integer references shop.tasks); create view public.todo as
+			select * from shop.tasks;
+		create function public.total() returns integer language sql as 'select 1'; grant execute
+			on function public.total() to authenticated;
 		insert into public.orders (task) values (1); alter publication supabase_realtime add table public.orders`)
 	before, globals := dumps(t, databaseURL)
 	planned, err := migrations.Apply(t.Context(), databaseURL, migrations.Options{DryRun: true}, all()...)
@@ -211,7 +225,8 @@ func TestAnAcceptedMigrationChangesOnlyWhatItSays(t *testing.T) {
 		t.Errorf("the dry run said (-) and the migration (+): %s", diff)
 	}
 	said := strings.Join(done.Changes.Lines(), "\n")
-	for _, want := range []string{"membership of the role authenticated, for gem_door", "usage of the schema public, for gem_frontend, gem_operator, gem_worker",
+	for _, want := range []string{"membership of the role authenticated, for gem_mcp",
+		"usage of the schema public, for gem_frontend, gem_operator, gem_worker",
 		"public.core_tool_receipts in the publication supabase_realtime"} {
 		if !strings.Contains(said, "added outside GEM's own objects: "+want) {
 			t.Errorf("it does not say %q:\n%s", want, said)
@@ -245,7 +260,8 @@ func TestAnAcceptedMigrationChangesOnlyWhatItSays(t *testing.T) {
 		_, name, _ := strings.Cut(parts[1], " ")
 		schema := parts[0]
 		named := regexp.MustCompile(`[a-z_]+`).FindAllString(name, -1)
-		if !strings.Contains(said, " "+schema+",") && !slices.ContainsFunc(named, func(n string) bool { return strings.Contains(said, n) }) {
+		if !strings.Contains(said, " "+schema+",") && !slices.ContainsFunc(named,
+			func(n string) bool { return strings.Contains(said, n) }) {
 			t.Errorf("it made %s, and did not say so:\n%s", key, said)
 		}
 	}
@@ -258,20 +274,23 @@ func TestAnAcceptedMigrationChangesOnlyWhatItSays(t *testing.T) {
 func TestGrantsGoToGEMsTablesWhateverTheSearchPath(t *testing.T) {
 	url := testdb.NewEmpty(t)
 	db := testdb.Pool(t, url)
-	if _, err := db.Exec(t.Context(), "create schema app; create table app.leads (id integer); create table app.notes (id integer)"); err != nil {
+	if _, err := db.Exec(t.Context(), "create schema app; create table app.leads (id integer); create table app.notes "+
+		"(id integer)"); err != nil {
 		t.Fatal(err)
 	}
 	if err := migrations.Up(t.Context(), url+"&search_path=app,public", all()...); err != nil {
 		t.Fatal(err)
 	}
 	var theirs, ours int
-	err := db.QueryRow(t.Context(), `select count(*) filter (where schemaname = 'app'), count(*) filter (where schemaname = 'public')
+	err := db.QueryRow(t.Context(), `select count(*) filter (where schemaname = 'app'),
+		count(*) filter (where schemaname = 'public')
 		from pg_policies where policyname = 'gem_worker_works' and tablename in ('leads', 'notes')`).Scan(&theirs, &ours)
 	if err != nil || theirs != 0 || ours != 2 {
 		t.Errorf("%d policies on the stranger's tables and %d on GEM's, %v: want 0 and 2", theirs, ours, err)
 	}
 	var may bool
-	err = db.QueryRow(t.Context(), `select has_table_privilege('gem_worker', 'app.leads', 'select') or not has_table_privilege('gem_worker', 'public.leads', 'insert')`).Scan(&may)
+	err = db.QueryRow(t.Context(), `select has_table_privilege('gem_worker', 'app.leads', 'select')
+		or not has_table_privilege('gem_worker', 'public.leads', 'insert')`).Scan(&may)
 	if err != nil || may {
 		t.Errorf("the worker has rights on the stranger's table, or lacks its own: %v", err)
 	}
@@ -288,8 +307,9 @@ func TestNoAPIAddsNothingToObjectsOfOthersAndIsRemembered(t *testing.T) {
 	db := testdb.Pool(t, databaseURL)
 	insert(t, db, "create role authenticated nologin; create publication supabase_realtime")
 	added := func() string {
-		return valueOf(t, db, `select concat_ws(' ', pg_has_role('gem_door', 'authenticated', 'member'),
-			(select count(*) from pg_publication_tables), (select count(*) from pg_namespace, aclexplode(nspacl) a where nspname = 'public' and a.grantee::regrole::text like 'gem%'))`)
+		return valueOf(t, db, `select concat_ws(' ', pg_has_role('gem_mcp', 'authenticated', 'member'),
+			(select count(*) from pg_publication_tables), (select count(*) from pg_namespace, aclexplode(nspacl) a
+				where nspname = 'public' and a.grantee::regrole::text like 'gem%'))`)
 	}
 	no, yes := false, true
 	for i, step := range []struct {
@@ -309,7 +329,8 @@ func TestNoAPIAddsNothingToObjectsOfOthersAndIsRemembered(t *testing.T) {
 	}
 }
 
-// Roles belong to the server. Two databases share them, in turns and at once; a third is restored on another server, without its roles.
+// Roles belong to the server. Two databases share them, in turns and at once; a third is restored on another server,
+// without its roles.
 func TestDatabasesOfOneServerShareGEMsRoles(t *testing.T) {
 	t.Parallel()
 	server := serverOf(t)
@@ -335,14 +356,16 @@ func TestDatabasesOfOneServerShareGEMsRoles(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !slices.Contains(done.Applied, "functions/functions") || !slices.Contains(done.Applied, "os/grants") || slices.Contains(done.Applied, "core/00001_calls.sql") {
+		if !slices.Contains(done.Applied, "functions/functions") || !slices.Contains(done.Applied, "os/grants") ||
+			slices.Contains(done.Applied, "core/00001_calls.sql") {
 			t.Errorf("it applied %v", done.Applied)
 		}
 		db := testdb.Pool(t, restored)
 		if diff := cmp.Diff(rightsOf(t, testdb.Pool(t, server.URL("one"))), rightsOf(t, db)); diff != "" {
 			t.Errorf("%v: the rights of the database (-) and of the restored one (+) differ: %s", args, diff)
 		}
-		if done, err = migrations.Apply(t.Context(), restored, migrations.Options{}, all()...); err != nil || len(done.Applied) > 0 {
+		if done, err = migrations.Apply(t.Context(), restored, migrations.Options{}, all()...); err != nil ||
+			len(done.Applied) > 0 {
 			t.Errorf("the second time it applied %v, %v", done.Applied, err)
 		}
 	}
@@ -364,7 +387,8 @@ func restore(t *testing.T, from string, args ...string) string {
 		t.Fatal(err)
 	}
 	cmd.Stdin = strings.NewReader(string(dumped))
-	if out, err := cmd.CombinedOutput(); err != nil { // grants to roles that are not there are errors, after which psql goes on
+	// grants to roles that do not exist are errors, after which psql continues
+	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v %s", err, out)
 	}
 	return server.URL("postgres")
@@ -374,34 +398,48 @@ func restore(t *testing.T, from string, args ...string) string {
 func rightsOf(t *testing.T, db *pgxpool.Pool) []string {
 	t.Helper()
 	return texts(t, db, `
-		select format('%s on %s.%s to %s', lower(privilege_type), table_schema, table_name, grantee) from information_schema.table_privileges where grantee like 'gem\_%'
-		union all select format('%s on %s.%s to %s', lower(privilege_type), routine_schema, routine_name, grantee) from information_schema.routine_privileges where grantee like 'gem\_%'
-		union all select format('usage on %s to %s', nspname, grantee::regrole) from pg_namespace, aclexplode(nspacl) where grantee > 0 and grantee::regrole::text like 'gem\_%'
-		union all select format('policy %s on %s for %s', policyname, tablename, roles) from pg_policies where roles::text like '%gem\_%'
+		select format('%s on %s.%s to %s', lower(privilege_type), table_schema, table_name, grantee)
+			from information_schema.table_privileges where grantee like 'gem\_%'
+		union all select format('%s on %s.%s to %s', lower(privilege_type), routine_schema, routine_name, grantee)
+			from information_schema.routine_privileges where grantee like 'gem\_%'
+		union all select format('usage on %s to %s', nspname, grantee::regrole) from pg_namespace, aclexplode(nspacl)
+			where grantee > 0 and grantee::regrole::text like 'gem\_%'
+		union all select format('policy %s on %s for %s', policyname, tablename, roles) from pg_policies
+			where roles::text like '%gem\_%'
 		order by 1`)
 }
 
-// What the check looks for is what the files make: on an empty database each object of GEM's is in the ledger, or in a schema that is.
+// What the check looks for is what the files make: on an empty database each object of GEM's is in the ledger, or in a
+// schema that is.
 func TestTheLedgerNamesAllThatTheFilesMake(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t, all()...))
 	unnamed := texts(t, db, `
 		with ours as (select unnest(objects) as o from gem.migrations)
 		select o from (
-			select 'schema ' || nspname as o, nspname::text as n from pg_namespace where nspname !~ '^pg_' and nspname not in ('information_schema', 'public')
-			union all select case relkind when 'r' then 'table' when 'v' then 'view' when 'S' then 'sequence' else 'index' end || ' ' || relnamespace::regnamespace || '.' || relname, relnamespace::regnamespace::text
-				from pg_class c where relkind in ('r', 'v', 'S', 'i', 'c') and relnamespace not in (select oid from pg_namespace where nspname ~ '^pg_|^information')
-				and not exists (select from pg_constraint k where k.conindid = c.oid) and not exists (select from pg_depend d where d.objid = c.oid and d.deptype = 'i' and relkind = 'S')
-			union all select 'function ' || pronamespace::regnamespace || '.' || proname, pronamespace::regnamespace::text from pg_proc where pronamespace not in (select oid from pg_namespace where nspname ~ '^pg_|^information')
-			union all select 'type ' || typnamespace::regnamespace || '.' || typname, typnamespace::regnamespace::text from pg_type
-				where typrelid = 0 and typcategory <> 'A' and typnamespace not in (select oid from pg_namespace where nspname ~ '^pg_|^information')
+			select 'schema ' || nspname as o, nspname::text as n from pg_namespace where nspname !~ '^pg_'
+				and nspname not in ('information_schema', 'public')
+			union all select case relkind when 'r' then 'table' when 'v' then 'view' when 'S' then 'sequence'
+				else 'index' end || ' ' || relnamespace::regnamespace || '.' || relname, relnamespace::regnamespace::text
+				from pg_class c where relkind in ('r', 'v', 'S', 'i', 'c')
+					and relnamespace not in (select oid from pg_namespace where nspname ~ '^pg_|^information')
+				and not exists (select from pg_constraint k where k.conindid = c.oid)
+					and not exists (select from pg_depend d where d.objid = c.oid and d.deptype = 'i' and relkind = 'S')
+			union all select 'function ' || pronamespace::regnamespace || '.' || proname, pronamespace::regnamespace::text
+				from pg_proc where pronamespace not in (select oid from pg_namespace where nspname ~ '^pg_|^information')
+			union all select 'type ' || typnamespace::regnamespace || '.' || typname, typnamespace::regnamespace::text
+				from pg_type
+				where typrelid = 0 and typcategory <> 'A' and typnamespace not in (select oid from pg_namespace
+					where nspname ~ '^pg_|^information')
 		) made where o not in (select o from ours) and 'schema ' || n not in (select o from ours) order by 1`)
 	if len(unnamed) > 0 {
 		t.Errorf("the ledger does not name %s", strings.Join(unnamed, ", "))
 	}
-	missing := texts(t, db, `select o from (select unnest(objects) as o from gem.migrations) l where case split_part(o, ' ', 1)
+	missing := texts(t, db, `select o from (select unnest(objects) as o from gem.migrations) l
+		where case split_part(o, ' ', 1)
 		when 'schema' then to_regnamespace(split_part(o, ' ', 2)) is null
-		when 'function' then not exists (select from pg_proc where pronamespace::regnamespace || '.' || proname = split_part(o, ' ', 2))
+		when 'function' then not exists (select from pg_proc
+			where pronamespace::regnamespace || '.' || proname = split_part(o, ' ', 2))
 		else to_regclass(split_part(o, ' ', 2)) is null end order by 1`)
 	if len(missing) > 0 {
 		t.Errorf("the ledger names what does not exist: %s", strings.Join(missing, ", "))
@@ -413,24 +451,29 @@ func TestAdoptionTakesOnlyTablesOfAnEarlierGEM(t *testing.T) {
 	t.Parallel()
 	databaseURL := testdb.NewEmpty(t)
 	db := testdb.Pool(t, databaseURL)
-	insert(t, db, "create table public.pages (note text); create view public.notes as select note from public.pages; create table public.tasks (id uuid primary key, title text)")
+	insert(t, db, "create table public.pages (note text); create view public.notes as select note from public.pages; "+
+		"create table public.tasks (id uuid primary key, title text)")
 	for _, table := range []string{"pages", "core_workers", "shop.tasks", "extract_documents"} {
-		if _, err := migrations.Apply(t.Context(), databaseURL, migrations.Options{Adopt: []string{table}}, all()...); err == nil || !strings.Contains(err.Error(), "an earlier GEM had only these tables") {
+		if _, err := migrations.Apply(t.Context(), databaseURL, migrations.Options{Adopt: []string{table}},
+			all()...); err == nil || !strings.Contains(err.Error(), "an earlier GEM had only these tables") {
 			t.Errorf("--adopt %s: %v", table, err)
 		}
 	}
 	var taken *migrations.TakenError
 	o := migrations.Options{Adopt: []string{"notes", "tasks"}}
-	if _, err := migrations.Apply(t.Context(), databaseURL, o, all()...); !errors.As(err, &taken) || strings.Contains(err.Error(), "table public.tasks") || !strings.Contains(err.Error(), "view public.notes") {
+	if _, err := migrations.Apply(t.Context(), databaseURL, o, all()...); !errors.As(err, &taken) ||
+		strings.Contains(err.Error(), "table public.tasks") || !strings.Contains(err.Error(), "view public.notes") {
 		t.Errorf("a view was adopted: %v", err)
 	}
 	insert(t, db, "drop view public.notes; create schema gem_earlier")
-	if _, err := migrations.Apply(t.Context(), databaseURL, o, all()...); err == nil || !strings.Contains(err.Error(), "schema gem_earlier\n") {
+	if _, err := migrations.Apply(t.Context(), databaseURL, o, all()...); err == nil ||
+		!strings.Contains(err.Error(), "schema gem_earlier\n") {
 		t.Errorf("someone's schema gem_earlier: %v", err)
 	}
 	insert(t, db, "drop schema gem_earlier")
 	lines, err := migrations.Adoption(t.Context(), databaseURL, o, all()...)
-	if err != nil || len(lines) != 1 || !strings.HasPrefix(lines[0], "table public.tasks: GEM will add the columns domain, ") {
+	if err != nil || len(lines) == 0 || lines[0] != "table public.tasks: GEM will make these changes" ||
+		!slices.Contains(lines, "  new column domain") {
 		t.Errorf("it says %v, %v", lines, err)
 	}
 	done, err := migrations.Apply(t.Context(), databaseURL, o, all()...)
@@ -451,17 +494,20 @@ func TestAnAdoptionThatFailsChangesNothing(t *testing.T) {
 	const earlier = "create table public.tasks (id uuid primary key default gen_random_uuid(), title text); "
 	i := 0
 	for says, sql := range map[string]string{
-		"must be owner of table tasks":                     earlier + "alter table public.tasks owner to other",
-		"column \"status\" is of type integer":             "create table public.tasks (id uuid primary key, status integer); insert into public.tasks values (gen_random_uuid(), 3)",
-		"column \"status\" can only be updated to DEFAULT": "create table public.tasks (id uuid primary key, status text generated always as ('x') stored)",
-		"cannot add column to typed table":                 "create type public.task as (id uuid); create table public.tasks of public.task",
-		"\n  partition public.tasks\n":                     "create table public.work (id uuid, title text) partition by list (title); create table public.tasks partition of public.work default",
-		"\n  table with child tables public.tasks\n":       earlier + "create table public.more () inherits (public.tasks)",
-		"\n  child table public.tasks\n":                   "create table public.work (id uuid, title text); create table public.tasks () inherits (public.work)",
-		"\n  partitioned table public.tasks\n":             "create table public.tasks (id uuid, title text) partition by range (title)",
-		"\n  foreign table public.tasks\n":                 "create extension postgres_fdw; create server s foreign data wrapper postgres_fdw; create foreign table public.tasks (id uuid) server s",
-		"\n  materialized view public.tasks\n":             "create materialized view public.tasks as select 1 as id",
-		"--adopt-role gem_worker,x: GEM's roles are":       "create table public.pages (id uuid)",
+		"alter table public.tasks owner to migrator;": earlier + "alter table public.tasks owner to other",
+		"gem_tasks_values": "create table public.tasks (id uuid primary key, call_id uuid, priority text); " +
+			"insert into public.tasks values (gen_random_uuid(), gen_random_uuid(), 'odd')",
+		"\n  partition public.tasks\n": "create table public.work (id uuid, title text) partition by " +
+			"list (title); create table public.tasks partition of public.work default",
+		"\n  table with child tables public.tasks\n": earlier + "create table public.more () inherits (public.tasks)",
+		"\n  child table public.tasks\n": "create table public.work (id uuid, title text); create table " +
+			"public.tasks () inherits (public.work)",
+		"\n  partitioned table public.tasks\n": "create table public.tasks (id uuid, title text) partition by " +
+			"range (title)",
+		"\n  foreign table public.tasks\n": "create extension postgres_fdw; create server s foreign data " +
+			"wrapper postgres_fdw; create foreign table public.tasks (id uuid) server s",
+		"\n  materialized view public.tasks\n":       "create materialized view public.tasks as select 1 as id",
+		"--adopt-role gem_worker,x: GEM's roles are": "create table public.pages (id uuid)",
 	} {
 		name := fmt.Sprintf("adopt_%d", i)
 		i++
@@ -473,7 +519,7 @@ func TestAnAdoptionThatFailsChangesNothing(t *testing.T) {
 		o := migrations.Options{Adopt: []string{"tasks"}}
 		who := databaseURL
 		switch {
-		case strings.HasPrefix(says, "must be owner"):
+		case strings.Contains(says, "owner to"):
 			u, err := url.Parse(databaseURL)
 			if err != nil {
 				t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/handlers"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/migrations"
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -32,7 +32,8 @@ func TestTheNumberOfTheFunctionsRisesWithTheirContents(t *testing.T) {
 	}
 	lines := strings.Split(strings.TrimSpace(string(known)), "\n")
 	if want := fmt.Sprintf("%d %s", migrations.FunctionsNumber, hash); lines[len(lines)-1] != want {
-		t.Errorf("the functions changed: if a database has the number %d outside of your machine, raise functionsNumber in source.go; "+
+		t.Errorf("the functions changed: if a database has the number %d outside of your machine, raise functionsNumber in "+
+			"source.go; "+
 			"then make this the last line of testdata/functions.sha256:\n%s", migrations.FunctionsNumber, want)
 	}
 	for i, line := range lines {
@@ -44,7 +45,8 @@ func TestTheNumberOfTheFunctionsRisesWithTheirContents(t *testing.T) {
 
 func TestEachFunctionIsDefinedOnce(t *testing.T) {
 	t.Parallel()
-	defined := regexp.MustCompile(`(?im)^create (?:or replace )?(function|view|trigger|policy|table|type) (?:if not exists )?(\S+?)(\(| |$)(.*)`)
+	defined := regexp.MustCompile(
+		`(?im)^create (?:or replace )?(function|view|trigger|policy|table|type) (?:if not exists )?(\S+?)(\(| |$)(.*)`)
 	seen := map[string]string{}
 	var listed []string
 	for _, dir := range []string{"functions", "tables"} {
@@ -87,30 +89,38 @@ func TestEachFunctionIsDefinedOnce(t *testing.T) {
 func schema(t *testing.T, db *pgxpool.Pool) []string {
 	t.Helper()
 	return texts(t, db, `
-		select format('column %s.%s %s %s %s', attrelid::regclass, attname, format_type(atttypid, atttypmod), attnotnull, pg_get_expr(d.adbin, d.adrelid))
+		select format('column %s.%s %s %s %s', attrelid::regclass, attname, format_type(atttypid, atttypmod), attnotnull,
+			pg_get_expr(d.adbin, d.adrelid))
 			from pg_attribute a left join pg_attrdef d on d.adrelid = attrelid and d.adnum = attnum
-			where attnum > 0 and not attisdropped and attrelid in (select oid from pg_class where relkind in ('r', 'v') and relnamespace in ('gem'::regnamespace, 'public'::regnamespace))
+			where attnum > 0 and not attisdropped and attrelid in (select oid from pg_class where relkind in ('r', 'v')
+				and relnamespace in ('gem'::regnamespace, 'public'::regnamespace))
 		union all select 'index ' || indexdef from pg_indexes where schemaname in ('gem', 'public')
-		union all select format('constraint %s %s', conrelid::regclass, pg_get_constraintdef(oid)) from pg_constraint where connamespace in ('gem'::regnamespace, 'public'::regnamespace)
+		union all select format('constraint %s %s', conrelid::regclass, pg_get_constraintdef(oid)) from pg_constraint
+			where connamespace in ('gem'::regnamespace, 'public'::regnamespace)
 		union all select 'trigger ' || pg_get_triggerdef(oid) from pg_trigger where not tgisinternal
-		union all select 'function ' || pg_get_functiondef(oid) from pg_proc where pronamespace in ('gem'::regnamespace, 'public'::regnamespace)
+		union all select 'function ' || pg_get_functiondef(oid) from pg_proc
+			where pronamespace in ('gem'::regnamespace, 'public'::regnamespace)
 		union all select format('policy %s %s %s %s %s', tablename, policyname, roles, qual, with_check) from pg_policies
-		union all select format('table %s %s %s', oid::regclass, relrowsecurity, relacl) from pg_class where relkind in ('r', 'v') and relnamespace in ('gem'::regnamespace, 'public'::regnamespace)
+		union all select format('table %s %s %s', oid::regclass, relrowsecurity, relacl) from pg_class
+			where relkind in ('r', 'v') and relnamespace in ('gem'::regnamespace, 'public'::regnamespace)
 		order by 1`)
 }
 
-// Whatever way a database came to the newest version, it has the same tables, functions, triggers and rights.
+// Whatever path a database took to the newest version, it has the same tables, functions, triggers and rights.
 func TestAnUpgradedDatabaseIsLikeAFreshOne(t *testing.T) {
 	t.Parallel()
 	fresh := testdb.Pool(t, testdb.NewEmpty(t))
+	createAPIRoles(t, fresh) // another test may create them meanwhile, which would change the rights
 	insert(t, fresh, printed(t))
 	want := schema(t, fresh)
 	for name, before := range map[string]string{
 		"the tables of an earlier GEM": earlier,
 		"functions of a lower number": printed(t) + `;
 			update gem.migrations set version = 0 where source = 'functions';
-			create or replace function gem.finish(p_call uuid, p_attempt integer, p_worker text, p_status text, p_result jsonb, p_effects jsonb,
-				p_registry_version text, p_replay_of uuid default null, p_steps integer default 0) returns uuid language sql as 'select null::uuid'`,
+			create or replace function gem.finish(p_call uuid, p_attempt integer, p_worker text, p_status text, p_result jsonb,
+				p_effects jsonb,
+				p_registry_version text, p_replay_of uuid default null, p_steps integer default 0) returns uuid
+					language sql as 'select null::uuid'`,
 		"tables, and no functions yet": strings.Split(printed(t), "\n-- functions/functions")[0] + "; commit",
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -118,7 +128,8 @@ func TestAnUpgradedDatabaseIsLikeAFreshOne(t *testing.T) {
 			url := testdb.NewEmpty(t)
 			db := testdb.Pool(t, url)
 			insert(t, db, before)
-			if _, err := migrations.Apply(t.Context(), url, migrations.Options{Adopt: []string{"core_tool_calls", "core_tool_receipts"}}); err != nil {
+			if _, err := migrations.Apply(t.Context(), url,
+				migrations.Options{Adopt: []string{"core_tool_calls", "core_tool_receipts"}}); err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(want, schema(t, db)); diff != "" {
@@ -131,9 +142,11 @@ func TestAnUpgradedDatabaseIsLikeAFreshOne(t *testing.T) {
 func TestADatabaseOfANewerProgram(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ recorded, refuses, note string }{
-		"functions of a higher number stay":        {recorded: "('functions', 99, 'functions', 'other')", note: "the number 99 and stay"},
-		"a table file that this one does not know": {recorded: "('core', 99, '00099_more.sql', 'x')", refuses: "core/00099_more.sql, which this program does not have"},
-		"another program's files":                  {recorded: "('another', 7, '00007_theirs.sql', 'x')"},
+		"functions of a higher number stay": {recorded: "('functions', 99, 'functions', 'other')",
+			note: "keeps its functions with the number 99"},
+		"a table file that this one does not know": {recorded: "('core', 99, '00099_more.sql', 'x')",
+			refuses: "core/00099_more.sql, which this program does not have"},
+		"another program's files": {recorded: "('another', 7, '00007_theirs.sql', 'x')"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -164,10 +177,12 @@ func TestADatabaseThatLacksSomething(t *testing.T) {
 		change, says string
 		taken        bool // nothing says any more that the tables are GEM's
 	}{
-		"functions of a lower number": {"update gem.migrations set version = 0 where source = 'functions'", "lacks the migration functions/functions: run `gem migrate`", false},
-		"a file":                      {"update gem.migrations set source = 'another' where source = 'core' and version = 3", "lacks the migration core/00003_indexes.sql: run `gem migrate`", false},
-		"everything":                  {"delete from gem.migrations", "none of GEM's tables: run `gem migrate`", true},
-		"the ledger":                  {"drop table gem.migrations", "none of GEM's tables: run `gem migrate`", true},
+		"functions of a lower number": {"update gem.migrations set version = 0 where source = 'functions'",
+			"lacks the migration functions/functions: run `gem migrate`", false},
+		"a file": {"update gem.migrations set source = 'another' where source = 'core' and version = 3",
+			"lacks the migration core/00003_indexes.sql: run `gem migrate`", false},
+		"everything": {"delete from gem.migrations", "none of GEM's tables: run `gem migrate`", true},
+		"the ledger": {"drop table gem.migrations", "none of GEM's tables: run `gem migrate`", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -194,14 +209,17 @@ func TestADatabaseThatLacksSomething(t *testing.T) {
 func TestWhatWasAppliedIsNotChangedBehindItsNumber(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ change, says string }{
-		"other functions": {"update gem.migrations set sha256 = 'other' where source = 'functions'", "other functions under the same number"},
-		"a changed file":  {"update gem.migrations set sha256 = 'other' where source = 'core' and version = 1", "core/00001_calls.sql was changed after it was applied"},
+		"other functions": {"update gem.migrations set sha256 = 'other' where source = 'functions'",
+			"other functions under the same number"},
+		"a changed file": {"update gem.migrations set sha256 = 'other' where source = 'core' and version = 1",
+			"core/00001_calls.sql was changed after it was applied"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url := testdb.New(t)
 			insert(t, testdb.Pool(t, url), c.change)
-			if _, err := migrations.Apply(t.Context(), url, migrations.Options{}); err == nil || !strings.Contains(err.Error(), c.says) {
+			if _, err := migrations.Apply(t.Context(), url, migrations.Options{}); err == nil ||
+				!strings.Contains(err.Error(), c.says) {
 				t.Errorf("got %v, want %q", err, c.says)
 			}
 		})
@@ -215,10 +233,12 @@ func TestSourcesHaveNumbersOfTheirOwn(t *testing.T) {
 	db := testdb.Pool(t, url)
 	first := fstest.MapFS{"00001_orders.sql": {Data: []byte("create table orders (id uuid)")}}
 	shop := migrations.Source{Name: "shop", Files: first, Grants: []string{"select, insert on orders"}}
-	cellar := migrations.Source{Name: "cellar", Files: fstest.MapFS{"00001_wines.sql": {Data: []byte("create table wines (id uuid)")}, "notes.txt": {}}}
+	cellar := migrations.Source{Name: "cellar", Files: fstest.MapFS{"00001_wines.sql": {Data: []byte(
+		"create table wines (id uuid)")}, "notes.txt": {}}}
 
 	done, err := migrations.Apply(t.Context(), url, migrations.Options{}, shop, cellar)
-	if want := []string{"shop/00001_orders.sql", "shop/grants", "cellar/00001_wines.sql"}; err != nil || !slices.Equal(done.Applied, want) {
+	if want := []string{"shop/00001_orders.sql", "shop/grants", "cellar/00001_wines.sql"}; err != nil ||
+		!slices.Equal(done.Applied, want) {
 		t.Fatalf("applied %v, %v, want %v", done.Applied, err, want)
 	}
 	insert(t, db, "set role gem_worker; insert into orders values (gen_random_uuid()); reset role")
@@ -227,8 +247,10 @@ func TestSourcesHaveNumbersOfTheirOwn(t *testing.T) {
 	}
 	insert(t, db, "reset role")
 
-	first["00002_prices.sql"] = &fstest.MapFile{Data: []byte("drop table orders; create table orders (id uuid, price numeric) -- without a semicolon")}
-	if err := migrations.Check(t.Context(), db, shop); err == nil || !strings.Contains(err.Error(), "shop/00002_prices.sql") {
+	first["00002_prices.sql"] = &fstest.MapFile{Data: []byte(
+		"drop table orders; create table orders (id uuid, price numeric) -- without a semicolon")}
+	if err := migrations.Check(t.Context(), db, shop); err == nil ||
+		!strings.Contains(err.Error(), "shop/00002_prices.sql") {
 		t.Errorf("a worker would run without it: %v", err)
 	}
 	shop.Grants = append(shop.Grants, "update on orders")
@@ -236,7 +258,8 @@ func TestSourcesHaveNumbersOfTheirOwn(t *testing.T) {
 	if want := []string{"shop/00002_prices.sql", "shop/grants"}; err != nil || !slices.Equal(done.Applied, want) {
 		t.Errorf("applied %v, %v, want %v", done.Applied, err, want)
 	}
-	insert(t, db, "set role gem_worker; insert into orders values (gen_random_uuid(), 1); update orders set price = 2; reset role")
+	insert(t, db, "set role gem_worker; insert into orders values (gen_random_uuid(), 1); update orders set price = 2; "+
+		"reset role")
 	var sql strings.Builder
 	if err := migrations.Print(&sql, "", migrations.Options{}, shop); err != nil {
 		t.Fatal(err)
@@ -249,7 +272,8 @@ func TestAKeyWhoseReceiptIsBeingPrunedRuns(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
 	for _, sql := range []string{
-		"insert into core_tool_calls (id, tool_name) values ('00000000-0000-4000-8000-00000000000a', 'a.b'), ('00000000-0000-4000-8000-00000000000b', 'a.b')",
+		"insert into core_tool_calls (id, tool_name) values ('00000000-0000-4000-8000-00000000000a', 'a.b'), " +
+			"('00000000-0000-4000-8000-00000000000b', 'a.b')",
 		"select gem.start_worker('w', 1, '', '', '1 hour')",
 		"select gem.claim('w', 2, true)",
 		"select gem.hold_key('00000000-0000-4000-8000-00000000000a', 1, 'w', 'k')",
@@ -261,18 +285,21 @@ func TestAKeyWhoseReceiptIsBeingPrunedRuns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := prune.Exec(t.Context(), "select gem.prune(array['00000000-0000-4000-8000-00000000000a']::uuid[])"); err != nil {
+	if _, err := prune.Exec(t.Context(),
+		"select gem.prune(array['00000000-0000-4000-8000-00000000000a']::uuid[])"); err != nil {
 		t.Fatal(err)
 	}
 	verdict := make(chan string, 1)
 	go func() {
 		var got string
-		if err := db.QueryRow(t.Context(), "select verdict from gem.hold_key('00000000-0000-4000-8000-00000000000b', 1, 'w', 'k')").Scan(&got); err != nil {
+		if err := db.QueryRow(t.Context(), "select verdict from gem.hold_key('00000000-0000-4000-8000-00000000000b', 1, "+
+			"'w', 'k')").Scan(&got); err != nil {
 			got = err.Error()
 		}
 		verdict <- got
 	}()
-	for number(t, db, "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'") == 0 {
+	for number(t, db, "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = "+
+		"'Lock'") == 0 {
 		time.Sleep(5 * time.Millisecond)
 	}
 	if err := prune.Commit(t.Context()); err != nil {
@@ -287,18 +314,23 @@ func TestAWrongSourceIsRefused(t *testing.T) {
 	t.Parallel()
 	file := func(name string) fs.FS { return fstest.MapFS{name: {Data: []byte("select 1")}} }
 	for says, source := range map[string]migrations.Source{
-		`the name "core" of a set of migrations is taken`:            {Name: "core", Files: file("00001_a.sql")},
-		`the name "My Shop"`:                                         {Name: "My Shop", Files: file("00001_a.sql")},
-		"shop/1_a.sql: a name has the form":                          {Name: "shop", Files: file("1_a.sql")},
-		"shop/00000_a.sql: numbers begin":                            {Name: "shop", Files: file("00000_a.sql")},
-		"shop/00001_a.sql has COPY":                                  {Name: "shop", Files: fstest.MapFS{"00001_a.sql": {Data: []byte("COPY a (b)\nfrom stdin;\n1\n\\.")}}},
-		"shop/00001_a.sql and shop/00001_b.sql have the same number": {Name: "shop", Files: fstest.MapFS{"00001_a.sql": {}, "00001_b.sql": {}}},
-		`the grant "all on orders; drop table x" of shop`:            {Name: "shop", Files: file("00001_a.sql"), Grants: []string{"all on orders; drop table x"}},
-		"the migrations shop have no files":                          {Name: "shop"},
-		"the migrations cellar have no files: add the SQL files":     {Name: "cellar", Grants: []string{"select on orders"}},
-		"the migrations attic have no files: add the SQL files":      {Name: "attic", Files: fstest.MapFS{"notes.txt": {}}, Grants: []string{"select on orders"}},
+		`the name "core" of a set of migrations is taken`: {Name: "core", Files: file("00001_a.sql")},
+		`the name "My Shop"`:                              {Name: "My Shop", Files: file("00001_a.sql")},
+		"shop/1_a.sql: a name has the form":               {Name: "shop", Files: file("1_a.sql")},
+		"shop/00000_a.sql: numbers begin":                 {Name: "shop", Files: file("00000_a.sql")},
+		"shop/00001_a.sql has COPY": {Name: "shop",
+			Files: fstest.MapFS{"00001_a.sql": {Data: []byte("COPY a (b)\nfrom stdin;\n1\n\\.")}}},
+		"shop/00001_a.sql and shop/00001_b.sql have the same number": {Name: "shop",
+			Files: fstest.MapFS{"00001_a.sql": {}, "00001_b.sql": {}}},
+		`the grant "all on orders; drop table x" of shop`: {Name: "shop", Files: file("00001_a.sql"),
+			Grants: []string{"all on orders; drop table x"}},
+		"the migrations shop have no files":                      {Name: "shop"},
+		"the migrations cellar have no files: add the SQL files": {Name: "cellar", Grants: []string{"select on orders"}},
+		"the migrations attic have no files: add the SQL files": {Name: "attic", Files: fstest.MapFS{"notes.txt": {}},
+			Grants: []string{"select on orders"}},
 	} {
-		if err := migrations.Print(&strings.Builder{}, "", migrations.Options{}, source); err == nil || !strings.Contains(err.Error(), says) {
+		if err := migrations.Print(&strings.Builder{}, "", migrations.Options{}, source); err == nil ||
+			!strings.Contains(err.Error(), says) {
 			t.Errorf("got %v, want %q", err, says)
 		}
 	}
@@ -310,7 +342,8 @@ type larder struct{}
 func TestGrantsOfADomainWithoutTablesAreRefused(t *testing.T) {
 	t.Parallel()
 	sources := migrations.Sources(larder{}, handlers.Domain{Tools: &larder{}, Grants: []string{"select on orders"}})
-	if err := migrations.Print(&strings.Builder{}, "", migrations.Options{}, sources...); err == nil || !strings.Contains(err.Error(), "the migrations larder have no files: add") {
+	if err := migrations.Print(&strings.Builder{}, "", migrations.Options{}, sources...); err == nil ||
+		!strings.Contains(err.Error(), "the migrations larder have no files: add") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -323,7 +356,8 @@ func TestAWorkerIsGivenOnlyCallsThatItsProgramCanRun(t *testing.T) {
 		select gem.start_worker('before', 1, '', '', '1 hour');
 		select gem.start_worker('after', 1, '', '', '1 hour', '{steps}');
 		insert into core_tool_calls (tool_name) values ('a.b')`)
-	insert(t, db, `select gem.step(c.id, 1, 'after', 'step', '{"name": "x"}', 0, false), gem.release(c.id, 1, 'after') from gem.claim('after', 1, true) c`)
+	insert(t, db, `select gem.step(c.id, 1, 'after', 'step', '{"name": "x"}', 0, false), gem.release(c.id, 1, 'after')
+		from gem.claim('after', 1, true) c`)
 	insert(t, db, "insert into core_tool_calls (tool_name) values ('a.c')")
 	if got := texts(t, db, "select tool_name from gem.claim('before', 9, true)"); !slices.Equal(got, []string{"a.c"}) {
 		t.Errorf("a worker that states no capability got %v", got)
@@ -340,7 +374,8 @@ func TestTimeIsReadInOnePlace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	elsewhere := regexp.MustCompile(`(?:^|[^.\w])(?:pg_catalog\.)?(?:now|clock_timestamp|statement_timestamp|transaction_timestamp)\(\)|current_timestamp`)
+	elsewhere := regexp.MustCompile(
+		`(?:^|[^.\w])(?:pg_catalog\.)?(?:now|clock_timestamp|statement_timestamp|transaction_timestamp)\(\)|current_timestamp`)
 	for _, name := range files {
 		sql, err := os.ReadFile(name)
 		if err != nil {

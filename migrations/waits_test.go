@@ -7,11 +7,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/audit"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// What moves calls does not see those that wait for calls and times, however many there are.
+// Claims and heartbeats do not read calls that wait for calls and times, however many there are.
 func TestCallsThatWaitAreInNobodysWay(t *testing.T) {
 	t.Parallel()
 	calls := 20_000
@@ -19,8 +20,10 @@ func TestCallsThatWaitAreInNobodysWay(t *testing.T) {
 		calls = 1_000_000
 	}
 	waiting := fmt.Sprintf(`set session_replication_role = replica;
-		insert into core_tool_calls (id, tool_name, status, attempt, events, steps, run_at, created_at, updated_at, waits_for, waits, need, wake_at, computed_key)
-			select gen_random_uuid(), 'a.b', 'waiting', 1, 3, 1, now(), now(), now() - interval '1 hour', case when i %% 2 = 0 then 'call' else 'time' end,
+		insert into core_tool_calls (id, tool_name, status, attempt, events, steps, run_at, created_at, updated_at, waits_for,
+			waits, need, wake_at, computed_key)
+			select gen_random_uuid(), 'a.b', 'waiting', 1, 3, 1, now(), now(), now() - interval '1 hour', case
+				when i %% 2 = 0 then 'call' else 'time' end,
 				'{x}', 1, case when i %% 2 = 1 then now() + interval '1 day' end, 'k' || i from generate_series(1, %d) i;
 		set session_replication_role = origin`, calls)
 	statements := map[string]string{
@@ -30,8 +33,9 @@ func TestCallsThatWaitAreInNobodysWay(t *testing.T) {
 		"a look at timers":  "select gem.run_timers('w', 1000)::text where $1 <> ''",
 		"a key":             "select gem.hold_key($1::text::uuid, 1, 'w', 'k')::text",
 		"the end of a call": "select gem.finish($1::text::uuid, 1, 'w', 'succeeded', '{}', '{}', '1')::text",
-		"a wait":            "select gem.wait($1::text::uuid, 1, 'w', '[]', 'time', '{nap}', 1, '{\"nap\": 1000}', null)::text",
-		"a step":            "select gem.step($1::text::uuid, 1, 'w', 'step', '{\"name\": \"x\"}', 0, false)::text",
+		"a wait": "select gem.wait($1::text::uuid, 1, 'w', '[]', 'time', '{nap}', 1, '{\"nap\": 1000}', " +
+			"null)::text",
+		"a step": "select gem.step($1::text::uuid, 1, 'w', 'step', '{\"name\": \"x\"}', 0, false)::text",
 	}
 	for name, order := range map[string][]string{
 		"with statistics":        {waiting, "analyze"},
@@ -41,7 +45,8 @@ func TestCallsThatWaitAreInNobodysWay(t *testing.T) {
 			t.Parallel()
 			db := testdb.Pool(t, testdb.New(t))
 			insert(t, db, "alter table core_tool_calls set (autovacuum_enabled = off)")
-			insert(t, db, "select gem.start_worker('w', 9, '', '', '1 hour', '{steps}'); insert into core_tool_calls (tool_name) select 'a.b' from generate_series(1, 100)")
+			insert(t, db, "select gem.start_worker('w', 9, '', '', '1 hour', '{steps}'); insert into core_tool_calls "+
+				"(tool_name) select 'a.b' from generate_series(1, 100)")
 			for _, sql := range order {
 				insert(t, db, sql)
 			}
@@ -63,29 +68,37 @@ func TestCallsThatWaitAreInNobodysWay(t *testing.T) {
 	}
 }
 
-// parked is a database in which the worker w ran a call of `parent` that made children of these names and waits for them.
+// parked is a database in which the worker w ran a call of `parent` that made children of these names and waits for
+// them.
 func parked(t *testing.T, children string) *pgxpool.Pool {
 	t.Helper()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, "select gem.start_worker('w', 99, '', '', '1 hour', '{steps}'); insert into core_tool_calls (tool_name) values ('parent')")
-	insert(t, db, `select gem.wait(c.id, c.attempt, 'w', (select jsonb_agg(jsonb_build_object('id', gen_random_uuid(), 'name', n, 'tool', n, 'input', '{}'::jsonb))
-		from unnest('`+children+`'::text[]) n), 'call', '`+children+`', array_length('`+children+`'::text[], 1), '{}', null) from gem.claim('w', 1, true) c`)
+	insert(t, db, "select gem.start_worker('w', 99, '', '', '1 hour', '{steps}'); insert into core_tool_calls "+
+		"(tool_name) values ('parent')")
+	insert(t, db, `select gem.wait(c.id, c.attempt, 'w',
+		(select jsonb_agg(jsonb_build_object('id', gen_random_uuid(), 'name', n, 'tool', n, 'input', '{}'::jsonb))
+		from unnest('`+children+`'::text[]) n), 'call', '`+children+`', array_length('`+children+
+		`'::text[], 1), '{}', null) from gem.claim('w', 1, true) c`)
 	return db
 }
 
 // endParent ends the parent, which made progress, at once: it is asked for twice, while nobody runs it.
-const endParent = "select cancel_tool_call(id) from core_tool_calls where tool_name = 'parent'; select cancel_tool_call(id) from core_tool_calls where tool_name = 'parent'"
+const endParent = "select cancel_tool_call(id) from core_tool_calls where tool_name = 'parent'; select " +
+	"cancel_tool_call(id) from core_tool_calls where tool_name = 'parent'"
 
-const succeed = "select gem.finish(c.id, c.attempt, 'w', 'succeeded', '{}', '{}', '1') from core_tool_calls c where c.tool_name = "
+const succeed = "select gem.finish(c.id, c.attempt, 'w', 'succeeded', '{}', '{}', '1') from core_tool_calls c where " +
+	"c.tool_name = "
 
 // The parent's end asks for that of a child whose own time has come.
 func TestTimersOfOneFamilyComeAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	db := parked(t, "{a}")
-	insert(t, db, `select gem.wait(c.id, c.attempt, 'w', '[]', 'time', '{nap}', 1, '{"nap": 5}', null) from gem.claim('w', 1, true) c`)
+	insert(t, db, `select gem.wait(c.id, c.attempt, 'w', '[]', 'time', '{nap}', 1, '{"nap": 5}', null)
+		from gem.claim('w', 1, true) c`)
 	insert(t, db, endParent+"; select pg_sleep(0.02)")
 	insert(t, db, "select gem.run_timers('w', 99)")
-	if got := texts(t, db, "select tool_name || ' ' || status || ' ' || (cancel_requested_at is not null) from core_tool_calls order by 1"); strings.Join(got, ", ") != "a queued true, parent failed true" {
+	if got := texts(t, db, "select tool_name || ' ' || status || ' ' || (cancel_requested_at is not null) from "+
+		"core_tool_calls order by 1"); strings.Join(got, ", ") != "a queued true, parent failed true" {
 		t.Errorf("%v", got)
 	}
 }
@@ -100,7 +113,8 @@ func TestALockedParentIsToldLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tx.Rollback(t.Context())
-	if _, err := tx.Exec(t.Context(), "select cancel_tool_call(id) from core_tool_calls where tool_name = 'parent'"); err != nil {
+	if _, err := tx.Exec(t.Context(),
+		"select cancel_tool_call(id) from core_tool_calls where tool_name = 'parent'"); err != nil {
 		t.Fatal(err)
 	}
 	insert(t, db, succeed+"'a'")
@@ -113,11 +127,13 @@ func TestALockedParentIsToldLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	insert(t, db, succeed+"'b'")
-	insert(t, db, "update core_tool_calls set wake_at = now() - interval '1 s' where waits_for = 'parent'; select gem.run_timers('w', 99)")
+	insert(t, db, "update core_tool_calls set wake_at = now() - interval '1 s' where waits_for = 'parent'; select "+
+		"gem.run_timers('w', 99)")
 	if n := number(t, db, returned); n != 2 {
 		t.Errorf("%v returned", n)
 	}
-	if n := number(t, db, "select count(*) from core_tool_calls where tool_name = 'parent' and status = 'queued'"); n != 1 {
+	if n := number(t, db,
+		"select count(*) from core_tool_calls where tool_name = 'parent' and status = 'queued'"); n != 1 {
 		t.Error("the parent was not woken")
 	}
 }
@@ -126,13 +142,15 @@ func TestALockedParentIsToldLater(t *testing.T) {
 func TestACancelledChildLocksNotItsParent(t *testing.T) {
 	t.Parallel()
 	db := parked(t, "{a,b}")
-	insert(t, db, "select gem.claim('w', 2, true); select gem.release(id, attempt, 'w') from core_tool_calls where tool_name = 'a'")
+	insert(t, db, "select gem.claim('w', 2, true); select gem.release(id, attempt, 'w') from core_tool_calls where "+
+		"tool_name = 'a'")
 	tx, err := db.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer tx.Rollback(t.Context())
-	if _, err := tx.Exec(t.Context(), "select cancel_tool_call(id) from core_tool_calls where tool_name = 'a'"); err != nil {
+	if _, err := tx.Exec(t.Context(),
+		"select cancel_tool_call(id) from core_tool_calls where tool_name = 'a'"); err != nil {
 		t.Fatal(err)
 	}
 	insert(t, db, succeed+"'b'")
@@ -143,7 +161,8 @@ func TestACancelledChildLocksNotItsParent(t *testing.T) {
 		t.Fatal(err)
 	}
 	insert(t, db, "select gem.run_timers('w', 99)")
-	if n := number(t, db, "select count(*) from core_tool_calls where tool_name = 'parent' and status = 'queued'"); n != 1 {
+	if n := number(t, db,
+		"select count(*) from core_tool_calls where tool_name = 'parent' and status = 'queued'"); n != 1 {
 		t.Error("the parent was not woken")
 	}
 }
@@ -152,7 +171,8 @@ func TestACancelledChildLocksNotItsParent(t *testing.T) {
 func TestAWokenCallIsDueThoughTheClockWentBack(t *testing.T) {
 	t.Parallel()
 	db := parked(t, "{a}")
-	insert(t, db, "update core_tool_calls set run_at = now() + interval '1 hour' where tool_name = 'parent'; select gem.claim('w', 1, true)")
+	insert(t, db, "update core_tool_calls set run_at = now() + interval '1 hour' where tool_name = 'parent'; select "+
+		"gem.claim('w', 1, true)")
 	insert(t, db, succeed+"'a'")
 	if got := texts(t, db, "select tool_name from gem.claim('w', 9, true)"); len(got) != 1 {
 		t.Errorf("%v was claimed", got)
@@ -165,13 +185,16 @@ func TestACallThatComesBackIsDueThoughTheClockWentBack(t *testing.T) {
 	for what, back := range map[string]string{
 		"released": "select gem.release(id, attempt, 'w') from core_tool_calls where tool_name = 'b'",
 		"lost":     "update core_tool_calls set claimed_by = 'gone' where tool_name = 'b'; select gem.recover('w', null)",
-		"woken":    "select gem.hold_key(id, attempt, 'w', 'k') from core_tool_calls where tool_name in ('a', 'b') order by seq; select gem.release(id, attempt, 'w') from core_tool_calls where tool_name = 'a'",
+		"woken": "select gem.hold_key(id, attempt, 'w', 'k') from core_tool_calls where tool_name in ('a', 'b') order " +
+			"by seq; select gem.release(id, attempt, 'w') from core_tool_calls where tool_name = 'a'",
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			db := testdb.Pool(t, testdb.New(t))
-			insert(t, db, "select gem.start_worker('w', 99, '', '', '1 hour'); insert into core_tool_calls (tool_name) values ('a'), ('b')")
-			insert(t, db, "select gem.claim('w', 9, true); update core_tool_calls set run_at = now() + interval '1 hour' where tool_name = 'b'")
+			insert(t, db, "select gem.start_worker('w', 99, '', '', '1 hour'); insert into core_tool_calls (tool_name) values "+
+				"('a'), ('b')")
+			insert(t, db, "select gem.claim('w', 9, true); update core_tool_calls set run_at = now() + interval '1 hour' "+
+				"where tool_name = 'b'")
 			insert(t, db, back)
 			if n := number(t, db, "select count(*) from gem.claim('w', 9, true) where tool_name = 'b'"); n != 1 {
 				t.Error("it was not claimed")
@@ -199,10 +222,12 @@ func TestWhoSleepsDoesNotCrowd(t *testing.T) {
 	db := supabase(t)
 	insert(t, db, "select gem.start_worker('w', 8, '', '', '1 hour', '{steps}')")
 	for range 3 {
-		if _, err := request(t, db, "authenticated", "ada", "insert into core_tool_calls (tool_name) values ('a.b')"); err != nil {
+		if _, err := request(t, db, "authenticated", "ada",
+			"insert into core_tool_calls (tool_name) values ('a.b')"); err != nil {
 			t.Fatal(err)
 		}
-		insert(t, db, `select gem.wait(c.id, c.attempt, 'w', '[]', 'time', '{nap}', 1, '{"nap": 5000000}', null) from gem.claim('w', 1, true) c`)
+		insert(t, db, `select gem.wait(c.id, c.attempt, 'w', '[]', 'time', '{nap}', 1, '{"nap": 5000000}', null)
+			from gem.claim('w', 1, true) c`)
 	}
 	if n := number(t, db, "select count(*) from core_tool_calls where level < 0"); n != 0 {
 		t.Errorf("%v are background", n)
@@ -216,11 +241,13 @@ func TestAWokenCallOfACallerThatCrowdsIsBackground(t *testing.T) {
 	insert(t, db, "select gem.start_worker('w', 8, '', '', '1 hour', '{steps}')")
 	for range 5 { // one after another, since none needs a slot while it waits
 		insert(t, db, "insert into core_tool_calls (tool_name, created_by, priority) values ('nap', 'ada', 3)")
-		insert(t, db, `select gem.wait(c.id, c.attempt, 'w', '[]', 'time', '{nap}', 1, '{"nap": 5}', null) from gem.claim('w', 1, true) c`)
+		insert(t, db, `select gem.wait(c.id, c.attempt, 'w', '[]', 'time', '{nap}', 1, '{"nap": 5}', null)
+			from gem.claim('w', 1, true) c`)
 	}
 	insert(t, db, "insert into core_tool_calls (tool_name, created_by) values ('quick', 'grace')")
 	insert(t, db, "select pg_sleep(0.02); select gem.run_timers('w', 99)")
-	if got := texts(t, db, "select tool_name from gem.claim('w', 3, true) c order by c.level desc, c.seq"); strings.Join(got, " ") != "nap nap quick" {
+	if got := texts(t, db, "select tool_name from gem.claim('w', 3, true) c order by c.level desc, c.seq"); strings.Join(
+		got, " ") != "nap nap quick" {
 		t.Errorf("%v were claimed first", got)
 	}
 	if got := texts(t, db, "select tool_name from gem.claim('w', 9, true)"); len(got) != 3 {
@@ -236,17 +263,20 @@ func TestACallThatMakesProgressAndLosesItsWorkersIsSuspected(t *testing.T) {
 	for i := range 2 {
 		w := fmt.Sprintf("w%d", i)
 		insert(t, db, "select gem.start_worker('"+w+"', 9, '', '', '1 hour', '{steps}')")
-		insert(t, db, fmt.Sprintf(`select gem.step(c.id, c.attempt, '%s', 'step', '{"name": "s%d"}', %d, false) from gem.claim('%[1]s', 1, true) c`, w, i, i))
+		insert(t, db, fmt.Sprintf(`select gem.step(c.id, c.attempt, '%s', 'step', '{"name": "s%d"}', %d, false)
+			from gem.claim('%[1]s', 1, true) c`, w, i, i))
 		insert(t, db, "update core_workers set alive_until = now(); select gem.recover('x', null)")
 	}
 	insert(t, db, "select gem.start_worker('w', 9, '', '', '1 hour', '{steps}')")
-	if got := texts(t, db, "select tool_name || losses || kills from core_tool_calls where tool_name = 'leak'"); got[0] != "leak12" {
+	if got := texts(t, db,
+		"select tool_name || losses || kills from core_tool_calls where tool_name = 'leak'"); got[0] != "leak12" {
 		t.Errorf("its losses and kills: %v", got)
 	}
 	if got := texts(t, db, "select tool_name from gem.claim('w', 9, false)"); len(got) != 1 || got[0] != "other" {
 		t.Errorf("a worker with a suspect took %v", got)
 	}
-	insert(t, db, `select gem.wait(c.id, c.attempt, 'w', '[]', 'time', '{nap}', 1, '{"nap": 5}', null) from gem.claim('w', 1, true) c`)
+	insert(t, db, `select gem.wait(c.id, c.attempt, 'w', '[]', 'time', '{nap}', 1, '{"nap": 5}', null)
+		from gem.claim('w', 1, true) c`)
 	insert(t, db, "select pg_sleep(0.02); select gem.run_timers('w', 99)")
 	if got := texts(t, db, "select tool_name from gem.claim('w', 9, false)"); len(got) != 1 {
 		t.Error("it waited, and is suspected still")
@@ -258,13 +288,15 @@ func TestFamiliesEndThoughTheClockWentBack(t *testing.T) {
 	t.Parallel()
 	db := parked(t, "{a,b}")
 	insert(t, db, "select gem.claim('w', 1, true); select cancel_tool_call(id) from core_tool_calls where tool_name = 'b'")
-	insert(t, db, `create or replace function gem.now() returns timestamptz language sql volatile as 'select pg_catalog.clock_timestamp() - interval ''10 minutes'''`)
+	insert(t, db, `create or replace function gem.now() returns timestamptz
+		language sql volatile as 'select pg_catalog.clock_timestamp() - interval ''10 minutes'''`)
 	insert(t, db, "select gem.run_timers('w', 99)")
 	if n := number(t, db, "select count(*) from core_tool_events where event = 'returned'"); n != 1 {
 		t.Error("the parent does not know of the cancelled child")
 	}
 	insert(t, db, endParent+"; select gem.run_timers('w', 99)")
-	if n := number(t, db, "select count(*) from core_tool_calls where tool_name = 'a' and cancel_requested_at is not null"); n != 1 {
+	if n := number(t, db, "select count(*) from core_tool_calls where tool_name = 'a' and cancel_requested_at is not "+
+		"null"); n != 1 {
 		t.Error("the child that runs was not asked to end")
 	}
 }
@@ -275,8 +307,10 @@ func TestACallWaitsForWhatHasNotCome(t *testing.T) {
 	db := parked(t, "{a,b,c}")
 	insert(t, db, "update core_tool_calls set need = 1 where tool_name = 'parent'; select gem.claim('w', 3, true)")
 	insert(t, db, succeed+"'a'")
-	insert(t, db, `select gem.wait(c.id, c.attempt, 'w', '[]', 'call', '{a,b,c}', 3, '{}', null) from gem.claim('w', 1, true) c`)
-	if got := texts(t, db, "select waits::text || need from core_tool_calls where tool_name = 'parent'"); got[0] != "{b,c}2" {
+	insert(t, db, `select gem.wait(c.id, c.attempt, 'w', '[]', 'call', '{a,b,c}', 3, '{}', null)
+		from gem.claim('w', 1, true) c`)
+	if got := texts(t, db,
+		"select waits::text || need from core_tool_calls where tool_name = 'parent'"); got[0] != "{b,c}2" {
 		t.Errorf("it waits for %v", got)
 	}
 }
@@ -285,33 +319,44 @@ func TestACallWaitsForWhatHasNotCome(t *testing.T) {
 func TestACallIsWokenWhileItsLevelIsBeingAdded(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, "select gem.start_worker('w', 4, '', '', '1 hour', '{steps}'); insert into core_tool_calls (tool_name, created_by, priority) values ('nap', 'ada', -7), ('nap', 'grace', 0)")
-	insert(t, db, `select gem.wait(c.id, c.attempt, 'w', '[]', 'time', '{nap}', 1, '{"nap": 5}', null) from gem.claim('w', 9, true) c`)
-	insert(t, db, "insert into core_tool_calls (tool_name, created_by, priority, run_at) values ('later', 'ada', -7, now() + interval '1 hour')")
+	insert(t, db, "select gem.start_worker('w', 4, '', '', '1 hour', '{steps}'); insert into core_tool_calls "+
+		"(tool_name, created_by, priority) values ('nap', 'ada', -7), ('nap', 'grace', 0)")
+	insert(t, db, `select gem.wait(c.id, c.attempt, 'w', '[]', 'time', '{nap}', 1, '{"nap": 5}', null)
+		from gem.claim('w', 9, true) c`)
+	insert(t, db, "insert into core_tool_calls (tool_name, created_by, priority, run_at) values ('later', 'ada', -7, "+
+		"now() + interval '1 hour')")
 	tx, err := db.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer tx.Rollback(t.Context())
-	if _, err := tx.Exec(t.Context(), "insert into core_tool_calls (tool_name, created_by, priority) values ('x', 'ada', -7)"); err != nil {
+	if _, err := tx.Exec(t.Context(), "insert into core_tool_calls (tool_name, created_by, priority) values ('x', "+
+		"'ada', -7)"); err != nil {
 		t.Fatal(err)
 	}
-	insert(t, db, "select pg_sleep(0.02); set statement_timeout = '5s'; select gem.run_timers('w', 99); reset statement_timeout")
-	if got := texts(t, db, "select created_by || level from core_tool_calls where status = 'queued' and tool_name = 'nap' order by 1"); strings.Join(got, " ") != "ada-500 grace0" {
+	insert(t, db, "select pg_sleep(0.02); set statement_timeout = '5s'; select gem.run_timers('w', 99); reset "+
+		"statement_timeout")
+	if got := texts(t, db, "select created_by || level from core_tool_calls where status = 'queued' and tool_name = "+
+		"'nap' order by 1"); strings.Join(got, " ") != "ada-500 grace0" {
 		t.Errorf("%v", got)
 	}
 }
 
-// Progress counts attempts anew, and the time of an earlier pause is no reason to wait.
+// Progress resets the count of attempts, and the call does not wait for the end of an earlier pause.
 func TestACallThatMadeProgressIsDueThoughTheClockWentBack(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, "select gem.start_worker('w', 9, '', '', '1 hour', '{steps}'); insert into core_tool_calls (tool_name) values ('a'), ('b')")
-	insert(t, db, "select gem.retry(c.id, c.attempt, 'w', '{}', 9, '1 ms') from gem.claim('w', 9, true) c; select pg_sleep(0.02)")
+	insert(t, db, "select gem.start_worker('w', 9, '', '', '1 hour', '{steps}'); insert into core_tool_calls "+
+		"(tool_name) values ('a'), ('b')")
+	insert(t, db, "select gem.retry(c.id, c.attempt, 'w', '{}', 9, '1 ms') from gem.claim('w', 9, true) c; select "+
+		"pg_sleep(0.02)")
 	insert(t, db, "select gem.claim('w', 9, true)")
-	insert(t, db, "select gem.wait(id, 2, 'w', '[]', 'answer', '{#answer}', 1, '{}', null), answer_tool_call(id, '1') from core_tool_calls where tool_name = 'a'")
-	insert(t, db, `select gem.step(id, 2, 'w', 'step', '{"name": "x"}', 0, false), gem.release(id, 2, 'w') from core_tool_calls where tool_name = 'b'`)
-	insert(t, db, `create or replace function gem.now() returns timestamptz language sql volatile as 'select pg_catalog.clock_timestamp() - interval ''1 hour'''`)
+	insert(t, db, "select gem.wait(id, 2, 'w', '[]', 'answer', '{#answer}', 1, '{}', null), answer_tool_call(id, '1') "+
+		"from core_tool_calls where tool_name = 'a'")
+	insert(t, db, `select gem.step(id, 2, 'w', 'step', '{"name": "x"}', 0, false), gem.release(id, 2, 'w')
+		from core_tool_calls where tool_name = 'b'`)
+	insert(t, db, `create or replace function gem.now() returns timestamptz
+		language sql volatile as 'select pg_catalog.clock_timestamp() - interval ''1 hour'''`)
 	insert(t, db, "select gem.heartbeat('w', '1 hour', '{}', '{}', true)")
 	if got := texts(t, db, "select tool_name from gem.claim('w', 9, true)"); len(got) != 2 {
 		t.Errorf("%v were claimed", got)
@@ -322,8 +367,10 @@ func TestACallThatMadeProgressIsDueThoughTheClockWentBack(t *testing.T) {
 func TestACallThatCleansUpPausesBetweenItsAttempts(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, "select gem.start_worker('w', 9, '', '', '1 hour', '{steps}'); insert into core_tool_calls (tool_name) values ('a')")
-	insert(t, db, `select gem.step(c.id, 1, 'w', 'step', '{"name": "x"}', 0, false), cancel_tool_call(c.id) from gem.claim('w', 9, true) c`)
+	insert(t, db, "select gem.start_worker('w', 9, '', '', '1 hour', '{steps}'); insert into core_tool_calls "+
+		"(tool_name) values ('a')")
+	insert(t, db, `select gem.step(c.id, 1, 'w', 'step', '{"name": "x"}', 0, false), cancel_tool_call(c.id)
+		from gem.claim('w', 9, true) c`)
 	for _, want := range []string{"1", "0"} { // at once, to begin with it
 		insert(t, db, "select gem.retry(id, attempt, 'w', '{}', 9, '1 hour') from core_tool_calls where status = 'running'")
 		if got := texts(t, db, "select count(*)::text from gem.claim('w', 9, true)"); got[0] != want {
@@ -336,10 +383,51 @@ func TestACallThatCleansUpPausesBetweenItsAttempts(t *testing.T) {
 func TestACancelledCallWithoutProgressDoesNotPause(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, "select gem.start_worker('w', 9, '', '', '1 hour', '{steps}'); insert into core_tool_calls (tool_name) values ('a')")
+	insert(t, db, "select gem.start_worker('w', 9, '', '', '1 hour', '{steps}'); insert into core_tool_calls "+
+		"(tool_name) values ('a')")
 	insert(t, db, "select gem.retry(c.id, 1, 'w', '{}', 9, '1 ms') from gem.claim('w', 9, true) c; select pg_sleep(0.02)")
-	insert(t, db, "select cancel_tool_call(c.id), gem.retry(c.id, 2, 'w', '{}', 9, '1 hour') from gem.claim('w', 9, true) c")
+	insert(t, db, "select cancel_tool_call(c.id), gem.retry(c.id, 2, 'w', '{}', 9, '1 hour') from gem.claim('w', 9, "+
+		"true) c")
 	if got := texts(t, db, "select tool_name from gem.claim('w', 9, true)"); len(got) != 1 {
 		t.Errorf("%v were claimed", got)
+	}
+}
+
+// An answered question ends with its answer, so a request for its end changes nothing: a hundred of them must not keep
+// others from being asked, or have the parent looked at for ever.
+func TestAnsweredQuestionsDoNotKeepOtherChildrenFromEnding(t *testing.T) {
+	t.Parallel()
+	db := testdb.Pool(t, testdb.New(t))
+	insert(t, db, `select gem.start_worker('w', 99, '', '', '1 hour', '{steps}');
+		insert into core_tool_calls (tool_name) values ('parent')`)
+	insert(t, db, `with child as (
+			select n, case when n <= 100 then 'wait.answer' else 'other' end as tool from generate_series(1, 102) n)
+		select gem.wait(c.id, c.attempt, 'w', (select jsonb_agg(jsonb_build_object('id', gen_random_uuid(),
+			'name', to_char(n, 'FM000'), 'tool', tool, 'input', '{"text": "?"}'::jsonb)) from child),
+			'call', '{001}', 1, '{}', null) from gem.claim('w', 1, true) c`)
+	insert(t, db, `select answer_tool_call(id, '"x"') from core_tool_calls where tool_name = 'wait.answer'`)
+	insert(t, db, endParent)
+	insert(t, db, "select gem.run_timers('w', 1)")
+	if n := number(t, db, "select count(*) from core_tool_calls where tool_name = 'other' and status = 'queued'"); n != 0 {
+		t.Errorf("%v children have not ended", n)
+	}
+	if n := number(t, db,
+		"select count(*) from core_tool_calls where tool_name = 'parent' and wake_at is not null"); n != 0 {
+		t.Error("the parent is to be looked at again")
+	}
+	if n := number(t, db,
+		"select count(*) from core_tool_calls where tool_name = 'wait.answer' and status = 'queued'"); n != 100 {
+		t.Errorf("%v answered questions are open", n)
+	}
+	insert(t, db, "select gem.run_timers('w', 9)") // they tell it of their ends
+	insert(t, db, "update core_tool_calls set updated_at = updated_at - interval '2 minutes'")
+	report, err := audit.Database(t.Context(), db, audit.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, check := range report.Checks {
+		if check.Check == "wake-due" && check.Found > 0 {
+			t.Errorf("audit: %+v", check)
+		}
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Event is an entry of a call's journal. Its names are explained in migrations/functions/states.sql.
+// Event is an entry of a call's journal. migrations/functions/states.sql explains its names.
 type Event struct {
 	Seq      int             `json:"seq"` // 1, 2, 3 … per call
 	At       time.Time       `json:"at"`

@@ -9,18 +9,19 @@ import (
 	"strings"
 )
 
-// maxReadable is the length in bytes up to which a key's value stands in it readably; a longer one stands as its hash.
+// maxReadable is the maximum length in bytes of a value that a key shows. A key has the hash of a longer value.
 const maxReadable = 200
 
-// Key computes the key of a keyed tool: the tool's name, the key field and its value in the input, whoever calls. It
-// returns false when the value is missing or empty. migrations/tables/00002_earlier_gem.sql computes the same for imported receipts.
+// Key returns the key of a keyed tool: the tool's name, the key field and its value in the input, for all callers. It
+// returns false if the value is missing or empty. migrations/tables/00002_earlier_gem.sql computes the same for
+// imported receipts.
 func Key(tool, field string, value json.RawMessage) (string, bool) {
 	value = bytes.TrimSpace(value)
 	if len(value) == 0 || bytes.Equal(value, []byte("null")) {
 		return "", false
 	}
 	var text string
-	if json.Unmarshal(value, &text) != nil { // a number, a boolean or a document: as jsonb writes it
+	if json.Unmarshal(value, &text) != nil { // a number, a boolean or a document, in the format of jsonb
 		return tool + ":" + field + keyed("=", string(value), ""), true
 	}
 	if text = TrimKey(text); text == "" {
@@ -29,14 +30,14 @@ func Key(tool, field string, value json.RawMessage) (string, bool) {
 	return tool + ":" + field + keyed(`="`, text, `"`), true
 }
 
-// TrimKey removes the white space around a key, which counts for nothing: what is pasted often has some. The audit and
+// TrimKey removes the white space around a key, because pasted text often has some. The audit and
 // migrations/tables/00002_earlier_gem.sql remove the same.
 func TrimKey(key string) string { return strings.Trim(key, " \t\n\v\f\r") }
 
-// ClientKey computes the key of a safe-retry tool from the key that the client chose, as TrimKey returns it: it counts for the
-// same tool and the same caller. caller is the call's created_by, empty when there is none.
+// ClientKey returns the key of a safe-retry tool for a client's key that TrimKey has trimmed. The key is valid for the
+// same tool and caller. caller is the call's created_by, or "".
 func ClientKey(tool, caller, clientKey string) string {
-	// Quoted, so that no caller can be written to look like another caller and a key.
+	// Quoted, so that no caller can look like another caller and a key.
 	return tool + ":" + keyed("caller=", strconv.Quote(caller), "") + ":" + keyed("client=", clientKey, "")
 }
 

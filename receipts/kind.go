@@ -1,13 +1,13 @@
 package receipts
 
-// Kind tells apart the calls that have the status failed. Only [KindFailed] counts as a failure.
+// Kind distinguishes the calls with the status failed. Only [KindFailed] counts as a failure.
 type Kind string
 
-// The kinds of calls that have the status failed.
+// The kinds of calls with the status failed.
 const (
 	KindFailed    Kind = "failed"
 	KindRefused   Kind = "refused"   // a rule, a limit, a person or the tool's terms refused it, as intended
-	KindCancelled Kind = "cancelled" // someone asked for its end
+	KindCancelled Kind = "cancelled" // its cancellation was requested
 )
 
 // Kind returns the kind of a failed call by its error code. In SQL it is gem.failure_kind.

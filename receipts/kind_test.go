@@ -5,7 +5,7 @@ import (
 	"regexp"
 	"testing"
 
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/receipts"
 )
 
@@ -49,7 +49,8 @@ func TestOnlyFailedCallsHaveAKind(t *testing.T) {
 		want   string
 	}{
 		{"succeeded", "", "succeeded"}, {"not_configured", "", "not_configured"}, {"running", "", "running"},
-		{"failed", "", "failed"}, {"failed", receipts.Timeout, "failed"}, {"failed", receipts.KeyReused, "refused"}, {"failed", receipts.Cancelled, "cancelled"},
+		{"failed", "", "failed"}, {"failed", receipts.Timeout, "failed"}, {"failed", receipts.KeyReused, "refused"},
+		{"failed", receipts.Cancelled, "cancelled"},
 	} {
 		if got := receipts.Ended(c.status, c.code); got != c.want {
 			t.Errorf("%s with %q is %s, want %s", c.status, c.code, got, c.want)

@@ -4,9 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"regexp"
-
-	"github.com/gemworker/gem/handlers"
-	"github.com/gemworker/gem/handlers/value"
 )
 
 const (
@@ -15,30 +12,32 @@ const (
 	maxDetails = 64 << 10 // bytes of an error's details
 )
 
-// Outcome is how a call ended: what stands on its receipt.
+// Outcome is the end of a call, in the form of its receipt.
 type Outcome struct {
 	Status Status
 	Result json.RawMessage
 	// Code is the error's code when Status is Failed, for logs.
 	Code Code
-	// Context tells operators where a failure came from. It goes into the journal and the log, never onto the receipt.
+	// Context describes the origin of a failure for operators. It goes into the journal and the log, never onto the
+	// receipt.
 	Context string
 	// ReplayOf is the receipt that a hit repeats; empty otherwise.
 	ReplayOf string
 }
 
-// Success is the outcome of a handler that returned output.
+// Success returns the outcome of a handler that returned output.
 func Success(output json.RawMessage) Outcome { return Outcome{Status: Succeeded, Result: output} }
 
-// Replay is the outcome of a call whose key succeeded before.
+// Replay returns the outcome of a call whose key succeeded before.
 func Replay(receiptID string, result json.RawMessage) Outcome {
 	return Outcome{Status: Succeeded, Result: result, ReplayOf: receiptID}
 }
 
-// Failure is the outcome of a call that failed. Message and details are made to be storable: what jsonb refuses is
-// replaced, and what is too long is cut. details may be nil.
+// Failure returns the outcome of a call that failed. It makes message and details storable: it replaces what jsonb
+// refuses, and cuts what is too long. details may be nil.
 func Failure(code Code, message string, details any) Outcome {
-	e := Error{Code: Code(cleanText(string(code), 100)), Message: cleanText(message, maxMessage), Details: CleanDetails(details)}
+	e := Error{Code: Code(cleanText(string(code), 100)), Message: cleanText(message, maxMessage),
+		Details: CleanDetails(details)}
 	return Outcome{Status: Failed, Code: e.Code, Result: mustEncode(map[string]Error{"error": e})}
 }
 
@@ -48,7 +47,14 @@ func (o Outcome) Within(context string) Outcome {
 	return o
 }
 
-// Unconfigured is the outcome of a call whose tool exists while its setup is missing.
+// Setup is the missing setup on a receipt with the status not_configured.
+type Setup struct {
+	Reason      string   `json:"reason"`
+	RequiredEnv []string `json:"required_env"` // the variables that are missing, by name
+	NextSteps   []string `json:"next_steps"`   // what a person does to set it up
+}
+
+// Unconfigured returns the outcome of a call whose tool exists but is not set up.
 func Unconfigured(reason string, requiredEnv, nextSteps []string) Outcome {
 	clean := func(in []string) []string {
 		out := []string{} // an empty list, never null
@@ -59,13 +65,13 @@ func Unconfigured(reason string, requiredEnv, nextSteps []string) Outcome {
 	}
 	return Outcome{Status: NotConfigured, Result: mustEncode(struct {
 		Status Status `json:"status"`
-		handlers.NotConfigured
-	}{NotConfigured, handlers.NotConfigured{
+		Setup
+	}{NotConfigured, Setup{
 		Reason: cleanText(reason, maxMessage), RequiredEnv: clean(requiredEnv), NextSteps: clean(nextSteps),
 	}})}
 }
 
-// mustEncode encodes what can always be encoded: strings and JSON that was encoded before.
+// mustEncode encodes values for which encoding cannot fail: strings, and JSON that was encoded before.
 func mustEncode(v any) json.RawMessage {
 	encoded, err := json.Marshal(v)
 	if err != nil {
@@ -74,7 +80,7 @@ func mustEncode(v any) json.RawMessage {
 	return encoded
 }
 
-func cleanText(s string, limit int) string { return value.Storable(value.Shorten(s, limit)) }
+func cleanText(s string, limit int) string { return Storable(Shorten(s, limit)) }
 
 // CleanDetails encodes the details of an error so that they can be stored: see [Failure].
 func CleanDetails(details any) json.RawMessage {
@@ -91,13 +97,15 @@ func CleanDetails(details any) json.RawMessage {
 	return CleanJSON(encoded)
 }
 
-// escapes finds the escapes in a string of JSON, a surrogate pair as one; unstorable are those that jsonb cannot hold.
+// escapes matches the escapes in a string of JSON, a surrogate pair as one; unstorable matches the ones that jsonb
+// cannot hold.
 var (
 	escapes    = regexp.MustCompile(`\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\u....|\\.`)
 	unstorable = regexp.MustCompile(`^\\u(0000|[dD][89a-fA-F]..)$`)
 )
 
-// CleanJSON replaces in valid JSON what jsonb cannot hold by U+FFFD: the escape of NUL, and halves of surrogate pairs.
+// CleanJSON replaces with U+FFFD the parts of valid JSON that jsonb cannot hold: the escape of NUL, and halves of
+// surrogate pairs.
 func CleanJSON(encoded json.RawMessage) json.RawMessage {
 	if !bytes.Contains(encoded, []byte(`\u`)) {
 		return encoded

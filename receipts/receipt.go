@@ -1,5 +1,5 @@
-// Package receipts has the values that record what calls did: the one receipt each, the journal, and the idempotency keys
-// that let a call repeat an earlier receipt instead of running. It reads and writes nothing.
+// Package receipts has the types that record calls: the receipt of each call, the journal, and the idempotency keys
+// with which a call repeats an earlier receipt instead of running. It reads and writes nothing.
 package receipts
 
 import (
@@ -18,42 +18,45 @@ const (
 	NotConfigured Status = "not_configured"
 )
 
-// Code says to a program why a call failed. It stands in result.error.error_code.
+// Code is the machine-readable reason for a failure: result.error.error_code.
 type Code string
 
-// The codes that GEM itself gives; a handler may give its own.
+// GEM's own codes; a handler may return others.
 const (
 	UnknownTool     Code = "unknown_tool"     // the registry has no tool of that name
-	ValidationError Code = "validation_error" // the input does not fit its schema; details list {path, keyword, message}
+	ValidationError Code = "validation_error" // the input does not match its schema; details list {path, keyword, message}
 	ExecutionError  Code = "execution_error"  // the handler returned an error
-	Timeout         Code = "timeout"          // the handler took longer than the tool's timeout_ms
+	Timeout         Code = "timeout"          // the handler exceeded the tool's timeout_ms
 	Panic           Code = "panic"            // the handler panicked
-	OutputInvalid   Code = "output_invalid"   // the output does not fit its schema, or Postgres cannot store it
-	OutcomeUnknown  Code = "outcome_unknown"  // the worker went away in the middle, and the call must not run twice
-	WorkerLost      Code = "worker_lost"      // an attempt lost its worker, and none is left
-	Cancelled       Code = "cancelled"        // someone asked to cancel the call
+	OutputInvalid   Code = "output_invalid"   // the output does not match its schema, or Postgres cannot store it
+	OutcomeUnknown  Code = "outcome_unknown"  // the worker was lost during the call, and the call must not run twice
+	WorkerLost      Code = "worker_lost"      // the call lost its worker, and has no attempts left
+	Cancelled       Code = "cancelled"        // the call's cancellation was requested
 	NotAllowed      Code = "not_allowed"      // the tool is closed to signed-in users, and one of them made the call
-	JournalFull     Code = "journal_full"     // a durable call has made more steps than it may
+	JournalFull     Code = "journal_full"     // a durable call has made too many steps
 	KeyDeadlock     Code = "key_deadlock"     // a call that waits for this one has the same key
-	RuleBlocked     Code = "rule_blocked"     // a rule of the operator blocks it; details {rule, rules_version, kind, seen, do}
-	LimitReached    Code = "limit_reached"    // the same of a limit; details also free_at and retry_after_ms, where they are known
+	// a rule of the operator blocks it; details {rule, rules_version, kind, seen, do}
+	RuleBlocked Code = "rule_blocked"
+	// a limit blocks it; details also have free_at and retry_after_ms, if they are known
+	LimitReached    Code = "limit_reached"
 	ApprovalDenied  Code = "approval_denied"  // a rule asked people, and one of them denied it
 	ApprovalExpired Code = "approval_expired" // a rule asked people, and none decided in time
 	RuleError       Code = "rule_error"       // a rule could not be judged
 	KeyReused       Code = "key_reused"       // the key succeeded before with another input, and the tool refuses that
 )
 
-// OfGEM reports whether it is one of the codes that GEM itself gives.
+// OfGEM reports whether c is one of GEM's own codes.
 func (c Code) OfGEM() bool {
 	switch c {
-	case UnknownTool, ValidationError, ExecutionError, Timeout, Panic, OutputInvalid, OutcomeUnknown, WorkerLost, Cancelled, NotAllowed, JournalFull,
+	case UnknownTool, ValidationError, ExecutionError, Timeout, Panic, OutputInvalid, OutcomeUnknown, WorkerLost,
+		Cancelled, NotAllowed, JournalFull,
 		KeyDeadlock, RuleBlocked, LimitReached, ApprovalDenied, ApprovalExpired, RuleError, KeyReused:
 		return true
 	}
 	return false
 }
 
-// Receipt is the one final record of a call.
+// Receipt is the final record of a call.
 type Receipt struct {
 	ID              string          `json:"id"`
 	CallID          string          `json:"call_id"`
@@ -88,5 +91,5 @@ func (r *Receipt) Error() (Error, bool) {
 	return result.Error, true
 }
 
-// ErrNone says that the call has no receipt yet.
+// ErrNone means that the call has no receipt yet.
 var ErrNone = errors.New("no receipt yet")

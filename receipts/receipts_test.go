@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/receipts"
 	"pgregory.net/rapid"
 )
@@ -18,8 +18,9 @@ func TestKeysTellApartWhatDiffers(t *testing.T) {
 	long := strings.Repeat("x", 5000)
 	keys := map[string]string{}
 	for name, value := range map[string]string{
-		"a string": `"1"`, "a number": `1`, "another": `"2"`, "quotes": `"\"1\""`, "an equals sign": `"=1"`, "a list": `["1"]`,
-		"long": `"` + long + `"`, "longer": `"` + long + `x"`, "a truth": `true`, "the word": `"true"`,
+		"a string": `"1"`, "a number": `1`, "another": `"2"`, "quotes": `"\"1\""`, "an equals sign": `"=1"`,
+		"a list": `["1"]`,
+		"long":   `"` + long + `"`, "longer": `"` + long + `x"`, "a truth": `true`, "the word": `"true"`,
 	} {
 		key, present := receipts.Key("t.x", "f", json.RawMessage(value))
 		if !present || len(key) > 300 {

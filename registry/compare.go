@@ -2,14 +2,14 @@ package registry
 
 import "github.com/gemworker/gem/internal/schema"
 
-// Compare returns a line for each tool that was added, removed or changed, sorted by name, such as "leads.create was changed
-// (timeout_ms)". Formatting and order do not count.
+// Compare returns a line for each tool that was added, removed or changed, sorted by name, such as "leads.create was
+// changed (timeout_ms)". It ignores formatting and order.
 func Compare(old, new *Registry) []string {
 	return schema.Compare(old.file(old.doc), new.file(new.doc))
 }
 
-// CheckUpgrade returns an error if new has the version of old and other contents: receipts name the version, which must
-// stand for one registry only. Tools that a version does not cover are not compared: see [Always].
+// CheckUpgrade returns an error if new has the version of old but other contents. Receipts name the version, which must
+// identify one registry. It does not compare tools that a version does not cover: see [Always].
 func CheckUpgrade(old, new *Registry) error {
 	return schema.CheckUpgrade(old.file(old.named), new.file(new.named))
 }

@@ -8,18 +8,25 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/registry"
 )
 
 // poison is what has broken JSON libraries, databases and validators.
 var poison = []string{
-	``, ` `, `{}`, `{`, `[]`, `null`, `{"a":}`, `{"a":1,}`, `{} {}`, `{"a":01}`, `{"a":-}`, `{"a":.5}`, `{"a":1e}`, `{"a":+1}`, "\x00", "\ufeff{}",
-	`{"a":1e400}`, `{"a":1e10000000}`, `{"a":-1e-10000000}`, `{"a":1e99999999999999999999}`, `{"a":0.1e-400}`, `{"a":-0.0}`, `{"a":123456789012345678901234567890}`,
-	`{"a":"\u0000"}`, `{"\u0000":1}`, `{"a":"\\u0000"}`, `{"a":"\ud800"}`, `{"a":"\ud800\ud800"}`, `{"a":"\ud83d\ude00"}`, `{"a":"\u12"}`, `{"a":"\`,
+	``, ` `, `{}`, `{`, `[]`, `null`, `{"a":}`, `{"a":1,}`, `{} {}`, `{"a":01}`, `{"a":-}`, `{"a":.5}`, `{"a":1e}`,
+	`{"a":+1}`, "\x00", "\ufeff{}",
+	`{"a":1e400}`, `{"a":1e10000000}`, `{"a":-1e-10000000}`, `{"a":1e99999999999999999999}`, `{"a":0.1e-400}`,
+	`{"a":-0.0}`, `{"a":123456789012345678901234567890}`,
+	`{"a":"\u0000"}`, `{"\u0000":1}`, `{"a":"\\u0000"}`, `{"a":"\ud800"}`, `{"a":"\ud800\ud800"}`, `{"a":"\ud83d\ude00"}`,
+	`{"a":"\u12"}`, `{"a":"\`,
 	"{\"a\":\"\xff\"}", "{\"\xc3\x28\":1}", "{\"a\":\"\xed\xa0\x80\"}", "{\"a\":\"\n\"}", "{\"a\":\"\u2028\"}",
-	`{"a":1,"a":"x"}`, `{"a":[1,1,1.0,10e-1]}`, `{"c":{"c":{"c":{"a":3}}}}`, `{"c":[{"c":[]}]}`, `{"due":"2026-02-30T25:61:61Z"}`, `{"due":"2016-12-31T23:59:60Z"}`,
-	`{"mail":"a@b@c","uri":"http://[::1","re":"(((","ip":"1.2.3.4.5","host":"-a-"}`, `{"kind":"x","x~1y":{},"x/y":1,"%2F":2,"":3}`,
-	`{"name":"Ann","phone":"+61400000000","suburb":"Fitzroy"}`, `{"\u0000":"\u0000"}`, "{\"\xff\":\"\xff\"}", `{"u":[[1],[1],{"a":1},{"a":1.0}]}`,
+	`{"a":1,"a":"x"}`, `{"a":[1,1,1.0,10e-1]}`, `{"c":{"c":{"c":{"a":3}}}}`, `{"c":[{"c":[]}]}`,
+	`{"due":"2026-02-30T25:61:61Z"}`, `{"due":"2016-12-31T23:59:60Z"}`,
+	`{"mail":"a@b@c","uri":"http://[::1","re":"(((","ip":"1.2.3.4.5","host":"-a-"}`,
+	`{"kind":"x","x~1y":{},"x/y":1,"%2F":2,"":3}`,
+	`{"name":"Ann","phone":"+61400000000","suburb":"Fitzroy"}`, `{"\u0000":"\u0000"}`, "{\"\xff\":\"\xff\"}",
+	`{"u":[[1],[1],{"a":1},{"a":1.0}]}`,
 }
 
 func fuzzTools(t testing.TB) []*registry.Tool {
@@ -35,7 +42,8 @@ func fuzzTools(t testing.TB) []*registry.Tool {
 		`{"anyOf": [{"properties": {"c": {"$ref": "#"}}, "required": ["c"]}, {"properties": {"c": {"$ref": "#"}}, "required": ["a"]}, {"type": "string"}, {"items": {"$ref": "#"}}]}`,
 		`{"if": {"required": ["kind"]}, "then": {"required": ["a", "b"]}, "else": false, "oneOf": [{}, {"const": {}}]}`,
 	} {
-		entries = append(entries, entry(fields{"name": `"fuzz.t` + string(rune('0'+i)) + `"`, "input_schema": schema, "output_schema": schema}))
+		entries = append(entries, entry(fields{"name": `"fuzz.t` + string(rune('0'+i)) + `"`, "input_schema": schema,
+			"output_schema": schema}))
 	}
 	return parse(t, file(entries...)).Tools()
 }
@@ -86,7 +94,7 @@ func FuzzValidate(f *testing.F) {
 	})
 }
 
-func checkFaults(t *testing.T, faults []registry.Fault) {
+func checkFaults(t *testing.T, faults []receipts.Fault) {
 	t.Helper()
 	if len(faults) > 51 {
 		t.Errorf("%d faults", len(faults))
@@ -95,7 +103,8 @@ func checkFaults(t *testing.T, faults []registry.Fault) {
 		if f.Keyword == "schema" && strings.Contains(f.Message, "failed") {
 			t.Errorf("the library panicked: %+v", f)
 		}
-		if f.Keyword == "" || f.Message == "" || utf8.RuneCountInString(f.Message) > 300 || utf8.RuneCountInString(f.Path) > 500 {
+		if f.Keyword == "" || f.Message == "" || utf8.RuneCountInString(f.Message) > 300 ||
+			utf8.RuneCountInString(f.Path) > 500 {
 			t.Errorf("a fault out of form: %+v", f)
 		}
 		// Faults are stored on the receipt.
@@ -143,7 +152,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		if standard != nil {
-			// Text such as 1, "a": 2 is no value, and fits into the object all the same.
+			// Text such as 1, "a": 2 is not a value, and fits into the object all the same.
 			if !json.Valid([]byte(`{"doc": ` + string(doc) + `}`)) {
 				t.Fatalf("Parse accepted what is not JSON: %v", standard)
 			}

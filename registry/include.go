@@ -14,7 +14,7 @@ import (
 	"github.com/gemworker/gem/internal/schema"
 )
 
-// Always are the tools that rules and handlers use to ask people. Every registry has them, even if it does not include
+// Always are the tools with which rules and handlers ask people. Every registry has them, even if it does not include
 // them.
 var Always = []string{"wait.answer", "wait.approval"}
 
@@ -23,7 +23,7 @@ var ownText []byte
 
 var own = sync.OnceValues(func() (catalog, error) { return readCatalog(ownText) })
 
-// Own returns a registry of all tools that belong to GEM, which a file can include.
+// Own returns a registry of all tools of GEM that a file can include.
 var Own = sync.OnceValue(func() *Registry {
 	r, err := Parse(ownText)
 	if err != nil {
@@ -32,10 +32,10 @@ var Own = sync.OnceValue(func() *Registry {
 	return r
 })
 
-// catalog holds what a file can include, by the names of the tools.
+// catalog has the entries that a file can include, by the names of their tools.
 type catalog map[string]offer
 
-// offer is an entry that comes with the program. Its tool is compiled when the first file includes it.
+// offer is an entry of the program. Its tool is compiled when the first file includes it.
 type offer struct {
 	entry map[string]any
 	tool  func() (*Tool, []schema.Problem)
@@ -46,11 +46,11 @@ func readCatalog(text []byte) (catalog, error) {
 	if len(problems) > 0 {
 		return nil, fmt.Errorf("the program's own entries are invalid: %s: %s", problems[0].Pointer, problems[0].Text)
 	}
-	c := catalog{}
+	c, checked := catalog{}, isChecked(text)
 	for _, v := range list(doc, "tools") {
 		entry := v.(map[string]any)
 		c[schema.As[string](entry["name"])] = offer{entry, sync.OnceValues(func() (*Tool, []schema.Problem) {
-			var p parser
+			p := parser{checked: checked}
 			return p.included(entry), p.problems
 		})}
 	}
@@ -65,7 +65,7 @@ func (p *parser) included(entry map[string]any) *Tool {
 
 func (c catalog) names() []string { return slices.Sorted(maps.Keys(c)) }
 
-// matching returns the tools that an item of "include" means: one, or all of a domain.
+// matching returns the tools that an item of "include" selects: one, or all of a domain.
 func (c catalog) matching(item string) []string {
 	return slices.DeleteFunc(c.names(), func(name string) bool { return name != item && domainOf(name) != item })
 }
@@ -75,9 +75,8 @@ func domainOf(tool string) string {
 	return domain
 }
 
-// include adds the entries that come with the program to the tools of the file, sorted by name, with the file's
-// overrides. A tool that the file has itself stays as it is there. It returns the version of the result, and the tools
-// that this version does not cover.
+// include adds the program's entries to the tools of the file, sorted by name, with the file's overrides. The file's
+// own tools take precedence. It returns the version of the result, and the tools that this version does not cover.
 func (p *parser) include(doc any, own catalog, recorded bool) (version string, added []string) {
 	named := p.named(doc, own)
 	overrides := schema.As[map[string]any](schema.ValueAt(doc, "/overrides"))
@@ -146,7 +145,7 @@ func (p *parser) named(doc any, own catalog) map[string]bool {
 	return named
 }
 
-// items are all that "include" can name.
+// items returns all names that "include" can have.
 func (c catalog) items() []string {
 	all := map[string]bool{}
 	for name := range c {
@@ -155,7 +154,7 @@ func (c catalog) items() []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// notNamed says why the entry of a tool cannot be overridden.
+// notNamed returns why the entry of a tool cannot be overridden.
 func (p *parser) notNamed(name string, own catalog, named map[string]bool) string {
 	switch {
 	case p.byName[name] != nil:

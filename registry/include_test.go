@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -14,10 +15,12 @@ import (
 	"github.com/gemworker/gem/registry"
 )
 
-// ours are the entries of a program: two tools of one domain, one of another, and those that every registry has.
+// ours lists the entries of a program: two tools of one domain, one of another, and the tools of every registry.
 var ours = []string{
-	entry(fields{"name": `"agent.run"`, "calls": `["os.*"]`}), entry(fields{"name": `"llm.chat"`, "permissions": `["net:llm"]`}),
-	entry(fields{"name": `"llm.models"`}), entry(fields{"name": `"wait.answer"`}), entry(fields{"name": `"wait.approval"`}),
+	entry(fields{"name": `"agent.run"`, "calls": `["os.*"]`}),
+	entry(fields{"name": `"llm.chat"`, "permissions": `["net:llm"]`}),
+	entry(fields{"name": `"llm.models"`}), entry(fields{"name": `"wait.answer"`}),
+	entry(fields{"name": `"wait.approval"`}),
 	entry(fields{"name": `"wait.event"`}),
 }
 
@@ -133,7 +136,8 @@ func TestOnlyARecordedRegistryHasTheFieldAdded(t *testing.T) {
 	t.Parallel()
 	hides := with(`"added": ["wait.approval"], `, entry(fields{"name": `"wait.approval"`, "frontends": `true`}))
 	_, err := registry.Parse([]byte(hides))
-	if err == nil || !strings.Contains(err.Error(), "added: is written only by GEM, into the registries that it records: remove it") {
+	if err == nil || !strings.Contains(err.Error(),
+		"added: is written only by GEM, into the registries that it records: remove it") {
 		t.Errorf("the file is accepted, or it says: %v", err)
 	}
 	given, err := registry.Parse([]byte(with("")))
@@ -159,7 +163,8 @@ func TestACopiedEntryStaysAsItIs(t *testing.T) {
 	if tool.Description != "mine" || tool.Included {
 		t.Errorf("%+v", tool)
 	}
-	if diff := cmp.Diff([]string{"llm.chat", "leads.create", "llm.models", "wait.answer", "wait.approval"}, namesOf(r)); diff != "" {
+	if diff := cmp.Diff([]string{"llm.chat", "leads.create", "llm.models", "wait.answer", "wait.approval"},
+		namesOf(r)); diff != "" {
 		t.Error(diff)
 	}
 	asks := resolve(t, with("", entry(fields{"name": `"wait.approval"`, "description": `"mine"`})), ours...)
@@ -198,7 +203,8 @@ func TestAFaultyIncludeSaysWhatThereIs(t *testing.T) {
 	t.Parallel()
 	const have = "; it has agent.run, llm.chat, llm.models, wait.answer, wait.approval, wait.event"
 	for top, want := range map[string]string{
-		`"include": ["llm.chats"]`:     `include[0]: "llm.chats" does not come with this program: did you mean llm.chat` + have,
+		`"include": ["llm.chats"]`: `include[0]: "llm.chats" does not come with this program: did you mean llm.chat` +
+			have,
 		`"include": ["llm", "shop"]`:   "include[1]: shop does not come with this program" + have,
 		`"include": ["llm.*"]`:         "include[0]: ",
 		`"include": "llm"`:             "include: must be a list but is a string",
@@ -210,14 +216,15 @@ func TestAFaultyIncludeSaysWhatThereIs(t *testing.T) {
 		override("wait.answer", `{}`):  `overrides."wait.answer": is not included: add "wait.answer" to "include"`,
 		override("llm.chet", `{}`):     `overrides."llm.chet": is not an included tool: did you mean llm.chat?`,
 		override("llm", `{}`):          `overrides.llm: is not an included tool`,
-		override("shop.x", `{}`):       `overrides."shop.x": is not an included tool: name a tool that "include" adds, or remove it`,
-		override("llm.chat", `3`):      `overrides."llm.chat": must be an object but is a number`,
-		change(`"frontend": true`):     `overrides."llm.chat".frontend: unknown field: did you mean frontends?`,
-		change(`"input_schema": {}`):   "known fields are calls, frontends, retry, timeout_ms",
-		change(`"timeout_ms": 0`):      `overrides."llm.chat".timeout_ms: must be at least 1; it is 0. The number of milliseconds`,
-		change(`"retry": {"max": 2}`):  `overrides."llm.chat".retry.max: unknown field`,
-		change(`"calls": ["shop"]`):    `overrides."llm.chat".calls[0]: does not match the pattern`,
-		change(`"frontends": "no"`):    `overrides."llm.chat".frontends: must be a boolean but is a string`,
+		override("shop.x",
+			`{}`): `overrides."shop.x": is not an included tool: name a tool that "include" adds, or remove it`,
+		override("llm.chat", `3`):     `overrides."llm.chat": must be an object but is a number`,
+		change(`"frontend": true`):    `overrides."llm.chat".frontend: unknown field: did you mean frontends?`,
+		change(`"input_schema": {}`):  "known fields are calls, frontends, retry, timeout_ms",
+		change(`"timeout_ms": 0`):     `overrides."llm.chat".timeout_ms: must be at least 1; it is 0. The number of milliseconds`,
+		change(`"retry": {"max": 2}`): `overrides."llm.chat".retry.max: unknown field`,
+		change(`"calls": ["shop"]`):   `overrides."llm.chat".calls[0]: does not match the pattern`,
+		change(`"frontends": "no"`):   `overrides."llm.chat".frontends: must be a boolean but is a string`,
 	} {
 		_, err := registry.Resolve([]byte(with(top+", ")), []byte(file(ours...)))
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -241,7 +248,8 @@ func change(field string) string { return override("llm.chat", "{"+field+"}") }
 
 func TestAnIncludedToolNeedsANameOfItsOwn(t *testing.T) {
 	t.Parallel()
-	text, own := with(`"include": ["llm"], `, entry(fields{"name": `"llm.add.model"`})), file(entry(fields{"name": `"llm.add_model"`}))
+	text, own := with(`"include": ["llm"], `, entry(fields{"name": `"llm.add.model"`})),
+		file(entry(fields{"name": `"llm.add_model"`}))
 	_, err := registry.Resolve([]byte(text), []byte(own))
 	want := "llm.add.model and llm.add_model are both called llm_add_model by agents"
 	if err == nil || !strings.Contains(err.Error(), want) {
@@ -254,8 +262,9 @@ func TestTheCanonicalFormHasTheIncludedEntries(t *testing.T) {
 	overridden := `"include": ["wait", "llm.chat"], "overrides": {"wait.answer": {"frontends": false}}, `
 	for _, top := range []string{``, `"include": ["llm"], `, overridden} {
 		r := resolve(t, with(top), ours...)
-		// Another program reads it as it was written.
-		again, err := registry.ResolveRecorded(r.JSON(), []byte(file(entry(fields{"name": `"wait.answer"`, "description": `"another"`}))))
+		// Another program reads the same entries.
+		again, err := registry.ResolveRecorded(r.JSON(),
+			[]byte(file(entry(fields{"name": `"wait.answer"`, "description": `"another"`}))))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -283,9 +292,27 @@ func TestAnUnknownToolOfGEMIsToBeIncluded(t *testing.T) {
 	}
 }
 
+// The schemas of these files are compiled only when they are used, so a test checks them all.
+func TestTheFilesInTheProgramAreValid(t *testing.T) {
+	t.Parallel()
+	builtIn, err := os.ReadFile("../tools.registry.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range [][]byte{registry.OwnText, builtIn} {
+		if _, err := registry.Parse(append(file, ' ')); err != nil { // another hash, so everything is compiled
+			t.Error(err)
+		}
+	}
+	if sum := fmt.Sprintf("%x\n", sha256.Sum256(builtIn)); sum != registry.CheckedSum {
+		t.Errorf("tools.registry.json has changed: write %sinto checked.sha256", sum)
+	}
+}
+
 func TestOwnHasTheToolsOfGEM(t *testing.T) {
 	t.Parallel()
-	want := []string{"agent.run", "extract.add_document", "extract.run", "extract.shard", "llm.chat", "llm.ensemble", "llm.models",
+	want := []string{"agent.run", "extract.add_document", "extract.run", "extract.shard", "llm.chat", "llm.ensemble",
+		"llm.models",
 		"llm.structured", "llm.usage", "wait.answer", "wait.approval", "wait.event"}
 	if diff := cmp.Diff(want, namesOf(registry.Own())); diff != "" {
 		t.Error(diff)

@@ -4,7 +4,7 @@ import (
 	"testing"
 )
 
-// Each schema stands as output_schema, whose type is free.
+// Each schema is tried as an output_schema, whose type is free.
 func TestSchemasAreRefused(t *testing.T) {
 	const draft7 = `"$schema": "http://json-schema.org/draft-07/schema#", `
 	for _, c := range []struct {
@@ -12,9 +12,11 @@ func TestSchemasAreRefused(t *testing.T) {
 		want         []string // "pointer: part of the problem"
 	}{
 		{"mistyped keyword", `{"minLenght": 3}`, []string{"/minLenght: did you mean minLength?"}},
-		{"keyword in other letters", `{"maxlength": 3, "min_items": 2}`, []string{"/maxlength: did you mean maxLength?", "/min_items: did you mean minItems?"}},
+		{"keyword in other letters", `{"maxlength": 3, "min_items": 2}`,
+			[]string{"/maxlength: did you mean maxLength?", "/min_items: did you mean minItems?"}},
 		{"unknown keyword", `{"colour": 3}`, []string{"/colour: begin its name with x-"}},
-		{"word of OpenAPI", `{"nullable": true, "example": 3}`, []string{"/example: examples", `/nullable: ["string", "null"]`}},
+		{"word of OpenAPI", `{"nullable": true, "example": 3}`,
+			[]string{"/example: examples", `/nullable: ["string", "null"]`}},
 		{"word of draft 3", `{"id": "a", "extends": {}}`, []string{"/extends: write allOf", "/id: write $id"}},
 		{"under every kind of subschema", `{
 			"properties": {"a": {"bad": 1}}, "patternProperties": {"^b": {"bad": 1}}, "additionalProperties": {"bad": 1},
@@ -25,22 +27,41 @@ func TestSchemasAreRefused(t *testing.T) {
 			"if": {"bad": 1}, "then": {"bad": 1}, "else": {"bad": 1}, "contentSchema": {"bad": 1},
 			"$defs": {"a": {"bad": 1}}, "definitions": {"a": {"items": {"bad": 1}}}}`,
 			[]string{
-				"/$defs/a/bad: is not a JSON Schema keyword in draft", "/additionalProperties/bad: is not a JSON Schema keyword in draft", "/allOf/0/bad: is not a JSON Schema keyword in draft", "/anyOf/1/bad: is not a JSON Schema keyword in draft",
-				"/contains/bad: is not a JSON Schema keyword in draft", "/contentSchema/bad: is not a JSON Schema keyword in draft", "/definitions/a/items/bad: is not a JSON Schema keyword in draft",
-				"/dependencies/a/bad: is not a JSON Schema keyword in draft", "/dependentSchemas/a/bad: is not a JSON Schema keyword in draft", "/else/bad: is not a JSON Schema keyword in draft", "/if/bad: is not a JSON Schema keyword in draft",
-				"/items/bad: is not a JSON Schema keyword in draft", "/not/bad: is not a JSON Schema keyword in draft", "/oneOf/0/bad: is not a JSON Schema keyword in draft", "/patternProperties/^b/bad: is not a JSON Schema keyword in draft",
-				"/prefixItems/0/bad: is not a JSON Schema keyword in draft", "/properties/a/bad: is not a JSON Schema keyword in draft", "/propertyNames/bad: is not a JSON Schema keyword in draft",
-				"/then/bad: is not a JSON Schema keyword in draft", "/unevaluatedItems/bad: is not a JSON Schema keyword in draft", "/unevaluatedProperties/bad: is not a JSON Schema keyword in draft",
+				"/$defs/a/bad: is not a JSON Schema keyword in draft", "/additionalProperties/bad: is not a JSON Schema keyword " +
+					"in draft", "/allOf/0/bad: is not a JSON Schema keyword in draft",
+				"/anyOf/1/bad: is not a JSON Schema keyword in draft",
+				"/contains/bad: is not a JSON Schema keyword in draft", "/contentSchema/bad: is not a JSON Schema keyword in draft",
+				"/definitions/a/items/bad: is not a JSON Schema keyword in draft",
+				"/dependencies/a/bad: is not a JSON Schema keyword in draft", "/dependentSchemas/a/bad: is not a JSON Schema " +
+					"keyword in draft", "/else/bad: is not a JSON Schema keyword in draft",
+				"/if/bad: is not a JSON Schema keyword in draft",
+				"/items/bad: is not a JSON Schema keyword in draft", "/not/bad: is not a JSON Schema keyword in draft",
+				"/oneOf/0/bad: is not a JSON Schema keyword in draft",
+				"/patternProperties/^b/bad: is not a JSON Schema keyword in draft",
+				"/prefixItems/0/bad: is not a JSON Schema keyword in draft", "/properties/a/bad: is not a JSON Schema keyword in " +
+					"draft", "/propertyNames/bad: is not a JSON Schema keyword in draft",
+				"/then/bad: is not a JSON Schema keyword in draft", "/unevaluatedItems/bad: is not a JSON Schema keyword in draft",
+				"/unevaluatedProperties/bad: is not a JSON Schema keyword in draft",
 			}},
-		{"under items of an older draft", `{` + draft7 + `"items": [{"bad": 1}], "additionalItems": {"bad": 1}}`, []string{"/additionalItems/bad: is not a JSON Schema keyword in draft", "/items/0/bad: is not a JSON Schema keyword in draft"}},
-		{"where a reference leads", `{"$ref": "#/x-schemas/a", "x-schemas": {"a": {"minLenght": 1, "$ref": "#/x-schemas/b"}}}`, []string{
-			"/x-schemas/a/$ref: leads to nothing", "/x-schemas/a/minLenght: did you mean minLength?"}},
-		{"newer keyword in an older draft", `{` + draft7 + `"prefixItems": [], "unevaluatedProperties": false}`, []string{"/prefixItems: name draft 2020-12 in $schema", "/unevaluatedProperties: name draft 2019-09"}},
-		{"const in draft 4", `{"$schema": "http://json-schema.org/draft-04/schema", "const": 1}`, []string{"/const: is not a JSON Schema keyword in draft-04 and would check nothing: name draft-06"}},
-		{"older keyword in the newest draft", `{"items": {}, "additionalItems": false}`, []string{"/additionalItems: write prefixItems"}},
-		{"list of items in the newest draft", `{"items": [{}]}`, []string{"/items: expected object or boolean, but got array"}},
-		{"beside a reference in an older draft", `{` + draft7 + `"$ref": "#/definitions/a", "minLength": 1, "title": "a", "definitions": {"a": {}}}`, []string{"/minLength: does nothing beside $ref"}},
-		{"unknown draft", `{"$schema": "https://example.com/my-draft", "bad": 1}`, []string{"/$schema: is not a supported draft of JSON Schema"}},
+		{"under items of an older draft", `{` + draft7 + `"items": [{"bad": 1}], "additionalItems": {"bad": 1}}`,
+			[]string{"/additionalItems/bad: is not a JSON Schema keyword in draft",
+				"/items/0/bad: is not a JSON Schema keyword in draft"}},
+		{"where a reference leads",
+			`{"$ref": "#/x-schemas/a", "x-schemas": {"a": {"minLenght": 1, "$ref": "#/x-schemas/b"}}}`, []string{
+				"/x-schemas/a/$ref: leads to nothing", "/x-schemas/a/minLenght: did you mean minLength?"}},
+		{"newer keyword in an older draft", `{` + draft7 + `"prefixItems": [], "unevaluatedProperties": false}`,
+			[]string{"/prefixItems: name draft 2020-12 in $schema", "/unevaluatedProperties: name draft 2019-09"}},
+		{"const in draft 4", `{"$schema": "http://json-schema.org/draft-04/schema", "const": 1}`,
+			[]string{"/const: is not a JSON Schema keyword in draft-04 and would check nothing: name draft-06"}},
+		{"older keyword in the newest draft", `{"items": {}, "additionalItems": false}`,
+			[]string{"/additionalItems: write prefixItems"}},
+		{"list of items in the newest draft", `{"items": [{}]}`, []string{"/items: expected object or boolean, but got " +
+			"array"}},
+		{"beside a reference in an older draft", `{` + draft7 +
+			`"$ref": "#/definitions/a", "minLength": 1, "title": "a", "definitions": {"a": {}}}`,
+			[]string{"/minLength: does nothing beside $ref"}},
+		{"unknown draft", `{"$schema": "https://example.com/my-draft", "bad": 1}`,
+			[]string{"/$schema: is not a supported draft of JSON Schema"}},
 		{"empty enum", `{"enum": []}`, []string{"/enum: no value can match"}},
 
 		{"lookahead", `{"pattern": "^(?!x)"}`, []string{"/pattern: no lookahead"}},
@@ -49,23 +70,34 @@ func TestSchemasAreRefused(t *testing.T) {
 		{"broken pattern", `{"pattern": "("}`, []string{`/pattern: missing closing )`}},
 		{"backreference", `{"pattern": "(a)\\1"}`, []string{`/pattern: invalid escape sequence`}},
 
-		{"wrong values", `{"type": "text", "required": "a", "properties": {"a": {"minLength": -1}}, "maximum": "3", "multipleOf": 0}`, []string{
-			"/maximum: expected number, but got string", "/multipleOf: must be > 0", "/properties/a/minLength: must be >= 0", "/required: expected array, but got string", "/type: must be one of"}},
-		{"a schema of another type", `{"properties": {"a": 1, "b": {"items": null}}}`, []string{"/properties/a: expected object or boolean", "/properties/b/items: expected object or boolean"}},
-		{"required as in draft 3", `{"properties": {"a": {"required": true}}}`, []string{"/properties/a/required: expected array, but got boolean"}},
+		{"wrong values",
+			`{"type": "text", "required": "a", "properties": {"a": {"minLength": -1}}, "maximum": "3", "multipleOf": 0}`,
+			[]string{
+				"/maximum: expected number, but got string", "/multipleOf: must be > 0", "/properties/a/minLength: must be >= 0",
+				"/required: expected array, but got string", "/type: must be one of"}},
+		{"a schema of another type", `{"properties": {"a": 1, "b": {"items": null}}}`,
+			[]string{"/properties/a: expected object or boolean", "/properties/b/items: expected object or boolean"}},
+		{"required as in draft 3", `{"properties": {"a": {"required": true}}}`,
+			[]string{"/properties/a/required: expected array, but got boolean"}},
 
 		{"reference to a file", `{"$ref": "file:///etc/passwd"}`, []string{"/$ref: leads out of this schema"}},
 		{"reference to a neighbouring file", `{"$ref": "other.json"}`, []string{"/$ref: leads out of this schema"}},
 		{"reference to a path", `{"$ref": "/etc/passwd"}`, []string{"/$ref: leads out of this schema"}},
-		{"reference to the network", `{"$ref": "https://example.com/a.json#/a", "anyOf": [{"$ref": "http://example.com"}, {"$ref": "//example.com/a"}]}`, []string{
-			"/$ref: leads out", "/anyOf/0/$ref: leads out", "/anyOf/1/$ref: leads out"}},
+		{"reference to the network",
+			`{"$ref": "https://example.com/a.json#/a", "anyOf": [{"$ref": "http://example.com"}, {"$ref": "//example.com/a"}]}`,
+			[]string{
+				"/$ref: leads out", "/anyOf/0/$ref: leads out", "/anyOf/1/$ref: leads out"}},
 		{"reference to a draft", `{"$ref": "https://json-schema.org/draft/2020-12/schema"}`, []string{"/$ref: leads out"}},
-		{"reference to a vocabulary", `{"$dynamicRef": "https://json-schema.org/draft/2020-12/meta/core"}`, []string{"/$dynamicRef: leads out"}},
+		{"reference to a vocabulary", `{"$dynamicRef": "https://json-schema.org/draft/2020-12/meta/core"}`,
+			[]string{"/$dynamicRef: leads out"}},
 		{"reference relative to an id", `{"$id": "https://example.com/a/", "$ref": "b"}`, []string{"/$ref: leads out"}},
 		{"reference to nothing", `{"$ref": "#/$defs/a", "$defs": {"b": {}}}`, []string{"/$ref: leads to nothing"}},
-		{"reference to no anchor", `{"$ref": "#a", "properties": {"p": {"$anchor": "b"}}}`, []string{"/$ref: leads to nothing"}},
-		{"reference to no schema", `{"$ref": "#/required", "required": ["a"]}`, []string{"/required: is a list, and a reference leads here as to a schema"}},
-		{"reference in a circle", `{"$ref": "#/$defs/a", "$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}]}}}`, []string{": does not compile"}},
+		{"reference to no anchor", `{"$ref": "#a", "properties": {"p": {"$anchor": "b"}}}`,
+			[]string{"/$ref: leads to nothing"}},
+		{"reference to no schema", `{"$ref": "#/required", "required": ["a"]}`,
+			[]string{"/required: is a list, and a reference leads here as to a schema"}},
+		{"reference in a circle", `{"$ref": "#/$defs/a", "$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}]}}}`,
+			[]string{": does not compile"}},
 		{"reference to itself", `{"$ref": "#"}`, []string{": does not compile"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -91,8 +123,9 @@ func TestSchemasAreAccepted(t *testing.T) {
 		"format that nobody knows":      `{"format": "phone-number"}`,
 		"draft 4": `{"$schema": "http://json-schema.org/draft-04/schema#", "id": "http://example.com/a", "minimum": 1, "exclusiveMinimum": true,
 			"dependencies": {"a": ["b"]}, "items": [{}], "additionalItems": false}`,
-		"draft 6":                      `{"$schema": "http://json-schema.org/draft-06/schema#", "const": 1, "contains": {}, "propertyNames": {}, "examples": []}`,
-		"draft 7 as generators write":  `{` + draft7 + `"$ref": "#/definitions/a", "definitions": {"a": {"type": "object", "if": {}, "then": {}}}}`,
+		"draft 6": `{"$schema": "http://json-schema.org/draft-06/schema#", "const": 1, "contains": {}, "propertyNames": {}, "examples": []}`,
+		"draft 7 as generators write": `{` + draft7 +
+			`"$ref": "#/definitions/a", "definitions": {"a": {"type": "object", "if": {}, "then": {}}}}`,
 		"draft 7 over https":           `{"$schema": "https://json-schema.org/draft-07/schema", "items": [{}]}`,
 		"draft 7 with new definitions": `{` + draft7 + `"$defs": {"a": {}}, "allOf": [{"$ref": "#/$defs/a"}]}`,
 		"draft 2019":                   `{"$schema": "https://json-schema.org/draft/2019-09/schema", "$recursiveAnchor": true, "items": [{}], "additionalItems": {"$recursiveRef": "#"}}`,
@@ -112,6 +145,7 @@ func TestSchemasAreAccepted(t *testing.T) {
 func TestSchemasOfTwoToolsDoNotSeeEachOther(t *testing.T) {
 	shared := entry(fields{"name": `"a.a"`, "output_schema": `{"$id": "https://example.com/shared", "$defs": {"x": {}}}`})
 	for _, ref := range []string{"https://example.com/shared", "https://example.com/shared#/$defs/x"} {
-		refused(t, file(shared, entry(fields{"output_schema": `{"$ref": "` + ref + `"}`})), []string{"leads.create: output_schema/$ref: leads out"})
+		refused(t, file(shared, entry(fields{"output_schema": `{"$ref": "` + ref + `"}`})),
+			[]string{"leads.create: output_schema/$ref: leads out"})
 	}
 }

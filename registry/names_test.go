@@ -10,7 +10,8 @@ import (
 )
 
 func TestAToolIsFoundByBothFormsOfItsName(t *testing.T) {
-	r := parse(t, file(entry(fields{"name": `"integrations.google_drive.search"`}), entry(fields{"name": `"leads.create"`})))
+	r := parse(t, file(entry(fields{"name": `"integrations.google_drive.search"`}),
+		entry(fields{"name": `"leads.create"`})))
 	for name, want := range map[string]string{
 		"integrations.google_drive.search": "integrations.google_drive.search",
 		"integrations_google_drive_search": "integrations.google_drive.search",
@@ -33,8 +34,9 @@ func TestAToolIsFoundByBothFormsOfItsName(t *testing.T) {
 func TestPatternsMeanToolsByBothFormsOfTheirNames(t *testing.T) {
 	tool, _ := parse(t, file(entry(fields{"name": `"leads.list_by_stage"`}))).Tool("leads.list_by_stage")
 	for pattern, want := range map[string]bool{
-		"leads.*": true, "leads_*": true, "*": true, "leads.list_by_stage": true, "leads_list_by_stage": true, "leads.list_*": true,
-		"lead.*": false, "leads": false, "leads.list_by_stage.*": false, "": false, "[": false,
+		"leads.*": true, "leads_*": true, "*": true, "leads.list_by_stage": true, "leads_list_by_stage": true,
+		"leads.list_*": true,
+		"lead.*":       false, "leads": false, "leads.list_by_stage.*": false, "": false, "[": false,
 	} {
 		if got := tool.Matches(pattern); got != want {
 			t.Errorf("%s: got %t", pattern, got)
@@ -44,8 +46,10 @@ func TestPatternsMeanToolsByBothFormsOfTheirNames(t *testing.T) {
 
 func TestNamesThatAreLongForClientsAreWarnedOf(t *testing.T) {
 	longest := "a." + strings.Repeat("b", 43) // of 45 characters
-	got := parse(t, file(entry(fields{"name": `"` + longest + `"`}), entry(fields{"name": `"` + longest + `c"`}))).Warnings()
-	if len(got) != 1 || got[0].Tool != longest+"c" || got[0].Field != "name" || !strings.Contains(got[0].Problem, "has 46 characters") {
+	got := parse(t, file(entry(fields{"name": `"` + longest + `"`}), entry(fields{"name": `"` + longest + `c"`}))).
+		Warnings()
+	if len(got) != 1 || got[0].Part != longest+"c" || got[0].Field != "name" ||
+		!strings.Contains(got[0].Problem, "has 46 characters") {
 		t.Errorf("got %v", got)
 	}
 }

@@ -1,7 +1,9 @@
 package registry
 
 import (
+	"bytes"
 	"cmp"
+	"crypto/sha256"
 	_ "embed"
 	"encoding/json"
 	"fmt"
@@ -12,11 +14,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gemworker/gem/defects"
 	"github.com/gemworker/gem/internal/schema"
 )
 
-// Parse reads a registry file, checks all of it, adds the entries that it includes, and compiles its schemas. Its error
-// is an [*InvalidError] with every defect.
+// Parse reads a registry file, checks it completely, adds the entries that it includes, and compiles its schemas. Its
+// error is an [*InvalidError] with every defect.
 func Parse(data []byte) (*Registry, error) {
 	entries, err := own()
 	if err != nil {
@@ -25,7 +28,7 @@ func Parse(data []byte) (*Registry, error) {
 	return resolve(data, entries, false)
 }
 
-// ParseRecorded reads a registry as [Registry.JSON] wrote it: it may have the field "added", which a file may not.
+// ParseRecorded reads a registry in the format of [Registry.JSON], which may have the field "added". A file may not.
 func ParseRecorded(data []byte) (*Registry, error) {
 	entries, err := own()
 	if err != nil {
@@ -34,7 +37,7 @@ func ParseRecorded(data []byte) (*Registry, error) {
 	return resolve(data, entries, true)
 }
 
-// Resolve does what [Parse] does, for a program whose own entries are those of another registry file.
+// Resolve is [Parse] for a program whose own entries come from another registry file.
 func Resolve(data, ownFile []byte) (*Registry, error) {
 	entries, err := readCatalog(ownFile)
 	if err != nil {
@@ -45,7 +48,7 @@ func Resolve(data, ownFile []byte) (*Registry, error) {
 
 func resolve(data []byte, own catalog, recorded bool) (*Registry, error) {
 	doc, problems := form().Read(data)
-	p := &parser{problems: problems}
+	p := &parser{problems: problems, checked: isChecked(data)}
 	p.byName, p.byFlatName, p.places = map[string]*Tool{}, map[string]*Tool{}, map[*Tool]string{}
 	for i, v := range list(doc, "tools") {
 		if entry, ok := v.(map[string]any); ok {
@@ -55,14 +58,14 @@ func resolve(data []byte, own catalog, recorded bool) (*Registry, error) {
 	}
 	version, added := p.include(doc, own, recorded)
 	if len(p.problems) > 0 {
-		return nil, &InvalidError{p.defects(doc)}
+		return nil, &defects.InvalidError{Defects: schema.Defects(doc, "tools", p.problems, fieldName)}
 	}
 	r := &Registry{Version: version, tools: p.tools, byName: p.byName, byFlatName: p.byFlatName, own: own}
 	r.write(doc.(map[string]any), added)
 	return r, nil
 }
 
-// write makes the document of the registry from that of a valid file. Its version does not cover the tools in added.
+// write builds the document of the registry from that of a valid file. Its version does not cover the tools in added.
 func (r *Registry) write(file map[string]any, added []string) {
 	r.FileVersion = schema.As[string](file["version"])
 	r.doc = maps.Clone(file)
@@ -88,17 +91,28 @@ func (r *Registry) write(file map[string]any, added []string) {
 	r.json = schema.Canonical(r.doc)
 }
 
+// checkedSum is the sha256 of the program's tools.registry.json, which a test checks. A command saves 80 ms by
+// compiling its schemas only when they are used.
+//
+//go:embed checked.sha256
+var checkedSum string
+
+func isChecked(data []byte) bool {
+	return fmt.Sprintf("%x\n", sha256.Sum256(data)) == checkedSum || bytes.Equal(data, ownText)
+}
+
 //go:embed registry.schema.json
 var formText []byte
 
 // FileSchema returns the JSON Schema of a registry file, for editors.
 func FileSchema() []byte { return slices.Clone(formText) }
 
-// form is registry.schema.json without the grammar of the tools' schemas, each of which is checked by its own draft.
+// form is registry.schema.json without the grammar of the tools' schemas. Each of these is checked by its own draft.
 var form = sync.OnceValue(func() *schema.Form { return schema.NewForm("the registry", formText, "input", "schema") })
 
-// parser makes the tools of one registry file, and checks what its shape does not tell.
+// parser makes the tools of one registry file, and checks what the form cannot.
 type parser struct {
+	checked            bool // a test of the program found the schemas valid
 	problems           []schema.Problem
 	tools              []*Tool
 	byName, byFlatName map[string]*Tool
@@ -109,15 +123,7 @@ func (p *parser) add(pointer, text string) {
 	p.problems = append(p.problems, schema.Problem{Pointer: pointer, Text: text})
 }
 
-// defects orders the problems by their place, and names the tool and the field of each. Only the first of one place is kept.
-func (p *parser) defects(doc any) (all []Defect) {
-	for _, d := range schema.Defects(doc, "tools", p.problems, fieldName) {
-		all = append(all, Defect{Tool: d.Part, Field: d.Field, Problem: d.Problem})
-	}
-	return all
-}
-
-// fieldName writes places inside a schema as a pointer.
+// fieldName returns a place inside a schema as a pointer.
 func fieldName(steps []string) string {
 	name := schema.FieldName(steps)
 	if strings.Contains(name, "_schema.") {
@@ -146,7 +152,7 @@ func (p *parser) enter(at, place string, t *Tool) {
 	}
 }
 
-// tool reads one entry. A value of the wrong type is left out: its shape is reported.
+// tool reads one entry. It ignores a value of the wrong type, which the form reports.
 func (p *parser) tool(at string, entry map[string]any) *Tool {
 	t := &Tool{
 		Name:         schema.As[string](entry["name"]),
@@ -175,7 +181,8 @@ func (p *parser) tool(at string, entry map[string]any) *Tool {
 		t.Frontends = !slices.ContainsFunc(t.Permissions, func(permission string) bool { return !ofDatabase(permission) })
 	}
 	if slices.Contains(Asking, t.Name) && t.Idempotency.Mode != None && t.Idempotency.Mode != "" {
-		p.add(at+"/idempotency/mode", `must be "none" for a tool that asks: each question is asked, and the handler that asks has a name for it`)
+		p.add(at+"/idempotency/mode",
+			`must be "none" for a tool that asks: each question is asked, and the handler that asks has a name for it`)
 	}
 	if onOther := &t.Idempotency.OnOtherInput; *onOther == "" {
 		*onOther = map[Mode]OnOtherInput{SafeRetry: Refuse, Keyed: Replay}[t.Idempotency.Mode]
@@ -197,6 +204,9 @@ func whole(v any) int {
 func milliseconds(v any) time.Duration { return time.Duration(whole(v)) * time.Millisecond }
 
 func (p *parser) schema(doc any, at, noun string) *schema.Schema {
+	if p.checked {
+		return schema.Checked(noun, doc)
+	}
 	s, problems := schema.New(noun, doc)
 	for _, found := range problems {
 		p.add(at+found.Pointer, found.Text)
@@ -204,7 +214,7 @@ func (p *parser) schema(doc any, at, noun string) *schema.Schema {
 	return s
 }
 
-// input refuses an input_schema that no object can match, and a key field that a valid input could lack.
+// input refuses an input_schema that no object can match, and a key field that a valid input may lack.
 func (p *parser) input(doc any, at string, idempotency Idempotency) {
 	described, required := false, false
 	for _, part := range schema.Conjuncts(doc, doc) {
@@ -216,7 +226,8 @@ func (p *parser) input(doc any, at string, idempotency Idempotency) {
 		required = required || slices.Contains(schema.As[[]any](part["required"]), any(idempotency.KeyField))
 	}
 	if idempotency.Mode == Keyed && idempotency.KeyField != "" && (!described || !required) {
-		p.add(at+"/idempotency/key_field", schema.Show(idempotency.KeyField)+" is not a required property of input_schema, and a call without it would "+
+		p.add(at+"/idempotency/key_field", schema.Show(idempotency.KeyField)+
+			" is not a required property of input_schema, and a call without it would "+
 			`have no key: describe it under "properties", and add it to "required"`)
 	}
 }

@@ -1,8 +1,8 @@
-// Package registry loads tools.registry.json, the only source of truth for the tools' names, schemas and idempotency.
+// Package registry loads tools.registry.json, the only source of the tools' names, schemas and idempotency.
 //
-// [Parse] adds the entries of GEM's own tools that a file includes, and reports every defect of it at once. The [Registry]
-// that it returns is compiled and never changes; many goroutines can use its tools to validate inputs and outputs. The
-// package uses no database.
+// [Parse] adds the entries of GEM's own tools that a file includes, and reports all of its defects together. It returns
+// a compiled [Registry] that never changes. Many goroutines can validate inputs and outputs with its tools. The package
+// uses no database.
 package registry
 
 import (
@@ -15,16 +15,17 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gemworker/gem/internal/plainfile"
 	"github.com/gemworker/gem/internal/schema"
 )
 
 // Registry is a valid registry file together with the entries that it includes.
 type Registry struct {
-	// Version names the contents: other contents need another version. See [CheckUpgrade]. If the file includes
+	// Version identifies the contents: changed contents need a new version. See [CheckUpgrade]. If the file includes
 	// entries, it is the file's version, a plus sign, and the first eight hexadecimal digits of the sha256 of these
 	// entries, before the file's overrides.
 	Version string
-	// FileVersion is the version that the file has.
+	// FileVersion is the version in the file.
 	FileVersion string
 
 	doc   map[string]any // resolved
@@ -40,38 +41,39 @@ type Registry struct {
 type Tool struct {
 	// Name has the form domain.method, such as leads.create, and at most 64 characters.
 	Name string
-	// Description tells an agent what the tool is for; it may be empty.
+	// Description explains the tool to an agent; it may be empty.
 	Description string
 	// InputSchema and OutputSchema are JSON Schemas in canonical form (sorted keys, no white space): an object, or true or
 	// false. Their draft is 2020-12 unless $schema names another: 2019-09, 07, 06 or 04.
 	InputSchema, OutputSchema json.RawMessage
-	// Permissions have the form verb:object, such as read:db and send:sms; there may be none.
+	// Permissions have the form verb:object, such as read:db and send:sms. Default: none.
 	Permissions []string
-	// Frontends reports whether signed-in users may call the tool. Where the file does not say, they may if the tool needs no
-	// permission but read:db and write:db.
+	// Frontends reports whether signed-in users may call the tool. By default they may if the tool needs no permissions
+	// other than read:db and write:db.
 	Frontends   bool
 	Idempotency Idempotency
-	// Calls are the tools that its handler may call, if it is durable: names, and domains as in leads.*; none by default.
+	// Calls are the tools that its handler may call, if it is durable: names, or domains as in leads.*. Default: none.
 	Calls []string
 	// Timeout ends a run of the tool: 1 ms to 24 h.
 	Timeout time.Duration
-	// Deadline ends a call whose handler is durable, so long after its insert, whatever it waits for: 1 ms to 366 days, 30 days by default.
+	// Deadline ends a call of a durable handler this long after its insert, whatever it waits for: 1 ms to 366 days.
+	// Default: 30 days.
 	Deadline time.Duration
-	// ReceiptFields are the paths that a reader of a receipt looks at first, such as result.lead_id; there may be none.
+	// ReceiptFields are the most important paths of a receipt, such as result.lead_id. Default: none.
 	ReceiptFields []string
 	Hints         Hints
-	// Included reports whether the entry comes with GEM, and not from the file.
+	// Included reports whether the entry comes from GEM instead of the file.
 	Included bool
 
 	input, output *schema.Schema
-	entry         map[string]any // as it stands in the file
+	entry         map[string]any // as in the file
 }
 
 // JSON returns the tool's entry in canonical form.
 func (t *Tool) JSON() []byte { return schema.Canonical(t.entry) }
 
-// ClosedBecause says why signed-in users may not call the tool, as in "needs the permission send:sms". It is empty for a tool
-// that they may call.
+// ClosedBecause returns why signed-in users may not call the tool, as in "needs the permission send:sms", or "" if they
+// may.
 func (t *Tool) ClosedBecause() string {
 	_, stated := t.entry["frontends"]
 	switch {
@@ -84,7 +86,8 @@ func (t *Tool) ClosedBecause() string {
 	return "needs the permission " + strings.Join(beyond, " and ")
 }
 
-// Durable names the fields of the entry that are for durable handlers only: calls and deadline_ms, if it has them.
+// Durable returns the names of the entry's fields that apply only to durable handlers: calls and deadline_ms, if they
+// are present.
 func (t *Tool) Durable() (fields []string) {
 	for _, field := range []string{"calls", "deadline_ms"} {
 		if _, has := t.entry[field]; has {
@@ -94,34 +97,35 @@ func (t *Tool) Durable() (fields []string) {
 	return fields
 }
 
-// MayCall reports whether the tool's handler may call another tool. Every handler may ask: it may call wait.answer, wait.approval and wait.event.
+// MayCall reports whether the tool's handler may call another tool. Every handler may ask people: it may call
+// wait.answer, wait.approval and wait.event.
 func (t *Tool) MayCall(tool string) bool {
 	domain, _, _ := strings.Cut(tool, ".")
 	return slices.Contains(Asking, tool) || slices.Contains(t.Calls, tool) || slices.Contains(t.Calls, domain+".*")
 }
 
-// Asking are the tools that wait for an answer. They belong to every program whose registry lists them.
+// Asking are the tools that wait for an answer. Every program has their handlers.
 var Asking = []string{"wait.answer", "wait.approval", "wait.event"}
 
 func ofDatabase(permission string) bool { return permission == "read:db" || permission == "write:db" }
 
-// Idempotency says when a call repeats the result of an earlier one instead of running.
+// Idempotency decides when a call repeats the result of an earlier one instead of running.
 type Idempotency struct {
 	Mode Mode
 	// KeyField is the required property of the input whose value is the key. It is empty unless Mode is [Keyed].
 	KeyField string
-	// OnOtherInput says what a call gets whose key succeeded before with another input. The default is [Refuse] with mode
-	// [SafeRetry], and [Replay] with [Keyed].
+	// OnOtherInput determines the result of a call whose key succeeded before with another input. Default: [Refuse] with
+	// mode [SafeRetry], [Replay] with [Keyed].
 	OnOtherInput OnOtherInput
 }
 
-// OnOtherInput is what happens to a call whose key succeeded before with another input.
+// OnOtherInput is the treatment of a call whose key succeeded before with another input.
 type OnOtherInput string
 
 const (
-	// Replay gives it the earlier result all the same. Its receipt says that the inputs differ.
+	// Replay returns the earlier result. The receipt reports that the inputs differ.
 	Replay OnOtherInput = "replay"
-	// Refuse lets it fail with key_reused.
+	// Refuse fails the call with key_reused.
 	Refuse OnOtherInput = "refuse"
 )
 
@@ -129,8 +133,8 @@ const (
 type Mode string
 
 const (
-	// None runs every call. If its worker is lost, a call runs again only if its handler is transactional; otherwise it ends as
-	// outcome_unknown.
+	// None runs every call. If its worker is lost, a call runs again only if its handler is transactional; otherwise it
+	// ends as outcome_unknown.
 	None Mode = "none"
 	// SafeRetry gives a call the result of an earlier successful call of the same caller with the same idempotency_key. A
 	// call whose worker was lost runs again.
@@ -139,19 +143,21 @@ const (
 	Keyed Mode = "keyed"
 )
 
-// Retry says how often a call is tried that fails for a transient reason, if it may run again at all.
+// Retry limits the attempts of a call that fails for a transient reason and may run again.
 type Retry struct {
-	MaxAttempts int           // with the first; 1 to 20
-	Backoff     time.Duration // before the second attempt, doubled for each further one up to Most, with jitter; 1 ms to 1 h
-	Most        time.Duration // the longest pause
+	MaxAttempts int // including the first; 1 to 20
+	// before the second attempt, doubled for each further one up to Most, with jitter; 1 ms to 1 h
+	Backoff time.Duration
+	Most    time.Duration // the longest pause
 }
 
-// TriesToSend is how often a call of a tool with mode [None] is tried as long as nothing was sent. Such a try is not an
-// attempt, so an entry with fewer attempts does not end the call.
+// TriesToSend is the maximum number of tries for a call of a tool with mode [None], while nothing was sent. These tries
+// do not count as attempts, so the entry's max_attempts does not limit them.
 const TriesToSend = 12
 
-// Retry returns the retry of the tool's entry, by default 3 attempts with pauses from 500 ms. If a remote service does the tool's work
-// (remote), the default outlasts a deploy of the service: 12 attempts, with pauses from 1 s to 60 s, 3 to 6 minutes in all.
+// Retry returns the retry policy of the tool's entry, by default 3 attempts with pauses from 500 ms. If a remote
+// service does the tool's work (remote), the default outlasts a deploy of the service: 12 attempts, with pauses from 1
+// s to 60 s, 3 to 6 minutes in all.
 func (t *Tool) Retry(remote bool) Retry {
 	if _, stated := t.entry["retry"]; remote && !stated {
 		return Retry{MaxAttempts: TriesToSend, Backoff: time.Second, Most: time.Minute}
@@ -163,17 +169,17 @@ func (t *Tool) Retry(remote bool) Retry {
 	}
 }
 
-// Hints are for those who show a tool to people and to agents. GEM decides nothing by them.
+// Hints help programs to show a tool to people and agents. GEM itself ignores them.
 type Hints struct {
-	Title string // the tool's name for people; empty where the file has none
-	// Destructive says whether the tool may change or remove something that exists, or do something that cannot be undone; false is for a
-	// tool that only adds. It is nil where the file does not say: readers then take a tool that writes for destructive.
+	Title string // the tool's name for people; it may be empty
+	// Destructive reports whether the tool may change or remove something that exists, or do something that cannot be
+	// undone; false if the tool only adds. Default: nil, and a tool that writes counts as destructive.
 	Destructive *bool
 }
 
-// ReadFile reads and parses a registry file. Its errors name the file and say what to do.
+// ReadFile reads and parses a registry file. Its errors name the file and the solution.
 func ReadFile(path string) (*Registry, error) {
-	data, err := os.ReadFile(path)
+	data, err := plainfile.Read(path)
 	if os.IsNotExist(err) {
 		return nil, fmt.Errorf("there is no registry at %s: create it, or set TOOLS_REGISTRY to its path", path)
 	}
@@ -187,18 +193,19 @@ func ReadFile(path string) (*Registry, error) {
 	return r, nil
 }
 
-// SHA256 returns the hash, in hexadecimal digits, of what Version names: the canonical form, but without the tools of
-// [Always] that a file without "include" does not have. Formatting the file does not change it; any other change does.
+// SHA256 returns the hash, in hexadecimal digits, of the contents that Version identifies: the canonical form without
+// the tools of [Always], unless the file includes entries. Formatting the file does not change it; any other change
+// does.
 func (r *Registry) SHA256() string {
 	return fmt.Sprintf("%x", sha256.Sum256(schema.Canonical(r.named)))
 }
 
-// JSON returns the registry in canonical form: keys sorted, no white space, numbers written in one way, and without the
-// $schema at the top, which only editors use. The entries that the file includes are among its tools. [ParseRecorded] reads
-// it as the same registry.
+// JSON returns the registry in canonical form: keys sorted, no white space, numbers in one notation, and without the
+// $schema at the top, which is for editors. Its tools contain the included entries. [ParseRecorded] reads it as the
+// same registry.
 func (r *Registry) JSON() []byte { return slices.Clone(r.json) }
 
-// Tool returns the tool with exactly that name, and whether there is one.
+// Tool returns the tool with exactly that name. It returns false if there is none.
 func (r *Registry) Tool(name string) (*Tool, bool) {
 	t, ok := r.byName[name]
 	return t, ok
@@ -206,32 +213,3 @@ func (r *Registry) Tool(name string) (*Tool, bool) {
 
 // Tools returns all tools in the order of the file.
 func (r *Registry) Tools() []*Tool { return slices.Clone(r.tools) }
-
-// InvalidError is the error of a registry file that cannot be used.
-type InvalidError struct {
-	Defects []Defect // at least one, ordered by their place in the file, fields by name
-}
-
-// Defect is one thing that is wrong with a registry file.
-type Defect struct {
-	// Tool is the tool's name, tools[3] if it has no valid one, and empty for a defect outside the tools.
-	Tool string
-	// Field is, for example, timeout_ms, retry.backoff_ms or input_schema/properties/title, or empty for the whole tool or file.
-	Field string
-	// Problem says what is wrong and what to do, in at most 500 characters.
-	Problem string
-}
-
-// String returns the three parts in one line.
-func (d Defect) String() string {
-	return schema.Defect{Part: d.Tool, Field: d.Field, Problem: d.Problem}.String()
-}
-
-// Error returns one defect a line.
-func (e *InvalidError) Error() string {
-	lines := make([]string, len(e.Defects))
-	for i, d := range e.Defects {
-		lines[i] = d.String()
-	}
-	return strings.Join(lines, "\n")
-}

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/gemworker/gem/defects"
 	"github.com/gemworker/gem/registry"
 )
 
@@ -98,7 +99,8 @@ func TestParseReadsEveryFieldOfATool(t *testing.T) {
 		[]string{"result.lead_id", "effects.db_writes", "result", "result.items[0].id"},
 		registry.Retry{MaxAttempts: 20, Backoff: time.Hour, Most: 15 * time.Minute},
 	}
-	if diff := cmp.Diff(want, public{got.Name, got.Description, got.Permissions, got.Idempotency, got.Timeout, got.ReceiptFields, got.Retry(true)}); diff != "" {
+	if diff := cmp.Diff(want, public{got.Name, got.Description, got.Permissions, got.Idempotency, got.Timeout,
+		got.ReceiptFields, got.Retry(true)}); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -114,7 +116,8 @@ func TestParseFillsInDefaults(t *testing.T) {
 		}
 	}
 	own, _ := parse(t, file(entry(fields{"retry": `{"max_attempts": 5}`}))).Tool("leads.create")
-	if got, want := own.Retry(true), (registry.Retry{MaxAttempts: 5, Backoff: 500 * time.Millisecond, Most: 15 * time.Minute}); got != want {
+	if got, want := own.Retry(true), (registry.Retry{MaxAttempts: 5, Backoff: 500 * time.Millisecond,
+		Most: 15 * time.Minute}); got != want {
 		t.Errorf("an entry with its own retry: %+v, want %+v", got, want)
 	}
 	if len(tool.Permissions)+len(tool.ReceiptFields)+len(tool.Description) > 0 {
@@ -133,15 +136,18 @@ func TestToolsGiveOutTheirSchemas(t *testing.T) {
 		t.Errorf("OutputSchema = %s, want false", got)
 	}
 	// They are the same after the registry was recorded and read again.
-	again, _ := parse(t, file(entry(fields{"input_schema": string(tool.InputSchema), "output_schema": "false"}))).Tool("leads.create")
+	again, _ := parse(t, file(entry(fields{"input_schema": string(tool.InputSchema), "output_schema": "false"}))).
+		Tool("leads.create")
 	if diff := cmp.Diff(tool.InputSchema, again.InputSchema); diff != "" {
 		t.Error(diff)
 	}
 }
 
 func TestToolsAreInTheOrderOfTheFile(t *testing.T) {
-	r := parse(t, file(entry(fields{"name": `"z.last"`}), entry(fields{"name": `"a.first"`}), entry(fields{"name": `"m.middle"`})))
-	if diff := cmp.Diff([]string{"z.last", "a.first", "m.middle", "wait.answer", "wait.approval"}, namesOf(r)); diff != "" {
+	r := parse(t, file(entry(fields{"name": `"z.last"`}), entry(fields{"name": `"a.first"`}),
+		entry(fields{"name": `"m.middle"`})))
+	if diff := cmp.Diff([]string{"z.last", "a.first", "m.middle", "wait.answer", "wait.approval"},
+		namesOf(r)); diff != "" {
 		t.Error(diff)
 	}
 	r.Tools()[0] = nil
@@ -150,6 +156,26 @@ func TestToolsAreInTheOrderOfTheFile(t *testing.T) {
 	}
 	if _, ok := r.Tool("Z.last"); ok {
 		t.Error("a tool is found by another name than its own")
+	}
+}
+
+func TestTheChoicesOfAQuestionAreTextsThatAPersonCanRead(t *testing.T) {
+	r := parse(t, `{"version": "1", "include": ["wait.event"], "tools": []}`)
+	for _, name := range []string{"wait.answer", "wait.event"} {
+		tool, _ := r.Tool(name)
+		for choice, fits := range map[string]bool{
+			"yes \u2713\ufe0f": true, strings.Repeat("x", 500): true, strings.Repeat("x", 501): false, "a\nb": false,
+			"\u009b2J": false,
+		} {
+			field, _ := json.Marshal(map[string]any{"type": "string", "enum": []string{choice}})
+			for _, schema := range []string{string(field), fmt.Sprintf(`{"type": "object", "properties": {"f": %s}}`, field)} {
+				input := fmt.Sprintf(`{"text": "Which?", "schema": %s}`, schema)
+				faults, _ := tool.CheckInput(json.RawMessage(input), true)
+				if (len(faults) == 0) != fits {
+					t.Errorf("%s with %.60s: got %v", name, schema, faults)
+				}
+			}
+		}
 	}
 }
 
@@ -169,7 +195,8 @@ func TestHashIsThatOfTheContents(t *testing.T) {
 		"byte order mark":  "\ufeff" + string(original.JSON()),
 		"escapes":          strings.Replace(string(original.JSON()), `abc/ä`, `\u0061bc\/\u00e4`, 1),
 		"ways of a number": strings.NewReplacer(`:1000`, `:1.0e3`, `:0.5`, `:5.0E-1`).Replace(string(original.JSON())),
-		"order of keys":    `{"tools": ` + regexp.MustCompile(`\[.*\]`).FindString(string(original.JSON())) + `, "version": "1.0.0", "owner": "abc/ä"}`,
+		"order of keys": `{"tools": ` + regexp.MustCompile(`\[.*\]`).FindString(string(original.JSON())) +
+			`, "version": "1.0.0", "owner": "abc/ä"}`,
 	} {
 		if got := parse(t, text).SHA256(); got != original.SHA256() {
 			t.Errorf("%s changes the hash", name)
@@ -179,7 +206,8 @@ func TestHashIsThatOfTheContents(t *testing.T) {
 		"a version":                   strings.Replace(string(original.JSON()), `1.0.0`, `1.0.1`, 1),
 		"a field that we do not read": strings.Replace(string(original.JSON()), `abc`, `abd`, 1),
 		"a timeout":                   strings.Replace(string(original.JSON()), `15000`, `15001`, 1),
-		"a $schema inside":            strings.Replace(string(original.JSON()), `"input_schema":{`, `"input_schema":{"$schema":"http://json-schema.org/draft-07/schema#",`, 1),
+		"a $schema inside": strings.Replace(string(original.JSON()), `"input_schema":{`,
+			`"input_schema":{"$schema":"http://json-schema.org/draft-07/schema#",`, 1),
 	} {
 		if text == string(original.JSON()) {
 			t.Fatalf("%s: the case changes nothing", name)
@@ -208,14 +236,16 @@ func anyJSON(depth int) *rapid.Generator[any] {
 		rapid.Bool().AsAny(),
 		rapid.StringMatching(`(\PC|\t|\n|[\x{2028}\x{fffd}"\\<>&]){0,20}`).AsAny(),
 		rapid.Map(rapid.Float64(), func(f float64) any { return f }),
-		rapid.Map(rapid.StringMatching(`-?(0|[1-9][0-9]{0,30})(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,2})?`), func(s string) any { return json.Number(s) }),
+		rapid.Map(rapid.StringMatching(`-?(0|[1-9][0-9]{0,30})(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,2})?`),
+			func(s string) any { return json.Number(s) }),
 	}
 	if depth == 0 {
 		return rapid.OneOf(leaf...)
 	}
 	return rapid.OneOf(append(leaf,
 		rapid.SliceOfN(anyJSON(depth-1), 0, 4).AsAny(),
-		rapid.MapOfN(rapid.StringN(0, 8, -1).Filter(func(s string) bool { return !strings.Contains(s, "\x00") }), anyJSON(depth-1), 0, 4).AsAny(),
+		rapid.MapOfN(rapid.StringN(0, 8, -1).Filter(func(s string) bool { return !strings.Contains(s, "\x00") }),
+			anyJSON(depth-1), 0, 4).AsAny(),
 	)...)
 }
 
@@ -284,12 +314,14 @@ func TestReadFile(t *testing.T) {
 		path string
 		want []string
 	}{
-		"missing":     {filepath.Join(t.TempDir(), "none.json"), []string{"none.json", "there is no registry", "TOOLS_REGISTRY"}},
-		"a folder":    {t.TempDir(), []string{"cannot read the registry"}},
-		"broken JSON": {write("{\n  \"version\": \"1\",\n  \"tools\": [}\n"), []string{"tools.registry.json is invalid", "line 3, column 13"}},
-		"cut off":     {write("{\n  \"version\": \"1\""), []string{"line 2, column 16", "unexpected end of JSON input"}},
-		"empty":       {write(""), []string{"unexpected end of JSON input"}},
-		"wrong":       {write(`{"tools": []}`), []string{"tools.registry.json is invalid", "version: is missing"}},
+		"missing": {filepath.Join(t.TempDir(), "none.json"),
+			[]string{"none.json", "there is no registry", "TOOLS_REGISTRY"}},
+		"a folder": {t.TempDir(), []string{"cannot read the registry"}},
+		"broken JSON": {write("{\n  \"version\": \"1\",\n  \"tools\": [}\n"),
+			[]string{"tools.registry.json is invalid", "line 3, column 13"}},
+		"cut off": {write("{\n  \"version\": \"1\""), []string{"line 2, column 16", "unexpected end of JSON input"}},
+		"empty":   {write(""), []string{"unexpected end of JSON input"}},
+		"wrong":   {write(`{"tools": []}`), []string{"tools.registry.json is invalid", "version: is missing"}},
 	} {
 		_, err := registry.ReadFile(c.path)
 		if err == nil {
@@ -302,9 +334,9 @@ func TestReadFile(t *testing.T) {
 			}
 		}
 	}
-	var invalid *registry.InvalidError
+	var invalid *defects.InvalidError
 	if _, err := registry.ReadFile(write(`{`)); !errors.As(err, &invalid) {
-		t.Errorf("the error of a broken file is no *InvalidError: %v", err)
+		t.Errorf("the error of a broken file is no *defects.InvalidError: %v", err)
 	}
 }
 

@@ -11,8 +11,9 @@ import (
 	"strings"
 )
 
-// Rewrite returns the text of a valid registry file with another version and with these entries: each in the place of the one of its name, and new
-// ones at the end. The rest of the text stays as it is, and so does the order of the keys of an entry.
+// Rewrite returns the text of a valid registry file with another version and with these entries. Each entry replaces
+// the one of its name, and new ones come at the end. The rest of the text does not change, and neither does the order
+// of an entry's keys.
 func Rewrite(file []byte, version string, entries []json.RawMessage) ([]byte, error) {
 	text, err := find(file)
 	if err != nil {
@@ -58,7 +59,7 @@ func Rewrite(file []byte, version string, entries []json.RawMessage) ([]byte, er
 	return append(out, file[done:]...), nil
 }
 
-// Entries returns the entries of a valid registry file as they stand in its text, by their names.
+// Entries returns the entries of a valid registry file with their original text, by name.
 func Entries(file []byte) (map[string]json.RawMessage, error) {
 	text, err := find(file)
 	if err != nil {
@@ -71,10 +72,12 @@ func Entries(file []byte) (map[string]json.RawMessage, error) {
 	return all, nil
 }
 
-// NextVersion is the version that follows one: its second number is raised, as in 1.5.0 after 1.4.2, or its last one if it has another form.
+// NextVersion returns the next version: it increments the second number, as in 1.5.0 after 1.4.2, or the last one if
+// the version has another form.
 func NextVersion(version string) string {
 	var major, minor, patch int
-	if n, err := fmt.Sscanf(version, "%d.%d.%d", &major, &minor, &patch); n == 3 && err == nil && fmt.Sprintf("%d.%d.%d", major, minor, patch) == version {
+	if n, err := fmt.Sscanf(version, "%d.%d.%d", &major, &minor, &patch); n == 3 && err == nil &&
+		fmt.Sprintf("%d.%d.%d", major, minor, patch) == version {
 		return fmt.Sprintf("%d.%d.0", major, minor+1)
 	}
 	end := strings.LastIndexAny(version, "0123456789") + 1
@@ -93,7 +96,7 @@ type edit struct {
 	text []byte
 }
 
-// places are where a file has what is rewritten.
+// places are the positions in a file that are rewritten.
 type places struct {
 	version    span
 	entries    map[string]span
@@ -160,7 +163,7 @@ func (p *places) tools(d *json.Decoder, file []byte) error {
 	return err
 }
 
-// next reads a value and says where it stands.
+// next reads a value and returns its position.
 func next(d *json.Decoder) (span, json.RawMessage, error) {
 	var value json.RawMessage
 	if err := d.Decode(&value); err != nil {

@@ -32,7 +32,8 @@ func TestRewriteTouchesNothingElse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := strings.Join(registry.Compare(r, after), "; "); got != "lab.new was added; os.create_note was changed (timeout_ms)" || after.FileVersion != "9.0.0" {
+	if got := strings.Join(registry.Compare(r, after), "; "); got != "lab.new was added; os.create_note was changed "+
+		"(timeout_ms)" || after.FileVersion != "9.0.0" {
 		t.Errorf("version %s: %s", after.Version, got)
 	}
 	if tools := namesOf(after); tools[1] != "os.create_note" || tools[31] != "lab.new" {
@@ -52,7 +53,8 @@ func TestRewriteTouchesNothingElse(t *testing.T) {
 func TestRewriteTakesEveryForm(t *testing.T) {
 	t.Parallel()
 	added := json.RawMessage(entry(nil))
-	for _, file := range []string{`{"version":"1","tools":[]}`, "{\n\t\"tools\": [\n\t],\n\t\"version\" : \"1\", \"x\": [{\"version\": 2}]}\n",
+	for _, file := range []string{`{"version":"1","tools":[]}`,
+		"{\n\t\"tools\": [\n\t],\n\t\"version\" : \"1\", \"x\": [{\"version\": 2}]}\n",
 		"{\"version\": \"1\", \"tools\": [\n" + strings.Replace(entry(nil), "leads.create", "a.b", 1) + "\n]}"} {
 		text, err := registry.Rewrite([]byte(file), "2", []json.RawMessage{added})
 		if err != nil {
@@ -77,7 +79,8 @@ func TestRewriteTakesEveryForm(t *testing.T) {
 
 func TestTheNextVersion(t *testing.T) {
 	t.Parallel()
-	for version, want := range map[string]string{"1.4.2": "1.5.0", "1": "2", "2026-01-09": "2026-01-10", "v1.2": "v1.3", "1.2.3-rc1": "1.2.3-rc2", "beta": "beta.2",
+	for version, want := range map[string]string{"1.4.2": "1.5.0", "1": "2", "2026-01-09": "2026-01-10", "v1.2": "v1.3",
+		"1.2.3-rc1": "1.2.3-rc2", "beta": "beta.2",
 		"1.02.3": "1.02.4", "12345678901": "12345678901.2", "7b": "8b"} {
 		if got := registry.NextVersion(version); got != want {
 			t.Errorf("after %s comes %s, want %s", version, got, want)

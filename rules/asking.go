@@ -8,10 +8,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gemworker/gem/internal/oneline"
 	"github.com/gemworker/gem/internal/schema"
 )
 
-// check makes what a rule that meets the call asks of the calls before it, or of people; nil if it asks nothing.
+// check returns the check of a rule that meets the call, about earlier calls or people; nil if the rule needs none.
 func (f *facts) check(r *Rule) (c *Check, why undecided) {
 	c = &Check{Rule: r.Name, Action: r.Action}
 	switch {
@@ -23,7 +24,7 @@ func (f *facts) check(r *Rule) (c *Check, why undecided) {
 			c.Kind, word = Sum, "sum:"+r.Limit.Sum
 			c.Add, why = f.amount(r.Limit.Sum)
 		case r.Action == Wait:
-			word, c.AtMostMS = "turns", r.AtMost.Milliseconds()
+			word, c.AtMostMS = "starts", r.AtMost.Milliseconds()
 		}
 		if why == "" {
 			c.Counter, why = f.counter(r, word)
@@ -50,7 +51,7 @@ func (f *facts) check(r *Rule) (c *Check, why undecided) {
 	return c, why
 }
 
-// coarseParts is the number of parts into which the time of a shared limit is divided: see [Check.CoarseMS].
+// coarseParts is the number of parts into which the period of a shared limit is divided: see [Check.CoarseMS].
 const coarseParts = 20
 
 // shared reports whether the rule counts calls of several callers together.
@@ -58,7 +59,7 @@ func (r *Rule) shared() bool {
 	return !slices.Contains(r.per(), "caller") && !slices.Contains(r.per(), "session")
 }
 
-// amount is the number of the input that a rule sums.
+// amount returns the input's number that a rule sums.
 func (f *facts) amount(pointer string) (json.Number, undecided) {
 	doc, err := f.inputDocument()
 	if err != nil {
@@ -72,10 +73,11 @@ func (f *facts) amount(pointer string) (json.Number, undecided) {
 	return number, ""
 }
 
-// maxScope is how many bytes of scope values a counter's name shows.
+// maxScope limits the bytes of scope values in a counter's name.
 const maxScope = 200
 
-// counter names the rows that are counted together: the rule, what is counted, and the values that it is counted apart by.
+// counter returns the name of the rows that are counted together: the rule, the kind of count, and the values that are
+// counted separately.
 func (f *facts) counter(r *Rule, word string) (string, undecided) {
 	per := r.per()
 	values := make([]any, len(per))
@@ -87,8 +89,9 @@ func (f *facts) counter(r *Rule, word string) (string, undecided) {
 			if err != nil {
 				return "", "the input of the call cannot be read"
 			}
-			if value, there := schema.Lookup(doc.Value(), pointer); there { // null for what is not
-				values[i] = fmt.Sprintf("%x", sha256.Sum256(schema.Canonical(value)))[:32] // it stays when the call is pruned
+			if value, there := schema.Lookup(doc.Value(), pointer); there { // null for a missing value
+				// hashed, because it remains when the call is pruned
+				values[i] = fmt.Sprintf("%x", sha256.Sum256(schema.Canonical(value)))[:32]
 			}
 		case what == "tool":
 			values[i] = f.call.Tool.Name
@@ -116,10 +119,11 @@ func nobodyIsNull(caller string) any {
 	return caller
 }
 
-// maxShown is how many bytes an input may have that a question shows.
+// maxShown is the maximum size, in bytes, of an input that a question shows.
 const maxShown = 256 << 10
 
-// question adds what people are asked, bound to the contents of the call and the rule: another input, entry of the tool or rule is another question.
+// question adds the question for people. It is bound to the contents of the call and the rule: another input, rule or
+// tool entry makes another question.
 func (f *facts) question(r *Rule, c *Check) undecided {
 	doc, err := f.inputDocument()
 	if err != nil {
@@ -127,9 +131,10 @@ func (f *facts) question(r *Rule, c *Check) undecided {
 	}
 	c.AskMS = r.Within.Milliseconds()
 	c.Digest = fmt.Sprintf("%x", sha256.Sum256(schema.Canonical(map[string]any{
-		"call_id": f.call.ID, "input": doc.Value(), "tool": json.RawMessage(f.call.Tool.JSON()), "rule": r.entry,
+		"call_id": f.call.ID, "input": doc.Value(), "tool": f.call.Tool.Does(), "rule": r.entry,
 	})))
-	message := "The rule " + r.Name + " (rules " + f.judge.set.Version + ") asks whether this call of " + f.call.Tool.Name + " may run: " + r.about(c) + "."
+	message := "The rule " + r.Name + " (rules " + f.judge.set.Version + ") asks whether this call of " +
+		f.call.Tool.Name + " may run: " + r.about(c) + "."
 	text := r.questionText(f.call.Tool.Name, doc.Value(), c)
 	input := doc.Value()
 	if len(f.call.Input) > maxShown {
@@ -141,7 +146,8 @@ func (f *facts) question(r *Rule, c *Check) undecided {
 		by[i] = "role:" + role
 	}
 	c.Question = schema.Canonical(map[string]any{
-		"tool": f.call.Tool.Name, "input": input, "text": schema.Cut(text, 4000), "by": by, "others": true, "digest": c.Digest,
+		"tool": f.call.Tool.Name, "input": input, "text": oneline.Cut(text, 4000), "by": by, "others": true,
+		"digest":  c.Digest,
 		"call_id": f.call.ID, "rules": []any{map[string]any{"name": r.Name, "message": message}},
 	})
 	return ""

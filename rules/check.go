@@ -10,13 +10,15 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gemworker/gem/defects"
+	"github.com/gemworker/gem/internal/oneline"
 	"github.com/gemworker/gem/internal/schema"
 	"github.com/gemworker/gem/registry"
 )
 
-// Check holds the rules against a registry. With a defect a rule would not do what it says, and a worker refuses the file; notes say what is allowed,
-// and may surprise.
-func (s *Set) Check(r *registry.Registry) (defects []Defect, notes []string) {
+// Check compares the rules with a registry. A defect means that a rule would not work as written. A worker refuses a
+// file with defects. Notes describe rules that are allowed but may surprise.
+func (s *Set) Check(r *registry.Registry) (found []defects.Defect, notes []string) {
 	c := &checker{registry: r, read: map[string]any{}}
 	for _, rule := range s.rules {
 		c.rule(rule)
@@ -24,23 +26,24 @@ func (s *Set) Check(r *registry.Registry) (defects []Defect, notes []string) {
 	return c.defects, c.notes
 }
 
-// checker holds one rule after another against a registry.
+// checker compares one rule after another with a registry.
 type checker struct {
 	registry *registry.Registry
-	defects  []Defect
+	defects  []defects.Defect
 	notes    []string
 	read     map[string]any // schemas, by their tool and noun
 
 	on    *Rule
-	tools []*registry.Tool // that it is for
+	tools []*registry.Tool // the tools that the rule is for
 }
 
 func (c *checker) defect(field, format string, args ...any) {
-	c.defects = append(c.defects, Defect{Part: c.on.Name, Field: schema.Cut(field, 200), Problem: schema.Cut(fmt.Sprintf(format, args...), 500)})
+	c.defects = append(c.defects, defects.Defect{Part: c.on.Name, Field: oneline.Cut(field, 200),
+		Problem: oneline.Cut(fmt.Sprintf(format, args...), 500)})
 }
 
 func (c *checker) note(format string, args ...any) {
-	c.notes = append(c.notes, c.on.Name+": "+schema.Cut(fmt.Sprintf(format, args...), 500))
+	c.notes = append(c.notes, c.on.Name+": "+oneline.Cut(fmt.Sprintf(format, args...), 500))
 }
 
 func (c *checker) rule(r *Rule) {
@@ -67,8 +70,8 @@ func (c *checker) rule(r *Rule) {
 	case r.Failures != nil:
 		c.per("failures.per", r.Failures.Per)
 	}
-	c.condition("when", r.When)
-	c.condition("unless", r.Unless)
+	c.condition("when", r.when)
+	c.condition("unless", r.unless)
 	for _, pointer := range r.template.pointers() {
 		c.field("ask.question", "input", pointer)
 	}
@@ -77,13 +80,14 @@ func (c *checker) rule(r *Rule) {
 	c.sharedLimit()
 	for _, tool := range c.tools {
 		if strings.HasPrefix(tool.Name, "llm.") {
-			c.note("it is for %s, and the steps of a durable handler are not calls: an agent's own thinking is not looked at", tool.Name)
+			c.note("it is for %s, but the steps of a durable handler are not calls: an agent's own thinking is not checked",
+				tool.Name)
 			break
 		}
 	}
 }
 
-// matches refuses patterns that stand for no tool.
+// matches refuses patterns that match no tool.
 func (c *checker) matches(field string, patterns []string) {
 	for i, pattern := range patterns {
 		c.match(field+"["+strconv.Itoa(i)+"]", pattern)
@@ -103,7 +107,8 @@ func (c *checker) match(field, pattern string) {
 	if strings.HasSuffix(pattern, "*") {
 		hint = schema.DidYouMean(pattern, known)
 	}
-	c.defect(field, "the registry %s has no tool %s%s", c.registry.Version, pattern, cmp.Or(hint, ": remove it, or add the tool to the registry"))
+	c.defect(field, "the registry %s has no tool %s%s", c.registry.Version, pattern,
+		cmp.Or(hint, ": remove it, or add the tool to the registry"))
 }
 
 func (c *checker) permissions() {
@@ -120,21 +125,23 @@ func (c *checker) permissions() {
 			matches = matches || !strings.HasSuffix(permission, "*") && covers(pattern, permission)
 		}
 		if !matches {
-			hint := cmp.Or(schema.DidYouMean(pattern, slices.Sorted(maps.Keys(known))), ": remove it, or add it to a tool of the registry")
-			c.defect("permissions["+strconv.Itoa(i)+"]", "no tool of the registry %s needs %s%s", c.registry.Version, pattern, hint)
+			hint := cmp.Or(schema.DidYouMean(pattern, slices.Sorted(maps.Keys(known))),
+				": remove it, or add it to a tool of the registry")
+			c.defect("permissions["+strconv.Itoa(i)+"]", "no tool of the registry %s needs %s%s", c.registry.Version, pattern,
+				hint)
 		}
 	}
 }
 
-// condition looks for the fields of the input and the result that a condition names.
-func (c *checker) condition(field string, condition *Condition) {
-	if condition == nil {
+// condition checks the fields of the input and the result that a condition names.
+func (c *checker) condition(field string, when *condition) {
+	if when == nil {
 		return
 	}
-	for _, name := range slices.Sorted(maps.Keys(condition.Input)) {
+	for _, name := range slices.Sorted(maps.Keys(when.input)) {
 		c.field(field+"."+schema.FieldName([]string{"input", name}), "input", schema.JoinPointer("", name))
 	}
-	for _, name := range slices.Sorted(maps.Keys(condition.Result)) {
+	for _, name := range slices.Sorted(maps.Keys(when.result)) {
 		c.field(field+"."+schema.FieldName([]string{"result", name}), "output", schema.JoinPointer("", name))
 	}
 }
@@ -147,7 +154,8 @@ func (c *checker) per(field string, per []string) {
 	}
 }
 
-// field refuses a field that no tool of the rule has, and notes one that some lack. A schema that does not list its properties may have any.
+// field refuses a field that no tool of the rule has, and notes one that only some tools have. A schema that does not
+// list its properties may have any.
 func (c *checker) field(field, noun, pointer string) {
 	var lacking, known []string
 	for _, tool := range c.tools {
@@ -161,13 +169,15 @@ func (c *checker) field(field, noun, pointer string) {
 	switch name := steps[len(steps)-1]; {
 	case len(lacking) == 0:
 	case len(lacking) == len(c.tools):
-		c.defect(field, "no tool of the rule has %s in its %s_schema%s", pointer, noun, cmp.Or(schema.DidYouMean(name, known), ": correct it, or describe the field there"))
+		c.defect(field, "no tool of the rule has %s in its %s_schema%s", pointer, noun,
+			cmp.Or(schema.DidYouMean(name, known), ": correct it, or describe the field there"))
 	default:
 		c.note("%s: the %s of %s has no %s", field, noun, list(lacking), pointer)
 	}
 }
 
-// sum refuses a sum of what need not be a number of at least 0 in a tool of the rule: such a call could not be judged.
+// sum refuses the sum of a field that need not be a number of at least 0 in each tool of the rule, because some calls
+// could then not be judged.
 func (c *checker) sum() {
 	var not, known []string
 	for _, tool := range c.tools {
@@ -178,20 +188,22 @@ func (c *checker) sum() {
 	}
 	if len(not) > 0 {
 		steps := schema.Tokens(c.on.Limit.Sum)
-		hint := cmp.Or(schema.DidYouMean(steps[len(steps)-1], known), `: add it to "required", with "type": "number" and "minimum": 0, or sum another field`)
-		c.defect("limit.sum", "%s is not a required number of at least 0 in the input_schema of %s%s", c.on.Limit.Sum, list(not), hint)
+		hint := cmp.Or(schema.DidYouMean(steps[len(steps)-1], known),
+			`: add it to "required", with "type": "number" and "minimum": 0, or sum another field`)
+		c.defect("limit.sum", "%s is not a required number of at least 0 in the input_schema of %s%s", c.on.Limit.Sum,
+			list(not), hint)
 	}
 }
 
-// found is what a schema says of the value at a pointer.
+// found describes the value at a pointer, according to a schema.
 type found struct {
-	lacks    bool     // it lists the properties there, and has no such one
-	known    []string // the properties that it lists, where it lacks this one
+	lacks    bool     // the schema lists the properties there, without this one
+	known    []string // the properties that it lists, if it lacks this one
 	required bool
-	schemas  []map[string]any // that the value must match
+	schemas  []map[string]any // the schemas that the value must match
 }
 
-// schema is that of a tool's input or output.
+// schema returns the schema of a tool's input or output.
 func (c *checker) schema(tool *registry.Tool, noun string) any {
 	key := noun + " " + tool.Name
 	root, known := c.read[key]
@@ -200,13 +212,13 @@ func (c *checker) schema(tool *registry.Tool, noun string) any {
 		if noun == "output" {
 			text = tool.OutputSchema
 		}
-		root, _ = schema.Decode("the schema", text) // which the registry has read
+		root, _ = schema.Decode("the schema", text) // the registry has already read it
 		c.read[key] = root
 	}
 	return root
 }
 
-// find looks for a pointer in a schema. What only alternatives say is not known.
+// find looks up a pointer in a schema. It does not follow alternatives.
 func (c *checker) find(tool *registry.Tool, noun, pointer string) (f found) {
 	root := c.schema(tool, noun)
 	f = found{required: true, schemas: schema.Conjuncts(root, root)}
@@ -235,8 +247,9 @@ func (c *checker) find(tool *registry.Tool, noun, pointer string) (f found) {
 	return f
 }
 
-// undescribed are the keywords beside properties that may describe a property, too.
-var undescribed = []string{"patternProperties", "anyOf", "oneOf", "if", "dependentSchemas", "dependencies", "$dynamicRef", "$recursiveRef", "items", "prefixItems"}
+// undescribed are the keywords that may describe a property in addition to properties.
+var undescribed = []string{"patternProperties", "anyOf", "oneOf", "if", "dependentSchemas", "dependencies",
+	"$dynamicRef", "$recursiveRef", "items", "prefixItems"}
 
 // number reports whether the value is always a number of at least 0.
 func (f found) number() bool {
@@ -251,36 +264,39 @@ func (f found) number() bool {
 	return isNumber && least
 }
 
-// asks refuses questions that could not be asked.
+// asks refuses questions that cannot be asked.
 func (c *checker) asks() {
 	if c.on.Action != Ask {
 		return
 	}
 	for _, tool := range c.tools {
 		if strings.HasPrefix(tool.Name, "wait.") {
-			c.defect("action", "is ask, and the rule is for %s: nobody is asked whether to ask; name other tools, or another action", tool.Name)
+			c.defect("action", "is ask, but %s asks people itself: name other tools, or another action", tool.Name)
 			return
 		}
 	}
 }
 
-// session notes what another session would get around: a frontend names them as it likes.
+// session notes rules that a new session would evade, because a frontend chooses its sessions.
 func (c *checker) session() {
 	r := c.on
 	if r.Action != Off && r.Action != Warn && (r.After != nil || slices.Contains(r.per(), "session")) {
-		c.note("it looks at one session, and whoever makes calls may begin another: a session is the frontend's word; per caller, the token's, holds")
+		c.note("it looks at one session, and a caller may begin another, because frontends choose sessions: a limit per " +
+			"caller cannot be evaded")
 	}
 }
 
-// sharedLimit notes a counter that users can fill for one another.
+// sharedLimit notes a counter that one user could fill for others.
 func (c *checker) sharedLimit() {
 	r := c.on
-	if r.Action == Off || r.Action == Warn || r.Limit == nil && r.Failures == nil || r.Limit != nil && r.Limit.Max == "0" || !r.shared() {
+	if r.Action == Off || r.Action == Warn || r.Limit == nil && r.Failures == nil || r.Limit != nil &&
+		r.Limit.Max == "0" || !r.shared() {
 		return
 	}
 	for _, tool := range c.tools {
 		if tool.ClosedBecause() == "" {
-			c.note("it counts the calls of all callers together, and signed-in users may call %s: one of them can fill it for everyone; with per caller, each has their own", tool.Name)
+			c.note("it counts the calls of all callers together, and signed-in users may call %s: one user can use it up "+
+				"for everyone; with per caller, each user has a limit", tool.Name)
 			return
 		}
 	}

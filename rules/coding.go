@@ -8,43 +8,48 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gemworker/gem/defects"
+	"github.com/gemworker/gem/internal/oneline"
 	"github.com/gemworker/gem/internal/schema"
 )
 
-// Coding are the rules for coding agents that are on, by their names: what gem hook judges by. Nil: all are off.
+// Coding has the active rules for coding agents, by their names. gem hook judges by them. Nil: all are off.
 type Coding map[string]CodingRule
 
-// CodingRule is what an operator chose for one of the [CodingNames].
+// CodingRule has an operator's options for one of the [CodingNames].
 type CodingRule struct {
-	// Action is Warn, Ask or Block: a rule that is off is not there.
+	// Action is Warn, Ask or Block; a rule that is off is missing.
 	Action Action
-	// Threshold is how often something may happen before the rule meets an act; 3 by default, and 0 of a rule that counts nothing.
+	// Threshold is how often something may happen before the rule meets an action; 3 by default, and 0 for a rule without
+	// a count.
 	Threshold int
-	// Unknown says what becomes of an act while the history cannot be asked: Off, which lets it through, or Ask.
+	// Unknown decides an action while the history is unavailable: Off, which lets it through, or Ask.
 	Unknown Action
 }
 
-// The rules for coding agents. Each asks the history of one session.
+// The rules for coding agents. Each uses the history of one session.
 const (
-	NoEditUnread        = "no_edit_unread"        // a file is edited that was not read
+	NoEditUnread        = "no_edit_unread"        // a file is edited without having been read
 	TestAfterEdits      = "test_after_edits"      // a file is edited, after threshold edits without a test run
 	NoCommitFailing     = "no_commit_failing"     // a commit is made while a test fails
-	FixRegressionsFirst = "fix_regressions_first" // a file is edited while another edit's regression is left
-	NoThrashing         = "no_thrashing"          // a file is edited again, after threshold edits of it that left tests failing
-	NoPointlessRerun    = "no_pointless_rerun"    // the same tests are run again, and nothing was changed
-	ScopeCheck          = "scope_check"           // a file is edited that has nothing to do with the others
+	FixRegressionsFirst = "fix_regressions_first" // a file is edited while a regression of another edit remains
+	// a file is edited again, after threshold edits of it that left tests failing
+	NoThrashing      = "no_thrashing"
+	NoPointlessRerun = "no_pointless_rerun" // the same tests run again without a change
+	ScopeCheck       = "scope_check"        // a file is edited that is unrelated to the others
 )
 
-// CodingNames are all of them, in the order in which they are judged and named.
-var CodingNames = []string{NoEditUnread, TestAfterEdits, NoCommitFailing, FixRegressionsFirst, NoThrashing, NoPointlessRerun, ScopeCheck}
+// CodingNames are all names, in the order in which they are judged and listed.
+var CodingNames = []string{NoEditUnread, TestAfterEdits, NoCommitFailing, FixRegressionsFirst, NoThrashing,
+	NoPointlessRerun, ScopeCheck}
 
 const defaultThreshold = 3
 
 // counts reports whether the rule with this name has a threshold.
 func counts(name string) bool { return name == TestAfterEdits || name == NoThrashing }
 
-// ReadCoding returns the rules for coding agents of a rules file. It looks at nothing else of it, which takes [Parse] longer than a hook has.
-// Its error is an [*InvalidError] with every defect of them, if the file can be read at all.
+// ReadCoding returns the rules for coding agents of a rules file. It ignores the rest of the file, because [Parse]
+// takes longer than a hook may. If the file can be read, its error is an [*InvalidError] with all their defects.
 func ReadCoding(data []byte) (Coding, error) {
 	if len(data) > maxFile {
 		return nil, fmt.Errorf("the rules have %d bytes and may have at most %d", len(data), maxFile)
@@ -53,22 +58,23 @@ func ReadCoding(data []byte) (Coding, error) {
 	if err != nil {
 		return nil, err
 	}
-	coding, problems := ParseCoding(schema.ValueAt(doc, "/coding"))
+	coding, problems := parseCoding(schema.ValueAt(doc, "/coding"))
 	if len(problems) > 0 {
-		return nil, &InvalidError{Defects: schema.Defects(doc, "rules", problems, schema.FieldName)}
+		return nil, &defects.InvalidError{Defects: schema.Defects(doc, "rules", problems, schema.FieldName)}
 	}
 	return coding, nil
 }
 
-// ParseCoding reads the object coding of a rules file, in which everything may be left out: nil is no object. The pointers of
-// its problems begin at the file's top. With problems the rules must not be used.
-func ParseCoding(doc any) (Coding, []schema.Problem) {
+// parseCoding reads the object coding of a rules file. Every field is optional; nil means no object. The pointers of
+// its problems begin at the top of the file. Do not use the rules if there are problems.
+func parseCoding(doc any) (Coding, []schema.Problem) {
 	if doc == nil {
 		return nil, nil
 	}
 	entries, ok := doc.(map[string]any)
 	if !ok {
-		return nil, []schema.Problem{{Pointer: "/coding", Text: "must be an object of rules, as in {\"no_edit_unread\": \"warn\"}"}}
+		return nil, []schema.Problem{{Pointer: "/coding", Text: "must be an object of rules, as in {\"no_edit_unread\": " +
+			"\"warn\"}"}}
 	}
 	p := codingParser{rules: Coding{}}
 	for _, name := range slices.Sorted(maps.Keys(entries)) {
@@ -121,7 +127,7 @@ func (p *codingParser) action(at string, value any) Action {
 	text, _ := value.(string)
 	known := []string{string(Off), string(Warn), string(Ask), string(Block)}
 	if !slices.Contains(known, text) {
-		p.add(at, "is "+schema.Cut(schema.Show(value), 40)+", and must be an action"+orKnown(text, known))
+		p.add(at, "is "+oneline.Cut(schema.Show(value), 40)+", and must be an action"+orKnown(text, known))
 	}
 	return Action(text)
 }
@@ -149,20 +155,21 @@ func (p *codingParser) options(at, name string, value any, rule *CodingRule) {
 			case "allow":
 				rule.Unknown = Off
 			default:
-				p.add(at, "is "+schema.Cut(schema.Show(value), 40)+`, and must be "allow" or "ask": what becomes of an act while the history cannot be asked`)
+				p.add(at, "is "+oneline.Cut(schema.Show(value), 40)+
+					`, and must be "allow" or "ask": what becomes of an act while the history cannot be asked`)
 			}
 		default:
 			number, _ := value.(json.Number)
 			n, err := number.Int64()
 			if err != nil || n < 1 || n > 1000 {
-				p.add(at, "is "+schema.Cut(schema.Show(value), 40)+", and must be a whole number from 1 to 1000")
+				p.add(at, "is "+oneline.Cut(schema.Show(value), 40)+", and must be a whole number from 1 to 1000")
 			}
 			rule.Threshold = int(n)
 		}
 	}
 }
 
-// orKnown ends a sentence about an unknown word with the one that was meant, or with all that are known.
+// orKnown completes a message about an unknown word, with the intended word or with all known words.
 func orKnown(word string, known []string) string {
 	if meant := schema.DidYouMean(word, known); meant != "" {
 		return meant

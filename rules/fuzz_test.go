@@ -8,6 +8,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/gemworker/gem/defects"
 	"github.com/gemworker/gem/rules"
 )
 
@@ -15,15 +16,20 @@ import (
 var poison = []string{
 	``, ` `, `{}`, `{`, `[]`, `null`, `true`, `{"a":}`, `{"a":1,}`, `{} {}`, `{"a":01}`, "\x00", "\ufeff{}",
 	`{"a":1e400}`, `{"a":1e10000000}`, `{"a":-1e-10000000}`, `{"a":-0.0}`, `{"a":123456789012345678901234567890}`,
-	`{"a":"\u0000"}`, `{"\u0000":1}`, `{"a":"\ud800"}`, `{"a":"\ud83d\ude00"}`, "{\"a\":\"\xff\"}", "{\"\xc3\x28\":1}", "{\"a\":\"\u2028\"}",
+	`{"a":"\u0000"}`, `{"\u0000":1}`, `{"a":"\ud800"}`, `{"a":"\ud83d\ude00"}`, "{\"a\":\"\xff\"}", "{\"\xc3\x28\":1}",
+	"{\"a\":\"\u2028\"}",
 	`{"a":1,"a":"x"}`, `{"x~1y":{},"x/y":1,"%2F":2,"":3}`, `{"amount":1,"to":"bob"}`, `{"amount":-1}`, `{"amount":1e-400}`,
-	`{"input":{"a":{"$ref":"#"}}}`, `{"input":{"a":{"pattern":"((("}}}`, `{"caller":{"child":{"not":true}}}`, `{"result":{"a":false}}`,
-	`{"max":1,"within":"1m","per":["input:/amount"]}`, `{"max":1e3,"within":"9d","sum":"/a~1b"}`, `{"max":0,"within":"1s"}`, `{"of":["finance"]}`,
+	`{"input":{"a":{"$ref":"#"}}}`, `{"input":{"a":{"pattern":"((("}}}`, `{"caller":{"child":{"not":true}}}`,
+	`{"result":{"a":false}}`,
+	`{"max":1,"within":"1m","per":["input:/amount"]}`, `{"max":1e3,"within":"9d","sum":"/a~1b"}`,
+	`{"max":0,"within":"1s"}`, `{"of":["finance"]}`,
 	`{"of":["finance"],"question":"{amount} {/a~1b/0} \"{a}\" {{"}`,
-	`{"tool":"a.*"}`, `{"tools":["a.b"],"ended":["succeeded"]}`, `{"in_a_row":1,"rest":"1m"}`, `"block"`, `"ask"`, `"wait"`, `["billing.*"]`, `"99999999d"`,
+	`{"tool":"a.*"}`, `{"tools":["a.b"],"ended":["succeeded"]}`, `{"in_a_row":1,"rest":"1m"}`, `"block"`, `"ask"`,
+	`"wait"`, `["billing.*"]`, `"99999999d"`,
 }
 
-// FuzzParse puts hostile values into each place of a file: it is refused with defects that can be shown, or every call can be judged by it.
+// FuzzParse puts hostile values into each place of a file: it is refused with defects that can be shown, or every call
+// can be judged by it.
 func FuzzParse(f *testing.F) {
 	for _, doc := range poison {
 		for place := range byte(10) {
@@ -97,7 +103,7 @@ func FuzzParse(f *testing.F) {
 
 func refused(t *testing.T, err error) {
 	t.Helper()
-	var invalid *rules.InvalidError
+	var invalid *defects.InvalidError
 	if !errors.As(err, &invalid) || len(invalid.Defects) == 0 {
 		t.Fatalf("got %v", err)
 	}

@@ -6,52 +6,50 @@ import (
 	"strings"
 
 	"github.com/gemworker/gem/internal/schema"
+	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/registry"
 )
 
-// Call is what a rule can see of a call before it runs.
+// Call is the part of a call that rules can see before it runs.
 type Call struct {
 	ID        string
 	Tool      *registry.Tool
-	Input     json.RawMessage // valid, by the tool's schema
+	Input     json.RawMessage // valid by the tool's schema
 	SessionID string          // empty for none
 	CreatedBy string          // empty for nobody
 	SignedIn  bool
 	Child     bool
 }
 
-// Judgement is what the rules say of a call: first of what it shows, and, once its checks are answered, all.
+// Judgement is the rules' verdict on a call: first on the call itself, and, once its checks are answered, the complete
+// one.
 type Judgement struct {
-	// Verdicts are those of rules that met the call by what it shows: warnings, and blocks. With a block there are no checks.
+	// Verdicts are the warnings and blocks of rules that need only the call itself. If there is a block, there are no
+	// checks.
 	Verdicts []Verdict
-	// Checks are what is left to ask. Without any the call runs, or is blocked.
+	// Checks are the open conditions. If there are none, the call runs or is blocked.
 	Checks []Check
 
-	rules map[string]*Rule // those of the checks, by name
+	rules map[string]*Rule // the rules of the checks, by name
 	tool  string
 }
 
-// Verdict is what one rule says of a call.
+// Verdict is one rule's verdict on a call.
 type Verdict struct {
-	Rule    string `json:"rule"`
-	Action  Action `json:"action"`
-	Message string `json:"message"` // that it is policy, which rule, what was seen, and what to do
-	Seen    *Seen  `json:"seen,omitempty"`
-	// Undecided: the rule could not be judged, and stops the call for that.
-	Undecided bool `json:"undecided,omitempty"`
-
-	Kind Kind   `json:"-"` // what the rule looked at
-	Do   string `json:"-"` // what the rule says to do
+	receipts.Verdict
+	Kind Kind   `json:"-"` // the kind of condition
+	Do   string `json:"-"` // the rule's advice
 }
 
-// Judge judges calls of the tools of one registry. It never changes; many goroutines can use it. A nil Judge has no rules.
+// Judge judges calls of the tools of one registry. It never changes, and many goroutines can use it. A nil Judge has no
+// rules.
 type Judge struct {
 	set           *Set
 	before, after map[string][]*Rule // the handler, by tool
 	earlier       map[*Rule][]string // the tools of requires and after, without patterns, sorted
 }
 
-// For makes the judge of calls of a registry's tools.
+// For returns the judge of calls of a registry's tools.
 func (s *Set) For(r *registry.Registry) *Judge {
 	j := &Judge{set: s, before: map[string][]*Rule{}, after: map[string][]*Rule{}, earlier: map[*Rule][]string{}}
 	tools := r.Tools()
@@ -60,7 +58,7 @@ func (s *Set) For(r *registry.Registry) *Judge {
 			continue
 		}
 		into := j.before
-		if rule.onResult() {
+		if rule.OnResult() {
 			into = j.after
 		}
 		for _, tool := range tools {
@@ -78,7 +76,8 @@ func (s *Set) For(r *registry.Registry) *Judge {
 	return j
 }
 
-// named returns the names that patterns stand for, sorted. A name stands for itself, also if the registry has lost its tool.
+// named returns the names that match the patterns, sorted. A name without a pattern matches itself, even if the
+// registry no longer has the tool.
 func named(patterns []string, tools []*registry.Tool) (all []string) {
 	for _, pattern := range patterns {
 		if !strings.HasSuffix(pattern, "*") {
@@ -95,8 +94,8 @@ func named(patterns []string, tools []*registry.Tool) (all []string) {
 	return slices.Compact(all)
 }
 
-// Judge says what the rules make of a call by what it shows, before it runs, and which checks are left. It changes nothing, and
-// says the same of the same call whenever it is asked. A rule that cannot be judged blocks.
+// Judge returns the rules' verdict on the call itself, before it runs, with the checks that remain. It changes nothing,
+// and always returns the same for the same call. A rule that cannot be judged blocks the call.
 func (j *Judge) Judge(c Call) Judgement {
 	if j == nil || len(j.before[c.Tool.Name]) == 0 {
 		return Judgement{}
@@ -120,13 +119,14 @@ func (j *Judge) Judge(c Call) Judgement {
 	return judgement
 }
 
-// JudgeResult says what the rules make of what a call's handler returned and did. effects is the JSON of [handlers.Effects]. A block takes back what a
-// transactional handler wrote; see [Set.BlocksResult] for others.
+// JudgeResult returns the rules' verdicts on a handler's result and effects. effects is the JSON of [handlers.Effects].
+// A block rolls back the writes of a transactional handler; for others see [Set.BlocksResult].
 func (j *Judge) JudgeResult(c Call, result, effects json.RawMessage) (verdicts []Verdict) {
 	if j == nil || len(j.after[c.Tool.Name]) == 0 {
 		return nil
 	}
-	f := &facts{judge: j, call: c, result: part{noun: "the result", text: result}, effects: part{noun: "the effects", text: effects}}
+	f := &facts{judge: j, call: c, result: part{noun: "the result", text: result},
+		effects: part{noun: "the effects", text: effects}}
 	for _, rule := range j.after[c.Tool.Name] {
 		if verdict, _ := f.ask(rule); verdict != nil {
 			verdicts = append(verdicts, *verdict)
@@ -135,28 +135,28 @@ func (j *Judge) JudgeResult(c Call, result, effects json.RawMessage) (verdicts [
 	return verdicts
 }
 
-// OnResult reports whether a rule looks at what handlers of a tool returned and did.
+// OnResult reports whether a rule checks the results or effects of a tool.
 func (j *Judge) OnResult(tool *registry.Tool) bool { return j != nil && len(j.after[tool.Name]) > 0 }
 
-// BlocksResult names a rule that would block a call of a tool by what its handler did, if there is one. Only what a transactional handler did can be
-// taken back.
+// BlocksResult returns a rule that would block a call of a tool by its result, if there is one. Only the effects of a
+// transactional handler can be rolled back.
 func (s *Set) BlocksResult(tool *registry.Tool) (rule string, blocks bool) {
 	for _, r := range s.rules {
-		if r.Action == Block && r.onResult() && r.IsFor(tool) {
+		if r.Action == Block && r.OnResult() && r.IsFor(tool) {
 			return r.Name, true
 		}
 	}
 	return "", false
 }
 
-// facts are what is known of one call. Each part is read when the first rule needs it.
+// facts has the known facts about one call. Each part is read when the first rule needs it.
 type facts struct {
 	judge                          *Judge
 	call                           Call
 	input, caller, result, effects part
 }
 
-// part is a JSON text, and, once it was read, its document.
+// part is a JSON text and, once it was read, its document.
 type part struct {
 	noun string
 	text json.RawMessage
@@ -173,7 +173,7 @@ func (p *part) document() (schema.Document, error) {
 	return p.doc, p.err
 }
 
-// inputDocument is the call's input.
+// inputDocument returns the call's input.
 func (f *facts) inputDocument() (schema.Document, error) {
 	if !f.input.read {
 		f.input.noun, f.input.text = "the input", f.call.Input
@@ -195,13 +195,13 @@ func (f *facts) callerDocument() (schema.Document, error) {
 	return f.caller.document()
 }
 
-// undecided says why a rule could not be judged.
+// undecided is the reason why a rule could not be judged.
 type undecided string
 
-// ask judges one rule. At most one of the two is not nil.
+// ask judges one rule. At most one of the results is not nil.
 func (f *facts) ask(r *Rule) (verdict *Verdict, check *Check) {
 	defer func() {
-		// The panic's value may quote the input, so it is not passed on.
+		// The panic's value may quote the input, so it is dropped.
 		if recover() != nil {
 			verdict, check = f.undecided(r, "judging it failed"), nil
 		}
@@ -225,19 +225,19 @@ func (f *facts) ask(r *Rule) (verdict *Verdict, check *Check) {
 	return f.verdict(r, r.conditions(), ""), nil
 }
 
-// meets reports whether a rule is for the call, by its conditions.
+// meets reports whether a rule applies to the call, by its conditions.
 func (f *facts) meets(r *Rule) (bool, undecided) {
 	when, why := true, undecided("")
-	if r.When != nil {
-		when, why = f.holds(r.When)
+	if r.when != nil {
+		when, why = f.holds(r.when)
 	}
 	if !when && why == "" {
 		return false, ""
 	}
-	if r.Unless == nil {
+	if r.unless == nil {
 		return when, why
 	}
-	unless, unsure := f.holds(r.Unless)
+	unless, unsure := f.holds(r.unless)
 	switch {
 	case unsure == "" && unless:
 		return false, ""
@@ -247,8 +247,9 @@ func (f *facts) meets(r *Rule) (bool, undecided) {
 	return true, why
 }
 
-// holds reports whether all fields of a condition are there and fit. One that does not fit decides, whatever cannot be decided of others.
-func (f *facts) holds(c *Condition) (all bool, why undecided) {
+// holds reports whether all fields of a condition exist and match. One that does not match decides, even if others
+// cannot be decided.
+func (f *facts) holds(c *condition) (all bool, why undecided) {
 	all = true
 	ask := func(part string, fields map[string]*schema.Schema, document func() (schema.Document, error)) {
 		if len(fields) == 0 || !all {
@@ -269,7 +270,7 @@ func (f *facts) holds(c *Condition) (all bool, why undecided) {
 			switch {
 			case !decided:
 				unsure := undecided("its condition on " + schema.FieldName([]string{part, name}) + " is too expensive to check")
-				if why == "" || unsure < why { // the same, in whatever order they were asked
+				if why == "" || unsure < why { // deterministic, whatever the order of the fields
 					why = unsure
 				}
 			case !fits:
@@ -278,22 +279,22 @@ func (f *facts) holds(c *Condition) (all bool, why undecided) {
 			}
 		}
 	}
-	ask("input", c.Input, f.inputDocument)
-	ask("caller", c.Caller, f.callerDocument)
-	ask("result", c.Result, f.result.document)
-	ask("effects", c.Effects, f.effects.document)
+	ask("input", c.input, f.inputDocument)
+	ask("caller", c.caller, f.callerDocument)
+	ask("result", c.result, f.result.document)
+	ask("effects", c.effects, f.effects.document)
 	if !all {
 		why = ""
 	}
 	return all, why
 }
 
-// ofSession reports whether a rule looks at the calls of a session.
+// ofSession reports whether a rule concerns the calls of a session.
 func (r *Rule) ofSession() bool {
 	return r.Requires != nil || r.After != nil || slices.Contains(r.per(), "session")
 }
 
-// per says what a rule counts apart.
+// per returns the values by which a rule counts separately.
 func (r *Rule) per() []string {
 	switch {
 	case r.Limit != nil:

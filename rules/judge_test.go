@@ -74,17 +74,20 @@ func TestARuleIsForWhatItsNamesPermissionsAndConditionsSay(t *testing.T) {
 		call rules.Call
 		met  bool
 	}{
-		"its name":              {`"tools": ["comms.send_sms", "billing.refund"]`, call, true},
-		"another name":          {`"tools": ["billing.list"]`, call, false},
-		"its domain":            {`"tools": ["billing.*"]`, call, true},
-		"its permission":        {`"permissions": ["write:db"]`, call, true},
-		"its verb":              {`"permissions": ["write:*"]`, call, true},
-		"another verb":          {`"permissions": ["send:*", "writes:*"]`, call, false},
-		"one of both":           {`"tools": ["billing.list"], "permissions": ["write:db"]`, call, true},
-		"a field fits":          {`"tools": ["billing.*"], "when": {"input": {"amount": {"exclusiveMinimum": 100}}}`, call, true},
-		"a field does not fit":  {`"tools": ["billing.*"], "when": {"input": {"amount": {"exclusiveMinimum": 120}}}`, call, false},
-		"a field is not there":  {`"tools": ["billing.*"], "when": {"input": {"note": true}}`, call, false},
-		"one of two fits":       {`"tools": ["billing.*"], "when": {"input": {"amount": true, "to": {"const": "eve"}}}`, call, false},
+		"its name":       {`"tools": ["comms.send_sms", "billing.refund"]`, call, true},
+		"another name":   {`"tools": ["billing.list"]`, call, false},
+		"its domain":     {`"tools": ["billing.*"]`, call, true},
+		"its permission": {`"permissions": ["write:db"]`, call, true},
+		"its verb":       {`"permissions": ["write:*"]`, call, true},
+		"another verb":   {`"permissions": ["send:*", "writes:*"]`, call, false},
+		"one of both":    {`"tools": ["billing.list"], "permissions": ["write:db"]`, call, true},
+		"a field fits": {`"tools": ["billing.*"], "when": {"input": {"amount": {"exclusiveMinimum": 100}}}`, call,
+			true},
+		"a field does not fit": {`"tools": ["billing.*"], "when": {"input": {"amount": {"exclusiveMinimum": 120}}}`, call,
+			false},
+		"a field is not there": {`"tools": ["billing.*"], "when": {"input": {"note": true}}`, call, false},
+		"one of two fits": {`"tools": ["billing.*"], "when": {"input": {"amount": true, "to": {"const": "eve"}}}`, call,
+			false},
 		"both fit":              {`"tools": ["billing.*"], "when": {"input": {"amount": {"const": 120.0}, "to": {"const": "bob"}}}`, call, true},
 		"the caller fits":       {`"tools": ["billing.*"], "when": {"caller": {"created_by": {"const": "ann"}, "session_id": {"const": "s1"}}}`, call, true},
 		"nobody is no caller":   {`"tools": ["billing.*"], "when": {"caller": {"created_by": true}}`, nobody, false},
@@ -140,25 +143,35 @@ func TestChecksSayWhatTheRuleSays(t *testing.T) {
 		want rules.Check
 	}{
 		"calls": {`"action": "block", "limit": {"max": 5, "within": "1m"}`, call,
-			rules.Check{Action: rules.Block, Kind: rules.Count, Counter: "r/calls per all []", Max: "5", WithinMS: 60_000, CoarseMS: 3000}},
+			rules.Check{Action: rules.Block, Kind: rules.Count, Counter: "r/calls per all []", Max: "5", WithinMS: 60_000,
+				CoarseMS: 3000}},
 		"calls together, of nobody": {`"action": "block", "limit": {"max": 5, "within": "1m"}`, nobody,
 			rules.Check{Action: rules.Block, Kind: rules.Count, Counter: "r/calls per all []", Max: "5", WithinMS: 60_000}},
 		"calls apart": {`"action": "warn", "limit": {"max": 5, "within": "1m", "per": ["caller", "tool", "session", "input:/to", "input:/lines/0/id"]}`, call,
-			rules.Check{Action: rules.Warn, Kind: rules.Count, Counter: `r/calls per caller,tool,session,input:/to,input:/lines/0/id ["ann","billing.refund",["s1","ann"],"1b0ed536deb39ddcf8e689b39c38e8a5","ad57366865126e55649ecb23ae1d4888"]`, Max: "5", WithinMS: 60_000}},
+			rules.Check{Action: rules.Warn, Kind: rules.Count,
+				Counter: `r/calls per caller,tool,session,input:/to,input:/lines/0/id ["ann","billing.refund",["s1","ann"],"1b0ed536deb39ddcf8e689b39c38e8a5","ad57366865126e55649ecb23ae1d4888"]`, Max: "5", WithinMS: 60_000}},
 		"nobody, and nothing": {`"action": "block", "limit": {"max": 5, "within": "1m", "per": ["session", "caller", "input:/note"]}`, nobody,
-			rules.Check{Action: rules.Block, Kind: rules.Count, Counter: `r/calls per session,caller,input:/note [["s1",null],null,null]`, Max: "5", WithinMS: 60_000}},
+			rules.Check{Action: rules.Block, Kind: rules.Count,
+				Counter: `r/calls per session,caller,input:/note [["s1",null],null,null]`, Max: "5", WithinMS: 60_000}},
 		"a long value": {`"action": "block", "limit": {"max": 5, "within": "1m", "per": ["input:/to"]}`, long,
-			rules.Check{Action: rules.Block, Kind: rules.Count, Counter: `r/calls per input:/to ["` + fmt.Sprintf("%x", sha256.Sum256([]byte(`"`+strings.Repeat("b", 200)+`"`)))[:32] + `"]`, Max: "5", WithinMS: 60_000, CoarseMS: 3000}},
-		"turns": {`"action": "wait", "at_most": "10m", "limit": {"max": 1, "within": "1s", "per": ["tool"]}`, call,
-			rules.Check{Action: rules.Wait, Kind: rules.Count, Counter: `r/turns per tool ["billing.refund"]`, Max: "1", WithinMS: 1000, CoarseMS: 50, AtMostMS: 600_000}},
+			rules.Check{Action: rules.Block, Kind: rules.Count,
+				Counter: `r/calls per input:/to ["` + fmt.Sprintf("%x",
+					sha256.Sum256([]byte(`"`+strings.Repeat("b", 200)+`"`)))[:32] + `"]`, Max: "5", WithinMS: 60_000, CoarseMS: 3000}},
+		"starts": {`"action": "wait", "at_most": "10m", "limit": {"max": 1, "within": "1s", "per": ["tool"]}`, call,
+			rules.Check{Action: rules.Wait, Kind: rules.Count, Counter: `r/starts per tool ["billing.refund"]`, Max: "1",
+				WithinMS: 1000, CoarseMS: 50, AtMostMS: 600_000}},
 		"a sum": {`"action": "block", "limit": {"max": 500.50, "within": "24h", "sum": "/amount", "per": ["caller"]}`, call,
-			rules.Check{Action: rules.Block, Kind: rules.Sum, Counter: `r/sum:/amount per caller ["ann"]`, Max: "500.5", WithinMS: 86_400_000, Add: "1.5"}},
+			rules.Check{Action: rules.Block, Kind: rules.Sum, Counter: `r/sum:/amount per caller ["ann"]`, Max: "500.5",
+				WithinMS: 86_400_000, Add: "1.5"}},
 		"a success": {`"action": "block", "requires": {"tools": ["billing.*", "gone.tool"], "within": "30m"}`, call,
-			rules.Check{Action: rules.Block, Kind: rules.Required, Tools: []string{"billing.list", "billing.refund", "gone.tool"}, WithinMS: 1_800_000}},
+			rules.Check{Action: rules.Block, Kind: rules.Required,
+				Tools: []string{"billing.list", "billing.refund", "gone.tool"}, WithinMS: 1_800_000}},
 		"an end": {`"action": "block", "after": {"tools": ["comms.*"], "ended": ["timeout", "failed"]}`, call,
-			rules.Check{Action: rules.Block, Kind: rules.Afterwards, Tools: []string{"comms.send_sms"}, Ended: []string{"failed", "timeout"}}},
+			rules.Check{Action: rules.Block, Kind: rules.Afterwards, Tools: []string{"comms.send_sms"},
+				Ended: []string{"failed", "timeout"}}},
 		"failures": {`"action": "block", "failures": {"in_a_row": 3, "per": ["tool"], "rest": "5m"}`, call,
-			rules.Check{Action: rules.Block, Kind: rules.FailureRow, Counter: `r/failures per tool ["billing.refund"]`, InARow: 3, RestMS: 300_000, CoarseMS: 15_000}},
+			rules.Check{Action: rules.Block, Kind: rules.FailureRow, Counter: `r/failures per tool ["billing.refund"]`,
+				InARow: 3, RestMS: 300_000, CoarseMS: 15_000}},
 	} {
 		j := judge(t, c.call, on(c.rule))
 		c.want.Rule = "r"
@@ -199,7 +212,8 @@ func TestARuleOfASessionRefusesACallWithoutOne(t *testing.T) {
 	call.SessionID = ""
 	for _, word := range []string{
 		`"requires": {"tool": "billing.list"}`, `"after": {"tools": ["billing.list"]}`,
-		`"limit": {"max": 5, "within": "1m", "per": ["caller", "session"]}`, `"failures": {"in_a_row": 1, "rest": "1m", "per": ["session"]}`,
+		`"limit": {"max": 5, "within": "1m", "per": ["caller", "session"]}`,
+		`"failures": {"in_a_row": 1, "rest": "1m", "per": ["session"]}`,
 	} {
 		for action, want := range map[string]rules.Action{"block": rules.Block, "ask": rules.Block, "warn": rules.Warn} {
 			ask := ""
@@ -211,7 +225,8 @@ func TestARuleOfASessionRefusesACallWithoutOne(t *testing.T) {
 				t.Fatalf("%s, %s: got %+v", word, action, j)
 			}
 			v := j.Verdicts[0]
-			if v.Action != want || v.Undecided || !strings.Contains(v.Message, "this call has none. Make it with a session_id.") {
+			if v.Action != want || v.Undecided || !strings.Contains(v.Message,
+				"this call has none. Make it with a session_id.") {
 				t.Errorf("%s, %s: got %+v", word, action, v)
 			}
 			if ruling := j.Rule("1.0.0", rules.Answer{}); want == rules.Block && ruling.Code != "rule_blocked" {
@@ -227,8 +242,10 @@ func TestWhatCannotBeDecidedBlocks(t *testing.T) {
 	costly := `{"items": {"anyOf": [{"type": "null"}` + strings.Repeat(`, {"minLength": 3}`, 100) + `]}}`
 	list := strings.TrimSuffix(strings.Repeat(`"ab",`, 100_000), ",")
 	for name, c := range map[string]struct{ rule, input string }{
-		"too expensive":               {`"when": {"input": {"lines": ` + costly + `}}`, `{"amount": 1, "lines": [` + list + `]}`},
-		"an exception too expensive":  {`"unless": {"input": {"lines": ` + costly + `}}`, `{"amount": 1, "lines": [` + list + `]}`},
+		"too expensive": {`"when": {"input": {"lines": ` + costly + `}}`,
+			`{"amount": 1, "lines": [` + list + `]}`},
+		"an exception too expensive": {`"unless": {"input": {"lines": ` + costly + `}}`,
+			`{"amount": 1, "lines": [` + list + `]}`},
 		"an input that is none":       {`"when": {"input": {"lines": true}}`, `{"amount": 1`},
 		"a sum of text":               {`"limit": {"max": 1, "within": "1m", "sum": "/to"}`, `{"amount": 1, "to": "bob"}`},
 		"a sum of nothing":            {`"limit": {"max": 1, "within": "1m", "sum": "/to"}`, `{"amount": 1}`},
@@ -241,7 +258,8 @@ func TestWhatCannotBeDecidedBlocks(t *testing.T) {
 			t.Errorf("%s: got %+v", name, j)
 			continue
 		}
-		if ruling := j.Rule("1.0.0", rules.Answer{}); ruling.Code != "rule_error" || !strings.Contains(ruling.Message, "The rule r (rules 1.0.0) could not be judged") {
+		if ruling := j.Rule("1.0.0", rules.Answer{}); ruling.Code != "rule_error" ||
+			!strings.Contains(ruling.Message, "The rule r (rules 1.0.0) could not be judged") {
 			t.Errorf("%s: got %+v", name, ruling)
 		}
 		warned := judge(t, call, on(`"action": "warn", `+c.rule))
@@ -250,7 +268,8 @@ func TestWhatCannotBeDecidedBlocks(t *testing.T) {
 		}
 	}
 	// A field that does not fit decides, whatever cannot be decided.
-	j := judge(t, refund(t, `{"amount": 1, "lines": [`+list+`]}`), on(`"action": "block", "when": {"input": {"lines": `+costly+`, "amount": {"const": 2}}}`))
+	j := judge(t, refund(t, `{"amount": 1, "lines": [`+list+`]}`),
+		on(`"action": "block", "when": {"input": {"lines": `+costly+`, "amount": {"const": 2}}}`))
 	if len(j.Verdicts) > 0 {
 		t.Errorf("got %+v", j)
 	}
@@ -276,7 +295,8 @@ func TestADigestIsOfTheCallItsInputTheToolAndTheRule(t *testing.T) {
 		call := refund(t, `{"amount": 120.50, "to": "bob"}`)
 		call.Tool, _ = tools(t, registry).Tool("billing.refund")
 		change(&call)
-		j := parse(t, on(rule), `{"name": "other", "tools": ["billing.list"], "action": "warn"}`).For(tools(t, registry)).Judge(call)
+		j := parse(t, on(rule), `{"name": "other", "tools": ["billing.list"], "action": "warn"}`).For(tools(t, registry)).
+			Judge(call)
 		if len(j.Checks) != 1 {
 			t.Fatalf("got %+v", j)
 		}
@@ -288,18 +308,29 @@ func TestADigestIsOfTheCallItsInputTheToolAndTheRule(t *testing.T) {
 		t.Errorf("got %s", first)
 	}
 	for name, got := range map[string]string{
-		"another way to write it": ask(shop, rule, func(c *rules.Call) { c.Input = json.RawMessage(` {"to":"\u0062ob","amount":1205e-1} `) }).Digest,
-		"another caller":          ask(shop, rule, func(c *rules.Call) { c.CreatedBy, c.SessionID, c.Child, c.SignedIn = "eve", "s2", true, true }).Digest,
-		"another registry":        ask(strings.Replace(strings.Replace(shop, `"7"`, `"8"`, 1), `["send:sms"]`, `["send:mail"]`, 1), rule, same).Digest,
+		"another way to write it": ask(shop, rule, func(c *rules.Call) {
+			c.Input = json.RawMessage(` {"to":"\u0062ob","amount":1205e-1} `)
+		}).Digest,
+		"another caller": ask(shop, rule, func(c *rules.Call) {
+			c.CreatedBy, c.SessionID, c.Child, c.SignedIn = "eve", "s2", true, true
+		}).Digest,
+		"another registry": ask(strings.Replace(strings.Replace(shop, `"7"`, `"8"`, 1), `["send:sms"]`,
+			`["send:mail"]`, 1), rule, same).Digest,
+		"other words of the tool": ask(strings.Replace(shop, `{"name": "billing.refund",`,
+			`{"name": "billing.refund", "description": "x", "hints": {"title": "T"}, "receipt_fields": ["result.id"], "x-note": 1,`, 1), rule, same).Digest,
 	} {
 		if got != first {
 			t.Errorf("%s: the digest changed", name)
 		}
 	}
 	for name, got := range map[string]string{
-		"another call":       ask(shop, rule, func(c *rules.Call) { c.ID = "c2" }).Digest,
-		"another input":      ask(shop, rule, func(c *rules.Call) { c.Input = json.RawMessage(`{"amount": 120.51, "to": "bob"}`) }).Digest,
-		"more input":         ask(shop, rule, func(c *rules.Call) { c.Input = json.RawMessage(`{"amount": 120.50, "to": "bob", "note": null}`) }).Digest,
+		"another call": ask(shop, rule, func(c *rules.Call) { c.ID = "c2" }).Digest,
+		"another input": ask(shop, rule, func(c *rules.Call) {
+			c.Input = json.RawMessage(`{"amount": 120.51, "to": "bob"}`)
+		}).Digest,
+		"more input": ask(shop, rule, func(c *rules.Call) {
+			c.Input = json.RawMessage(`{"amount": 120.50, "to": "bob", "note": null}`)
+		}).Digest,
 		"another tool entry": ask(strings.Replace(shop, `1000`, `1001`, 1), rule, same).Digest,
 		"another rule":       ask(shop, `"action": "ask", "ask": {"of": ["finance", "boss"]}`, same).Digest,
 		"another text":       ask(shop, rule+`, "say": "Why?"`, same).Digest,
@@ -341,11 +372,14 @@ func TestAQuestionFitsTheToolThatAsks(t *testing.T) {
 		if err := json.Unmarshal(check.Question, &q); err != nil {
 			t.Fatal(err)
 		}
-		if q.Tool != "billing.refund" || q.CallID != "c1" || q.Digest != check.Digest || !slices.Equal(q.By, []string{"role:finance", "role:boss"}) || !q.Others ||
-			len(q.Rules) != 1 || q.Rules[0].Name != "r" || len(q.Input) != c.shown || check.AskMS != 7_200_000 || check.Kind != rules.ItsCall {
+		if q.Tool != "billing.refund" || q.CallID != "c1" || q.Digest != check.Digest ||
+			!slices.Equal(q.By, []string{"role:finance", "role:boss"}) || !q.Others ||
+			len(q.Rules) != 1 || q.Rules[0].Name != "r" || len(q.Input) != c.shown || check.AskMS != 7_200_000 ||
+			check.Kind != rules.ItsCall {
 			t.Errorf("%s: got %+v of %+v", name, q, check)
 		}
-		if large := c.shown == 0; large != strings.Contains(q.Text, "read it in the call c1") || !strings.Contains(q.Text, "Ask Bob first.") {
+		if large := c.shown == 0; large != strings.Contains(q.Text, "read it in the call c1") ||
+			!strings.Contains(q.Text, "Ask Bob first.") {
 			t.Errorf("%s: got %q", name, q.Text)
 		}
 	}
@@ -360,8 +394,10 @@ func TestTheOrderOfRulesChangesOnlyThatOfMessages(t *testing.T) {
 		`{"name": "d", "permissions": ["write:db"], "action": "wait", "limit": {"max": 1, "within": "1m"}}`,
 	}
 	sorted := func(j rules.Judgement) (verdicts []rules.Verdict, checks []rules.Check) {
-		verdicts = slices.SortedFunc(slices.Values(j.Verdicts), func(a, b rules.Verdict) int { return strings.Compare(a.Rule, b.Rule) })
-		checks = slices.SortedFunc(slices.Values(j.Checks), func(a, b rules.Check) int { return strings.Compare(a.Rule, b.Rule) })
+		verdicts = slices.SortedFunc(slices.Values(j.Verdicts),
+			func(a, b rules.Verdict) int { return strings.Compare(a.Rule, b.Rule) })
+		checks = slices.SortedFunc(slices.Values(j.Checks),
+			func(a, b rules.Check) int { return strings.Compare(a.Rule, b.Rule) })
 		return verdicts, checks
 	}
 	call := refund(t, `{"amount": 1}`)
@@ -410,7 +446,8 @@ func TestRulesLookAtWhatAHandlerDid(t *testing.T) {
 	}
 	verdicts := judge.JudgeResult(call, json.RawMessage(`{"ok": true}`), json.RawMessage(`{"db_writes": [{}, {}]}`))
 	ruling := rules.Judgement{Verdicts: verdicts}.Rule("1.0.0", rules.Answer{Outcome: rules.Passed})
-	if ruling.Code != "rule_blocked" || !strings.Contains(ruling.Message, "effects.db_writes") || ruling.Details.(rules.Details).Do != "Do less." {
+	if ruling.Code != "rule_blocked" || !strings.Contains(ruling.Message, "effects.db_writes") ||
+		ruling.Details.(rules.Details).Do != "Do less." {
 		t.Errorf("got %+v", ruling)
 	}
 }

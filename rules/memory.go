@@ -7,45 +7,52 @@ import (
 	"slices"
 	"sort"
 	"time"
+
+	"github.com/gemworker/gem/receipts"
 )
 
-// Memory answers checks as gem.gate does, from what it was told instead of from tables. It is for tests of rules and for replays, and
-// gem.gate is held against it. Its zero value knows of nothing. Only one goroutine may use it at a time.
+// Memory answers checks as gem.gate does, from recorded events instead of tables. Tests of rules and replays use it,
+// and a test compares it with gem.gate. The zero value has no events. Only one goroutine may use it at a time.
 type Memory struct {
 	counters  map[string][]place
 	places    map[[2]string]place   // by counter and call
 	ends      map[[2]string][]Ended // by session and caller
-	receipts  map[string]Ended      // by call, but for cancelled ones
+	receipts  map[string]Ended      // by call, except cancelled ones
 	decisions map[string]Decision   // by digest
-	asked     map[string]bool       // digests of which people were asked
+	denials   map[string]Decision   // by call: a person's first denial
+	asked     map[string]bool       // digests of the questions that were asked
 }
 
 // place is a row of a counter.
 type place struct {
 	at     time.Time
 	call   string
-	over   bool // the rule met the call, and let it through all the same
+	over   bool // the rule met the call, but the call passed
 	amount *big.Rat
 }
 
-// MemoryCall is what a [Memory] needs to know of a call that comes to the gate.
+// MemoryCall has the facts about a call that [Memory.Gate] needs.
 type MemoryCall struct {
 	ID, SessionID, CreatedBy string
 	CreatedAt                time.Time
 }
 
-// Ended says how a call ended.
+// Ended is the end of a call.
 type Ended struct {
 	CallID, Tool         string
 	Status               string
 	Code                 string // of a failure
 	ReceiptID            string // empty if it has none
 	SessionID, CreatedBy string
-	At                   time.Time // of its receipt, and of its end
+	At                   time.Time // the time of its receipt, and of its end
 }
 
-// Decision is what came of a question: of somebody who decided, or of nobody in time.
+// Decision is the decision on a question: by a person, or by its deadline.
 type Decision struct {
+	// The call that the question was about, and the rule that asked. A person's denial applies to the call, whatever rules
+	// ask later.
+	CallID  string
+	Rule    string
 	Digest  string  // of the question
 	Outcome Outcome // Passed, Denied, Expired or Unasked
 	By      string
@@ -54,7 +61,7 @@ type Decision struct {
 	At      time.Time
 }
 
-// Ended tells of the end of a call.
+// Ended records the end of a call.
 func (m *Memory) Ended(e Ended) {
 	e.At = micros(e.At)
 	if e.SessionID != "" {
@@ -73,24 +80,35 @@ func (m *Memory) Ended(e Ended) {
 	m.receipts[e.CallID] = e
 }
 
-// Decided tells of a decision.
+// Decided records a decision.
 func (m *Memory) Decided(d Decision) {
 	d.At = micros(d.At)
 	if m.decisions == nil {
 		m.decisions = map[string]Decision{}
 	}
 	m.decisions[d.Digest] = d
+	m.Denied(d)
 }
 
-// Place is what a counter knows of a call that was let through, or has its turn.
+// Denied records a denial by a person. It counts from the moment it is accepted, before its question has ended.
+func (m *Memory) Denied(d Decision) {
+	if _, before := m.denials[d.CallID]; d.Outcome == Denied && d.By != "" && d.CallID != "" && !before {
+		if m.denials == nil {
+			m.denials = map[string]Decision{}
+		}
+		m.denials[d.CallID] = d
+	}
+}
+
+// Place is a counter's entry for a call that passed or is delayed.
 type Place struct {
 	At     time.Time
 	CallID string
 	Amount json.Number // of a [Sum]
-	Over   bool        // the rule met the call, and let it through all the same
+	Over   bool        // the rule met the call, but the call passed
 }
 
-// Counted tells of calls in a counter, after those that it has.
+// Counted appends calls to a counter.
 func (m *Memory) Counted(counter string, places ...Place) {
 	if m.counters == nil {
 		m.counters, m.places = map[string][]place{}, map[[2]string]place{}
@@ -105,7 +123,7 @@ func (m *Memory) Counted(counter string, places ...Place) {
 	}
 }
 
-// Asked tells of a question.
+// Asked records that people were asked a question.
 func (m *Memory) Asked(digest string) {
 	if m.asked == nil {
 		m.asked = map[string]bool{}
@@ -113,21 +131,21 @@ func (m *Memory) Asked(digest string) {
 	m.asked[digest] = true
 }
 
-// micros is the time as Postgres keeps it.
+// micros returns a time with the precision of Postgres.
 func micros(t time.Time) time.Time { return t.UTC().Truncate(time.Microsecond) }
 
 func milliseconds(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }
 
-// view is what a check comes to.
+// view is the result of a check.
 type view struct {
-	met     bool
-	seen    Seen
-	counted bool      // the call has its place already
-	missed  bool      // it did not come at its turn, and has no place any more
-	turn    time.Time // of a wait: when there is room, or its place
+	met      bool
+	seen     receipts.Seen
+	counted  bool      // the call already has its place
+	missed   bool      // it missed its start, and has lost its place
+	startsAt time.Time // for a wait: when there is room, or the time of its place
 }
 
-// Gate answers the checks of a call, and counts the call where it passes them or gets a turn.
+// Gate answers the checks of a call. It counts the call if the call passes them or delays it.
 func (m *Memory) Gate(now time.Time, c MemoryCall, checks []Check) Answer {
 	now = micros(now)
 	c.CreatedAt = micros(c.CreatedAt)
@@ -140,8 +158,10 @@ func (m *Memory) Gate(now time.Time, c MemoryCall, checks []Check) Answer {
 	}
 	for i, check := range checks {
 		all[i] = m.look(now, c, check)
-		if check.Action == Wait && waits == 1 && all[i].counted && all[i].turn.Before(now.Add(-max(missedBy, milliseconds(check.WithinMS)))) {
-			all[i] = m.look(now, MemoryCall{}, check) // as if it had none: others that missed theirs would run beside it
+		if check.Action == Wait && waits == 1 && all[i].counted &&
+			all[i].startsAt.Before(now.Add(-max(missedBy, milliseconds(check.WithinMS)))) {
+			// as without a place: otherwise other calls that missed theirs would run at the same time
+			all[i] = m.look(now, MemoryCall{}, check)
 			all[i].missed = true
 		}
 	}
@@ -151,18 +171,20 @@ func (m *Memory) Gate(now time.Time, c MemoryCall, checks []Check) Answer {
 		switch {
 		case check.Digest == "":
 		case decided && d.Outcome == Passed:
-			given := Approval{Rule: check.Rule, ID: d.ID, By: d.By, At: d.At, Digest: d.Digest, Reason: d.Reason}
+			given := receipts.Approval{Rule: check.Rule, ID: d.ID, By: d.By, At: d.At, Digest: d.Digest, Reason: d.Reason}
 			a.Approvals = append(a.Approvals, given)
 		case decided:
 			all[i].met, all[i].seen.By, all[i].seen.Reason = true, d.By, d.Reason
 		case m.asked[check.Digest]:
-			all[i].met = true // whatever it met, people were asked
+			all[i].met = true // people were asked, whatever the check saw
 		}
 		if all[i].met {
 			a.Met = append(a.Met, Met{Check: i, Seen: all[i].seen})
 		}
 	}
-	switch a.Outcome = m.outcome(checks, all); a.Outcome {
+	a.Outcome = m.outcome(checks, all)
+	m.holdDenial(&a, c, checks)
+	switch a.Outcome {
 	case Passed:
 		for i, check := range checks {
 			if check.Counter != "" && !all[i].counted {
@@ -172,13 +194,14 @@ func (m *Memory) Gate(now time.Time, c MemoryCall, checks []Check) Answer {
 	case Delayed:
 		for i, check := range checks {
 			if check.Action == Wait && all[i].met {
-				a.Turn = latest(a.Turn, all[i].turn)
+				a.StartsAt = latest(a.StartsAt, all[i].startsAt)
 			}
 		}
 		for i, check := range checks {
-			// It looks at the others then: a place ahead of its time keeps all others of its counter behind it.
-			if check.Action == Wait && !all[i].counted && all[i].turn.Equal(a.Turn) {
-				m.count(check, c.ID, a.Turn, view{missed: all[i].missed})
+			// The call checks the other limits at that turn. A place with a future time would hold up all later calls of its
+			// counter.
+			if check.Action == Wait && !all[i].counted && all[i].startsAt.Equal(a.StartsAt) {
+				m.count(check, c.ID, a.StartsAt, view{missed: all[i].missed})
 			}
 		}
 	case Asked:
@@ -191,7 +214,22 @@ func (m *Memory) Gate(now time.Time, c MemoryCall, checks []Check) Answer {
 	return a
 }
 
-// outcome is what the checks come to together.
+// holdDenial applies a denial that no current check needs.
+func (m *Memory) holdDenial(a *Answer, c MemoryCall, checks []Check) {
+	d, denied := m.denials[c.ID]
+	if !denied || slices.ContainsFunc(checks, func(k Check) bool { return m.decisions[k.Digest].Outcome == Denied }) {
+		return
+	}
+	a.Met = slices.DeleteFunc(a.Met, func(met Met) bool {
+		return checks[met.Check].Digest != "" && checks[met.Check].Rule == d.Rule
+	})
+	a.Met = append(a.Met, Met{Check: NoCheck, Rule: d.Rule, Seen: receipts.Seen{By: d.By, Reason: d.Reason}})
+	if a.Outcome != Stopped {
+		a.Outcome = Denied
+	}
+}
+
+// outcome returns the combined result of the checks.
 func (m *Memory) outcome(checks []Check, all []view) Outcome {
 	met := map[Outcome]bool{}
 	for i, check := range checks {
@@ -213,10 +251,10 @@ func (m *Memory) outcome(checks []Check, all []view) Outcome {
 	return Passed
 }
 
-// missedBy is how late a call may come to its turn, or the time of the limit if that is longer.
+// missedBy is how late a call may be for its start; the limit's period counts instead if it is longer.
 const missedBy = time.Minute
 
-// count gives a call its place in a check's counter, at a time that never falls.
+// count gives a call its place in a check's counter, at a time that never decreases.
 func (m *Memory) count(check Check, call string, at time.Time, v view) {
 	if v.missed {
 		delete(m.places, [2]string{check.Counter, call})
@@ -224,7 +262,7 @@ func (m *Memory) count(check Check, call string, at time.Time, v view) {
 	m.Counted(check.Counter, Place{At: m.clock(check.Counter, at), CallID: call, Amount: check.Add, Over: v.met})
 }
 
-// clock is the time of a counter: it never goes back.
+// clock returns the time of a counter, which never goes back.
 func (m *Memory) clock(counter string, now time.Time) time.Time {
 	if rows := m.counters[counter]; len(rows) > 0 {
 		return latest(now, rows[len(rows)-1].at)
@@ -247,15 +285,15 @@ func (m *Memory) look(now time.Time, c MemoryCall, check Check) view {
 		if !ended {
 			return view{}
 		}
-		return view{met: true, seen: Seen{Tool: e.Tool, Ended: e.as(), ReceiptID: e.ReceiptID, EndedAt: &e.At}}
+		return view{met: true, seen: receipts.Seen{Tool: e.Tool, Ended: e.as(), ReceiptID: e.ReceiptID, EndedAt: &e.At}}
 	}
-	if place, has := m.places[[2]string{check.Counter, c.ID}]; has { // it was let through, or has its turn
-		s := view{counted: true, turn: place.at}
+	if place, has := m.places[[2]string{check.Counter, c.ID}]; has { // it was let through, or is delayed
+		s := view{counted: true, startsAt: place.at}
 		switch {
 		case check.Action == Wait && place.at.After(now):
-			s.met, s.seen.FreeAt = true, &s.turn
+			s.met, s.seen.FreeAt = true, &s.startsAt
 		case check.Action == Warn:
-			s.met = place.over // as it was told before
+			s.met = place.over // the earlier verdict remains
 		}
 		return s
 	}
@@ -269,36 +307,36 @@ func (m *Memory) look(now time.Time, c MemoryCall, check Check) view {
 	}
 }
 
-// calls looks whether so many calls were let through already.
+// calls checks whether the limit's number of calls was let through already.
 func (m *Memory) calls(now, at time.Time, check Check) view {
 	rows, most := m.counters[check.Counter], int(rat(check.Max).Num().Int64())
 	if most == 0 {
-		return view{met: true, seen: Seen{NotInTime: check.Action == Wait}}
+		return view{met: true, seen: receipts.Seen{NotInTime: check.Action == Wait}}
 	}
 	free := at
 	if len(rows) >= most {
 		free = latest(at, rows[len(rows)-most].at.Add(milliseconds(check.WithinMS)))
 	}
-	if check.Action == Wait { // its turn is after those of the others
+	if check.Action == Wait { // it starts after the others
 		if !free.After(now) {
-			return view{turn: free}
+			return view{startsAt: free}
 		}
 		last := now.Add(milliseconds(check.AtMostMS))
 		late := check.AtMostMS > 0 && free.After(last)
 		free = check.coarse(free)
 		if check.AtMostMS > 0 && !late && free.After(last) {
-			free = last // rounding must not make a turn too late
+			free = last // rounding must not postpone a start
 		}
-		return view{met: true, turn: free, seen: Seen{FreeAt: &free, NotInTime: late}}
+		return view{met: true, startsAt: free, seen: receipts.Seen{FreeAt: &free, NotInTime: late}}
 	}
 	if !free.After(at) {
 		return view{}
 	}
 	free = check.coarse(free)
-	return view{met: true, seen: Seen{FreeAt: &free}}
+	return view{met: true, seen: receipts.Seen{FreeAt: &free}}
 }
 
-// sum looks whether the calls of the window leave room for what this one adds.
+// sum checks whether the calls of the window leave room for this call's amount.
 func (m *Memory) sum(at time.Time, check Check) view {
 	within, add, most := milliseconds(check.WithinMS), rat(check.Add), rat(check.Max)
 	rows := m.counters[check.Counter]
@@ -326,10 +364,10 @@ func (m *Memory) sum(at time.Time, check Check) view {
 	return s
 }
 
-// failures looks whether the last calls that ended, of those let through, all failed, and rest still.
+// failures checks whether the last calls that were let through and ended all failed, and the pause is not over.
 func (m *Memory) failures(at time.Time, check Check) view {
 	rows := m.counters[check.Counter]
-	var receipts []string
+	var failed []string
 	var last time.Time
 	for _, r := range slices.Backward(rows[max(0, len(rows)-1000):]) {
 		e, ok := m.receipts[r.call]
@@ -339,23 +377,23 @@ func (m *Memory) failures(at time.Time, check Check) view {
 		if e.Status != "failed" {
 			break
 		}
-		receipts, last = append(receipts, e.ReceiptID), latest(last, e.At)
-		if len(receipts) == check.InARow {
+		failed, last = append(failed, e.ReceiptID), latest(last, e.At)
+		if len(failed) == check.InARow {
 			break
 		}
 	}
 	free := last.Add(milliseconds(check.RestMS))
-	if len(receipts) < check.InARow || !free.After(at) {
+	if len(failed) < check.InARow || !free.After(at) {
 		return view{}
 	}
 	free = check.coarse(free)
 	if check.CoarseMS > 0 {
-		receipts = nil
+		failed = nil
 	}
-	return view{met: true, seen: Seen{FreeAt: &free, Receipts: receipts}}
+	return view{met: true, seen: receipts.Seen{FreeAt: &free, Receipts: failed}}
 }
 
-// before returns the latest end, in the session of a call and of its caller, that was there when the call was made.
+// before returns the latest matching end, in the session of a call and its caller, that existed when the call was made.
 func (m *Memory) before(c MemoryCall, check Check, fits func(Ended) bool) (last Ended, found bool) {
 	for _, e := range m.ends[[2]string{c.SessionID, c.CreatedBy}] {
 		switch {
@@ -368,7 +406,7 @@ func (m *Memory) before(c MemoryCall, check Check, fits func(Ended) bool) (last 
 	return last, found
 }
 
-// as is how rules name an end.
+// as returns a rule's name for an end.
 func (e Ended) as() string { return cmp.Or(e.Code, e.Status) }
 
 func latest(a, b time.Time) time.Time {
@@ -378,7 +416,7 @@ func latest(a, b time.Time) time.Time {
 	return a
 }
 
-// rat reads a number of a check, which is one.
+// rat parses a number of a check, which is valid.
 func rat(n json.Number) *big.Rat {
 	r, ok := new(big.Rat).SetString(string(n))
 	if !ok {
@@ -387,7 +425,7 @@ func rat(n json.Number) *big.Rat {
 	return r
 }
 
-// decimal writes a sum of decimals, which has no more places than they.
+// decimal formats a sum of decimals, which has no more decimal places than they have.
 func decimal(r *big.Rat) json.Number {
 	places, _ := r.FloatPrec()
 	return json.Number(r.FloatString(places))

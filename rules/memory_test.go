@@ -21,8 +21,8 @@ func ms(t time.Time) int64 { return t.Sub(began).Milliseconds() }
 // said writes an answer as its outcome, the turn, and what met the call.
 func said(a rules.Answer) string {
 	words := []string{string(a.Outcome)}
-	if !a.Turn.IsZero() {
-		words = append(words, fmt.Sprintf("at %d", ms(a.Turn)))
+	if !a.StartsAt.IsZero() {
+		words = append(words, fmt.Sprintf("at %d", ms(a.StartsAt)))
 	}
 	for _, m := range a.Met {
 		word := fmt.Sprintf("met %d", m.Check)
@@ -58,7 +58,8 @@ func gate(m *rules.Memory, at int64, id string, checks ...rules.Check) string {
 }
 
 func ended(id, tool, status, code string, at int64) rules.Ended {
-	return rules.Ended{CallID: id, Tool: tool, Status: status, Code: code, ReceiptID: "r" + id, SessionID: "s", CreatedBy: "c", At: after(at)}
+	return rules.Ended{CallID: id, Tool: tool, Status: status, Code: code, ReceiptID: "r" + id, SessionID: "s",
+		CreatedBy: "c", At: after(at)}
 }
 
 func expect(t *testing.T, got, want string) {
@@ -69,7 +70,8 @@ func expect(t *testing.T, got, want string) {
 }
 
 func limit(action rules.Action, most json.Number, within int64) rules.Check {
-	return rules.Check{Rule: "r", Action: action, Kind: rules.Count, Counter: "r/calls", Max: most, WithinMS: within, AtMostMS: 1000}
+	return rules.Check{Rule: "r", Action: action, Kind: rules.Count, Counter: "r/calls", Max: most, WithinMS: within,
+		AtMostMS: 1000}
 }
 
 func TestAPlaceIsFreeWhenItSays(t *testing.T) {
@@ -101,7 +103,8 @@ func TestASumIsExact(t *testing.T) {
 	t.Parallel()
 	var m rules.Memory
 	add := func(n json.Number) rules.Check {
-		return rules.Check{Rule: "r", Action: rules.Block, Kind: rules.Sum, Counter: "r/sum:/n", Max: "0.3", WithinMS: 100, Add: n}
+		return rules.Check{Rule: "r", Action: rules.Block, Kind: rules.Sum, Counter: "r/sum:/n", Max: "0.3", WithinMS: 100,
+			Add: n}
 	}
 	expect(t, gate(&m, 0, "a", add("0.1")), "run")
 	expect(t, gate(&m, 10, "b", add("0.2")), "run")
@@ -128,18 +131,19 @@ func TestWaitingCallsGetTurnsInOrder(t *testing.T) {
 	expect(t, gate(&m, 1500, "g", c), "run")
 }
 
-// A call's turn is the last that one of its rules gives it. The others look at it then: one caller's turns keep nobody else waiting.
+// A call's turn is the last that one of its rules gives it. The others look at it then: one caller's turns keep nobody
+// else waiting.
 func TestACallOfTwoPacesHasOneTurn(t *testing.T) {
 	t.Parallel()
 	var m rules.Memory
 	slow, quick := limit(rules.Wait, "1", 500), limit(rules.Wait, "1", 100)
-	quick.Counter = "q/turns"
+	quick.Counter = "q/starts"
 	block := limit(rules.Block, "1", 100)
 	block.Counter = "b/calls"
 	expect(t, gate(&m, 0, "a", slow, quick), "run")
 	expect(t, gate(&m, 200, "b", slow, quick, block), "delayed; at 500; met 0 free 500")
 	expect(t, gate(&m, 210, "c", quick), "run")
-	expect(t, gate(&m, 210, "d", block), "run") // a turn is no place in the counters of other rules
+	expect(t, gate(&m, 210, "d", block), "run") // other rules do not count a turn
 	expect(t, gate(&m, 500, "b", slow, quick, block), "run")
 }
 
@@ -156,7 +160,8 @@ func TestSequencesAreJudgedAsOfWhenTheCallWasMade(t *testing.T) {
 	t.Parallel()
 	var m rules.Memory
 	needs := rules.Check{Rule: "r", Action: rules.Block, Kind: rules.Required, Tools: []string{"look"}, WithinMS: 100}
-	not := rules.Check{Rule: "n", Action: rules.Block, Kind: rules.Afterwards, Tools: []string{"look", "pay"}, Ended: []string{"succeeded", "approval_denied"}}
+	not := rules.Check{Rule: "n", Action: rules.Block, Kind: rules.Afterwards, Tools: []string{"look", "pay"},
+		Ended: []string{"succeeded", "approval_denied"}}
 	expect(t, gate(&m, 0, "a", needs, not), "stopped; met 0")
 	m.Ended(ended("1", "look", "succeeded", "", 50))
 	m.Ended(ended("2", "pay", "failed", "timeout", 60))
@@ -166,7 +171,8 @@ func TestSequencesAreJudgedAsOfWhenTheCallWasMade(t *testing.T) {
 	expect(t, gate(&m, 150, "a", needs), "stopped; met 0")
 	m.Ended(ended("3", "pay", "failed", "approval_denied", 70))
 	expect(t, gate(&m, 200, "a", not), "stopped; met 0 pay approval_denied r3 70")
-	failed := rules.Check{Rule: "f", Action: rules.Warn, Kind: rules.Afterwards, Tools: []string{"pay"}, Ended: []string{"failed"}}
+	failed := rules.Check{Rule: "f", Action: rules.Warn, Kind: rules.Afterwards, Tools: []string{"pay"},
+		Ended: []string{"failed"}}
 	expect(t, gate(&m, 200, "b", failed), "run; met 0 pay approval_denied r3 70") // whatever the code
 	other := rules.MemoryCall{ID: "o", SessionID: "s", CreatedBy: "another", CreatedAt: after(100)}
 	expect(t, said(m.Gate(after(100), other, []rules.Check{needs, not})), "stopped; met 0")

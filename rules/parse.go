@@ -14,22 +14,19 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gemworker/gem/defects"
+	"github.com/gemworker/gem/internal/oneline"
+	"github.com/gemworker/gem/internal/plainfile"
 	"github.com/gemworker/gem/internal/schema"
 	"github.com/gemworker/gem/registry"
 )
 
-// Defect is one thing that is wrong with a rules file: Part is the rule's name, or rules[3] if it has no valid one.
-type Defect = schema.Defect
-
-// InvalidError is the error of a rules file that cannot be used.
-type InvalidError = schema.InvalidError
-
-// maxFile is how many bytes a file may have.
+// maxFile is the maximum size of a file in bytes.
 const maxFile = 1 << 20
 
-// ReadFile reads and parses a rules file. Its errors name the file and say what to do.
+// ReadFile reads and parses a rules file. Its errors name the file and the solution.
 func ReadFile(path string) (*Set, error) {
-	data, err := os.ReadFile(path)
+	data, err := plainfile.Read(path)
 	if os.IsNotExist(err) {
 		return nil, fmt.Errorf("there are no rules at %s: create the file, or set TOOLS_RULES to its path", path)
 	}
@@ -43,23 +40,24 @@ func ReadFile(path string) (*Set, error) {
 	return s, nil
 }
 
-// Parse reads a rules file, checks all of it that needs no registry, and compiles its conditions. Its error is an [*InvalidError] with every
-// defect. [Set.Check] holds the rules against a registry.
+// Parse reads a rules file, checks everything that needs no registry, and compiles the conditions. Its error is an
+// [*InvalidError] with every defect. [Set.Check] compares the rules with a registry.
 func Parse(data []byte) (*Set, error) {
 	if len(data) > maxFile {
-		return nil, &InvalidError{Defects: []Defect{{Problem: fmt.Sprintf("the rules have %d bytes and may have at most %d", len(data), maxFile)}}}
+		return nil, &defects.InvalidError{Defects: []defects.Defect{{
+			Problem: fmt.Sprintf("the rules have %d bytes and may have at most %d", len(data), maxFile)}}}
 	}
 	doc, problems := form().Read(data)
 	p := &parser{problems: problems}
 	s := &Set{byName: map[string]*Rule{}}
 	p.rules(doc, s)
-	coding, defects := ParseCoding(schema.ValueAt(doc, "/coding"))
+	coding, found := parseCoding(schema.ValueAt(doc, "/coding"))
 	if _, isObject := schema.ValueAt(doc, "/coding").(map[string]any); isObject { // the form says so of anything else
-		p.problems = append(p.problems, defects...)
+		p.problems = append(p.problems, found...)
 	}
 	s.coding = coding
 	if len(p.problems) > 0 {
-		return nil, &InvalidError{Defects: schema.Defects(doc, "rules", p.problems, schema.FieldName)}
+		return nil, &defects.InvalidError{Defects: schema.Defects(doc, "rules", p.problems, schema.FieldName)}
 	}
 	s.doc = doc.(map[string]any)
 	delete(s.doc, "$schema")
@@ -73,23 +71,24 @@ var formText []byte
 // FileSchema returns the JSON Schema of a rules file, for editors.
 func FileSchema() []byte { return slices.Clone(formText) }
 
-// form is rules.schema.json without the grammar of the conditions' schemas, each of which is checked by its own draft.
+// form is rules.schema.json without the grammar of the conditions' schemas. Each of these is checked by its own draft.
 var form = sync.OnceValue(func() *schema.Form { return schema.NewForm("the rules", formText, "schema") })
 
-// SHA256 returns the hash of [Set.JSON] in hexadecimal digits. Formatting the file does not change it; any other change does.
+// SHA256 returns the hash of [Set.JSON] in hexadecimal digits. Formatting the file does not change it; any other change
+// does.
 func (s *Set) SHA256() string { return fmt.Sprintf("%x", sha256.Sum256(s.json)) }
 
-// JSON returns the rules in canonical form: keys sorted, no white space, numbers written in one way, and without the $schema at
-// the top. It parses to the same rules.
+// JSON returns the rules in canonical form: keys sorted, no white space, numbers written in one way, and without the
+// $schema at the top. It parses to the same rules.
 func (s *Set) JSON() []byte { return slices.Clone(s.json) }
 
-// Rules returns all rules in the order of the file, also those that are off.
+// Rules returns all rules in the order of the file, including inactive ones.
 func (s *Set) Rules() []*Rule { return slices.Clone(s.rules) }
 
-// Coding returns the rules for coding agents that are on.
+// Coding returns the active rules for coding agents.
 func (s *Set) Coding() Coding { return maps.Clone(s.coding) }
 
-// Longest is how long what was counted matters at most.
+// Longest returns the longest period for which a counted call matters.
 func (s *Set) Longest() (longest time.Duration) {
 	for _, r := range s.rules {
 		if r.Limit != nil {
@@ -105,25 +104,26 @@ func (s *Set) Longest() (longest time.Duration) {
 	return longest
 }
 
-// Compare returns a line for each rule that was added, removed or changed, sorted by name, such as "mail_pace was changed (limit)", and for each
-// other field at the top. Formatting and order do not count.
+// Compare returns a line for each rule that was added, removed or changed, sorted by name, such as "mail_pace was
+// changed (limit)", and for each other field at the top. It ignores formatting and order.
 func Compare(old, new *Set) []string {
 	return append(schema.Compare(old.file(), new.file()), schema.CompareTop(old.file(), new.file())...)
 }
 
-// CheckUpgrade returns an error if new has the version of old and other contents: receipts name the version, which must stand for
-// one file only.
+// CheckUpgrade returns an error if new has the version of old but other contents. Receipts name the version, which must
+// identify one file.
 func CheckUpgrade(old, new *Set) error { return schema.CheckUpgrade(old.file(), new.file()) }
 
 func (s *Set) file() schema.File {
-	f := schema.File{Noun: "the rules", List: "rules", Version: s.Version, Doc: s.doc, Entries: map[string]map[string]any{}}
+	f := schema.File{Noun: "the rules", List: "rules", Version: s.Version, Doc: s.doc,
+		Entries: map[string]map[string]any{}}
 	for _, r := range s.rules {
 		f.Entries[r.Name] = r.entry
 	}
 	return f
 }
 
-// parser makes the rules of one file, and checks what its shape does not tell.
+// parser makes the rules of one file, and checks what the form cannot.
 type parser struct{ problems []schema.Problem }
 
 func (p *parser) add(pointer, format string, args ...any) {
@@ -149,15 +149,15 @@ func (p *parser) rules(doc any, s *Set) {
 	}
 }
 
-// rule reads one entry. A value of the wrong type is left out: its shape is reported.
+// rule reads one entry. It ignores a value of the wrong type, which the form reports.
 func (p *parser) rule(at string, entry map[string]any) *Rule {
 	r := &Rule{
 		Name:        schema.As[string](entry["name"]),
 		Tools:       schema.Texts(entry["tools"]),
 		Permissions: schema.Texts(entry["permissions"]),
 		Action:      Action(schema.As[string](entry["action"])),
-		When:        p.condition(at+"/when", entry["when"]),
-		Unless:      p.condition(at+"/unless", entry["unless"]),
+		when:        p.condition(at+"/when", entry["when"]),
+		unless:      p.condition(at+"/unless", entry["unless"]),
 		Of:          schema.Texts(schema.ValueAt(entry, "/ask/of")),
 		Within:      cmp.Or(p.duration(at, entry, "/ask/within"), 24*time.Hour),
 		Question:    schema.As[string](schema.ValueAt(entry, "/ask/question")),
@@ -180,14 +180,16 @@ func (p *parser) rule(at string, entry map[string]any) *Rule {
 		}
 	}
 	if after, ok := entry["after"].(map[string]any); ok {
-		r.After = &After{Tools: schema.Texts(after["tools"]), Ended: schema.Texts(after["ended"]), Within: p.duration(at, entry, "/after/within")}
+		r.After = &After{Tools: schema.Texts(after["tools"]), Ended: schema.Texts(after["ended"]),
+			Within: p.duration(at, entry, "/after/within")}
 		if _, stated := after["ended"]; !stated {
 			r.After.Ended = []string{"succeeded"}
 		}
 	}
 	if failures, ok := entry["failures"].(map[string]any); ok {
 		inARow, _ := strconv.Atoi(string(schema.As[json.Number](failures["in_a_row"])))
-		r.Failures = &Failures{InARow: inARow, Per: schema.Texts(failures["per"]), Rest: p.duration(at, entry, "/failures/rest")}
+		r.Failures = &Failures{InARow: inARow, Per: schema.Texts(failures["per"]),
+			Rest: p.duration(at, entry, "/failures/rest")}
 	}
 	if question, problem := parseTemplate(r.Question); problem != "" {
 		p.add(at+"/ask/question", "%s", problem)
@@ -200,14 +202,15 @@ func (p *parser) rule(at string, entry map[string]any) *Rule {
 	return r
 }
 
-// duration reads one as in 90s. A field that is not there, or is none, is 0.
+// duration reads a duration such as 90s. A missing or invalid field is 0.
 func (p *parser) duration(at string, entry map[string]any, pointer string) time.Duration {
 	text := schema.As[string](schema.ValueAt(entry, pointer))
 	if len(text) < 2 {
 		return 0
 	}
 	const most = 366 * 24 * time.Hour
-	unit := map[byte]time.Duration{'s': time.Second, 'm': time.Minute, 'h': time.Hour, 'd': 24 * time.Hour}[text[len(text)-1]]
+	unit := map[byte]time.Duration{'s': time.Second, 'm': time.Minute, 'h': time.Hour,
+		'd': 24 * time.Hour}[text[len(text)-1]]
 	n, err := strconv.ParseInt(text[:len(text)-1], 10, 32)
 	if err != nil || unit == 0 {
 		return 0
@@ -220,7 +223,7 @@ func (p *parser) duration(at string, entry map[string]any, pointer string) time.
 }
 
 // condition reads a when or an unless, and compiles its schemas.
-func (p *parser) condition(at string, v any) *Condition {
+func (p *parser) condition(at string, v any) *condition {
 	parts, ok := v.(map[string]any)
 	if !ok {
 		return nil
@@ -243,10 +246,10 @@ func (p *parser) condition(at string, v any) *Condition {
 		}
 		return compiled
 	}
-	return &Condition{Input: read("input"), Caller: read("caller"), Result: read("result"), Effects: read("effects")}
+	return &condition{input: read("input"), caller: read("caller"), result: read("result"), effects: read("effects")}
 }
 
-// whole checks what the fields of a rule say by themselves.
+// whole checks the fields of a rule one by one.
 func (p *parser) whole(at string, r *Rule) {
 	_, tools := r.entry["tools"]
 	_, permissions := r.entry["permissions"]
@@ -260,7 +263,8 @@ func (p *parser) whole(at string, r *Rule) {
 		}
 		_, summed := schema.Lookup(r.entry, "/limit/sum")
 		if most, err := strconv.Atoi(string(r.Limit.Max)); !summed && r.Limit.Max != "" && (err != nil || most > 1_000_000) {
-			p.add(at+"/limit/max", "is %s and must be a whole number from 0 to 1000000: it is a number of calls, since the limit has no sum", schema.Cut(string(r.Limit.Max), 40))
+			p.add(at+"/limit/max", "is %s and must be a whole number from 0 to 1000000: it is a number of calls, since the "+
+				"limit has no sum", oneline.Cut(string(r.Limit.Max), 40))
 		}
 	}
 	if r.Requires != nil {
@@ -277,7 +281,7 @@ func (p *parser) whole(at string, r *Rule) {
 	}
 }
 
-// maxPointer bounds what a counter is named after.
+// maxPointer limits the length of the pointers in a counter's name.
 const maxPointer = 200
 
 func (p *parser) pointer(at, text string) {
@@ -286,15 +290,16 @@ func (p *parser) pointer(at, text string) {
 	}
 }
 
-// memory checks that a rule looks at one thing besides the call.
+// memory checks that a rule has at most one condition other than on the call itself.
 func (p *parser) memory(at string, r *Rule) {
 	first := ""
 	for _, word := range []string{"limit", "requires", "after", "failures"} {
 		switch _, has := r.entry[word]; {
 		case has && first != "":
-			p.add(at+"/"+word, "stands beside %s, and a rule has only one of limit, requires, after and failures: make it two rules", first)
-		case has && r.onResult():
-			p.add(at+"/"+word, "cannot stand beside a condition on the result or the effects: make it two rules")
+			p.add(at+"/"+word, "is combined with %s, but a rule has only one of limit, requires, after and failures: make it "+
+				"two rules", first)
+		case has && r.OnResult():
+			p.add(at+"/"+word, "cannot be combined with a condition on the result or the effects: make it two rules")
 		}
 		if _, has := r.entry[word]; has {
 			first = cmp.Or(first, word)
@@ -302,45 +307,51 @@ func (p *parser) memory(at string, r *Rule) {
 	}
 }
 
-// action checks that a rule has what its action needs, and nothing that only another uses. A rule that is off keeps all.
+// action checks that a rule has the fields that its action needs, and none that only another action uses. A rule that
+// is off may have all.
 func (p *parser) action(at string, r *Rule) {
 	_, asks := r.entry["ask"]
 	_, atMost := r.entry["at_most"]
 	switch {
-	case r.onResult() && (r.Action == Ask || r.Action == Wait):
-		p.add(at+"/action", "is %s, and a rule with a condition on the result or the effects can only warn or block: the handler has run by then", r.Action)
+	case r.OnResult() && (r.Action == Ask || r.Action == Wait):
+		p.add(at+"/action", "is %s, and a rule with a condition on the result or the effects can only warn or block: the "+
+			"handler has run by then", r.Action)
 	case r.Action == Wait && r.entry["limit"] == nil:
-		p.add(at+"/action", `is wait, and a call can only wait for room in a limit: add one, as in "limit": {"max": 5, "within": "1m"}, or write block`)
+		p.add(at+"/action",
+			`is wait, and a call can only wait for room in a limit: `+
+				`add one, as in "limit": {"max": 5, "within": "1m"}, or write block`)
 	case r.Action == Ask && !asks:
 		p.add(at+"/ask", `is missing: say who decides, as in "ask": {"of": ["finance"]}`)
 	}
 	if r.Action == Wait && r.Limit != nil && r.Limit.Sum != "" {
-		p.add(at+"/limit/sum", "cannot stand in a rule whose action is wait, which has turns for a number of calls: remove sum, or write block")
+		p.add(at+"/limit/sum", "is not possible with the action wait, which counts calls: remove sum, or write block")
 	}
 	if r.Action == Wait && r.Limit != nil && r.Limit.Max == "0" {
-		p.add(at+"/limit/max", "is 0, so that no call would ever have a turn: write at least 1, or the action block")
+		p.add(at+"/limit/max", "is 0, so that no call could ever start: write at least 1, or the action block")
 	}
 	if asks && r.Action != Ask && r.Action != Off {
 		p.add(at+"/ask", "does nothing with the action %s: remove it, or write the action ask", schema.Show(string(r.Action)))
 	}
 	if atMost && r.Action != Wait && r.Action != Off {
-		p.add(at+"/at_most", "does nothing with the action %s: remove it, or write the action wait", schema.Show(string(r.Action)))
+		p.add(at+"/at_most", "does nothing with the action %s: remove it, or write the action wait",
+			schema.Show(string(r.Action)))
 	}
 	for i, tool := range r.Tools {
 		if r.Action == Ask && strings.HasPrefix(tool, "wait.") {
-			p.add(at+"/tools/"+strconv.Itoa(i), "is %s, and nobody is asked whether to ask: remove it, or write another action", tool)
+			p.add(at+"/tools/"+strconv.Itoa(i), "is %s, which asks people itself: remove it, or write another action",
+				tool)
 		}
 	}
 }
 
-// onResult reports whether the rule is judged after the handler.
-func (r *Rule) onResult() bool {
-	return r.When.onResult() || r.Unless.onResult()
+// OnResult reports whether the rule is judged after the handler.
+func (r *Rule) OnResult() bool {
+	return r.when.onResult() || r.unless.onResult()
 }
 
-func (c *Condition) onResult() bool { return c != nil && len(c.Result)+len(c.Effects) > 0 }
+func (c *condition) onResult() bool { return c != nil && len(c.result)+len(c.effects) > 0 }
 
-// IsFor reports whether the rule is for a tool, by its name or its permissions.
+// IsFor reports whether the rule applies to a tool, by its name or its permissions.
 func (r *Rule) IsFor(tool *registry.Tool) bool {
 	return slices.ContainsFunc(r.Tools, func(pattern string) bool { return covers(pattern, tool.Name) }) ||
 		slices.ContainsFunc(r.Permissions, func(pattern string) bool {
@@ -348,7 +359,8 @@ func (r *Rule) IsFor(tool *registry.Tool) bool {
 		})
 }
 
-// covers reports whether a pattern such as leads.create or leads.* is for the name of a tool, or send:sms or send:* for a permission.
+// covers reports whether a pattern such as leads.create or leads.* matches the name of a tool, or send:sms or send:* a
+// permission.
 func covers(pattern, name string) bool {
 	family, all := strings.CutSuffix(pattern, "*")
 	return pattern == name || all && strings.HasPrefix(name, family)

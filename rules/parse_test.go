@@ -14,7 +14,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/defects"
+	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/rules"
 )
 
@@ -43,9 +44,9 @@ func TestParseNamesEveryDefectOfAFileAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = rules.Parse(text)
-	var invalid *rules.InvalidError
+	var invalid *defects.InvalidError
 	if !errors.As(err, &invalid) {
-		t.Fatalf("got %v, want an *InvalidError", err)
+		t.Fatalf("got %v, want an *defects.InvalidError", err)
 	}
 	golden(t, "hostile.txt", err.Error()+"\n")
 }
@@ -54,19 +55,24 @@ func TestParseRefusesFilesThatAreNone(t *testing.T) {
 	t.Parallel()
 	many := strings.Repeat(`{"name": "a", "tools": ["a.b"], "action": "warn"},`, 1001)
 	for name, c := range map[string]struct{ text, want string }{
-		"no JSON":        {`{"version": "1",}`, "is not valid JSON: line 1, column 17"},
-		"a list":         {`[]`, "must be an object but is a list"},
-		"nothing":        {``, "is not valid JSON"},
-		"two values":     {file() + `{}`, "after top-level value"},
-		"too large":      {file() + strings.Repeat(" ", 1<<20), "may have at most 1048576"},
-		"too deep":       {`{"version": "1", "rules": [], "x-a": ` + strings.Repeat("[", 250) + strings.Repeat("]", 250) + `}`, "nested more than 200 levels"},
-		"no rules":       {`{"version": "1"}`, "rules: is missing"},
-		"too many rules": {`{"version": "1", "rules": [` + strings.TrimSuffix(many, ",") + `]}`, "rules: has too many items: the number is 1001 and must be at most 1000"},
-		"long texts":     {file(`{"name": "a", "tools": ["a.b"], "action": "warn", "say": "` + strings.Repeat("a", 1001) + `"}`), "a: say: is too long"},
-		"long pointers":  {file(`{"name": "a", "tools": ["a.b"], "action": "warn", "limit": {"max": 1, "within": "1s", "per": ["input:/` + strings.Repeat("a", 200) + `"]}}`), "a: limit.per[0]: has 207 bytes"},
+		"no JSON":    {`{"version": "1",}`, "is not valid JSON: line 1, column 17"},
+		"a list":     {`[]`, "must be an object but is a list"},
+		"nothing":    {``, "is not valid JSON"},
+		"two values": {file() + `{}`, "after top-level value"},
+		"too large":  {file() + strings.Repeat(" ", 1<<20), "may have at most 1048576"},
+		"too deep": {`{"version": "1", "rules": [], "x-a": ` + strings.Repeat("[", 250) + strings.Repeat("]", 250) +
+			`}`, "nested more than 200 levels"},
+		"no rules": {`{"version": "1"}`, "rules: is missing"},
+		"too many rules": {`{"version": "1", "rules": [` + strings.TrimSuffix(many, ",") + `]}`,
+			"rules: has too many items: the number is 1001 and must be at most 1000"},
+		"long texts": {file(`{"name": "a", "tools": ["a.b"], "action": "warn", "say": "` + strings.Repeat("a", 1001) +
+			`"}`), "a: say: is too long"},
+		"long pointers": {file(
+			`{"name": "a", "tools": ["a.b"], "action": "warn", "limit": {"max": 1, "within": "1s", "per": ["input:/` +
+				strings.Repeat("a", 200) + `"]}}`), "a: limit.per[0]: has 207 bytes"},
 	} {
 		s, err := rules.Parse([]byte(c.text))
-		var invalid *rules.InvalidError
+		var invalid *defects.InvalidError
 		if !errors.As(err, &invalid) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, %v; want %q", name, s, err, c.want)
 		}
@@ -93,10 +99,13 @@ func TestParseReadsWhatIsWritten(t *testing.T) {
 	}
 	day := 24 * time.Hour
 	want := []shown{
-		{Limit: &rules.Limit{Max: "2.5", Within: 90 * time.Second, Sum: "/amount", Per: []string{"session", "input:/a~1b"}}, Within: day, AtMost: time.Hour},
+		{Limit: &rules.Limit{Max: "2.5", Within: 90 * time.Second, Sum: "/amount", Per: []string{"session", "input:/a~1b"}},
+			Within: day, AtMost: time.Hour},
 		{Limit: &rules.Limit{Max: "3", Within: day}, Within: day, AtMost: 7 * day},
-		{Requires: &rules.Requires{Tools: []string{"a.c"}, Within: 5 * time.Minute}, Of: []string{"finance"}, Within: day, AtMost: time.Hour},
-		{After: &rules.After{Tools: []string{"a.c"}, Ended: []string{"succeeded"}}, Of: []string{"finance"}, Within: 366 * day, AtMost: time.Hour},
+		{Requires: &rules.Requires{Tools: []string{"a.c"}, Within: 5 * time.Minute}, Of: []string{"finance"}, Within: day,
+			AtMost: time.Hour},
+		{After: &rules.After{Tools: []string{"a.c"}, Ended: []string{"succeeded"}}, Of: []string{"finance"},
+			Within: 366 * day, AtMost: time.Hour},
 		{Failures: &rules.Failures{InARow: 100, Per: []string{"tool"}, Rest: 8 * day}, Within: day, AtMost: time.Hour},
 	}
 	var got []shown
@@ -106,7 +115,8 @@ func TestParseReadsWhatIsWritten(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	if r := s[0]; r.Name != "a" || r.Say != "Do b." || r.Action != rules.Block || !slices.Equal(r.Permissions, []string{"send:*"}) {
+	if r := s[0]; r.Name != "a" || r.Say != "Do b." || r.Action != rules.Block ||
+		!slices.Equal(r.Permissions, []string{"send:*"}) {
 		t.Errorf("got %+v", r)
 	}
 }
@@ -142,7 +152,8 @@ func TestTheCanonicalFormKnowsNoFormatting(t *testing.T) {
 		return s
 	}
 	a := read(`{"$schema": "x", "version": "1", "rules": [{"name": "a", "tools": ["a.b"], "action": "block", "limit": {"max": 1e1, "within": "1m"}}], "coding": {}}`)
-	b := read("\ufeff" + `{ "coding": {}, "rules": [ { "limit": { "within": "1m", "max": 10.0 }, "action": "block", "tools": [ "a.\u0062" ], "name": "a" } ], "version": "1" }`)
+	b := read("\ufeff" +
+		`{ "coding": {}, "rules": [ { "limit": { "within": "1m", "max": 10.0 }, "action": "block", "tools": [ "a.\u0062" ], "name": "a" } ], "version": "1" }`)
 	other := read(`{"version": "1", "rules": [{"name": "a", "tools": ["a.b"], "action": "block", "limit": {"max": 11, "within": "1m"}}], "coding": {}}`)
 	const want = `{"coding":{},"rules":[{"action":"block","limit":{"max":10,"within":"1m"},"name":"a","tools":["a.b"]}],"version":"1"}`
 	if string(a.JSON()) != want || string(b.JSON()) != want || a.SHA256() != b.SHA256() {
@@ -157,11 +168,14 @@ func TestTheCanonicalFormKnowsNoFormatting(t *testing.T) {
 	if err := rules.CheckUpgrade(a, b); err != nil {
 		t.Error(err)
 	}
-	if err := rules.CheckUpgrade(a, other); err == nil || !strings.Contains(err.Error(), `version 1 of the rules has other contents than the recorded version 1: a was changed (limit); raise "version"`) {
+	if err := rules.CheckUpgrade(a, other); err == nil ||
+		!strings.Contains(err.Error(),
+			`version 1 of the rules has other contents than the recorded version 1: a was changed (limit); raise "version"`) {
 		t.Error(err)
 	}
 	news := read(`{"version": "2", "rules": [{"name": "b", "tools": ["a.b"], "action": "warn"}], "coding": {"no_thrashing": "warn"}}`)
-	if diff := cmp.Diff([]string{"a was removed", "b was added", "coding at the top was changed"}, rules.Compare(a, news)); diff != "" {
+	if diff := cmp.Diff([]string{"a was removed", "b was added", "coding at the top was changed"},
+		rules.Compare(a, news)); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -198,8 +212,8 @@ func TestTheEditorsSchemaKnowsWhatHandlersDo(t *testing.T) {
 		visit(name, d)
 	}
 	var effects []string
-	for i := range reflect.TypeFor[handlers.Effects]().NumField() {
-		name, _, _ := strings.Cut(reflect.TypeFor[handlers.Effects]().Field(i).Tag.Get("json"), ",")
+	for i := range reflect.TypeFor[receipts.HandlerEffects]().NumField() {
+		name, _, _ := strings.Cut(reflect.TypeFor[receipts.HandlerEffects]().Field(i).Tag.Get("json"), ",")
 		effects = append(effects, name)
 	}
 	known := doc.Defs["condition"].Properties["effects"].Properties
@@ -215,35 +229,48 @@ func TestTheEditorsSchemaKnowsWhatHandlersDo(t *testing.T) {
 
 func TestCheckHoldsRulesAgainstTheRegistry(t *testing.T) {
 	t.Parallel()
-	text := strings.Replace(shop, `"tools": [`, `"tools": [{"name": "llm.chat", "input_schema": {"type": "object"}, "output_schema": {}, "permissions": ["net:llm"], "idempotency": {"mode": "none"}, "timeout_ms": 1},`, 1)
+	text := strings.Replace(shop, `"tools": [`,
+		`"tools": [{"name": "llm.chat", "input_schema": {"type": "object"}, "output_schema": {}, "permissions": ["net:llm"], "idempotency": {"mode": "none"}, "timeout_ms": 1},`, 1)
 	for name, c := range map[string]struct {
 		rule     string
 		registry string
 		defects  []string // beginnings
 		notes    []string
 	}{
-		"a mistyped tool":                 {`"tools": ["billing.refnd"], "action": "warn"`, text, []string{"a: tools[0]: the registry 7 has no tool billing.refnd: did you mean billing.refund?"}, nil},
-		"a mistyped domain":               {`"tools": ["biling.*", "comms.*"], "action": "warn"`, text, []string{"a: tools[0]: the registry 7 has no tool biling.*: did you mean billing.*?"}, nil},
-		"a permission of no tool":         {`"permissions": ["send:smss", "fly:*"], "action": "warn"`, text, []string{"a: permissions[0]: no tool of the registry 7 needs send:smss: did you mean send:sms?", "a: permissions[1]: no tool of the registry 7 needs fly:*: remove it"}, nil},
-		"a success of no tool":            {`"tools": ["billing.list"], "action": "warn", "requires": {"tool": "leads.list"}`, text, []string{"a: requires.tool: the registry 7 has no tool leads.list"}, nil},
-		"an end of no tool":               {`"tools": ["billing.list"], "action": "warn", "after": {"tools": ["leads.*"]}`, text, []string{"a: after.tools[0]: the registry 7 has no tool leads.*"}, nil},
-		"a mistyped field":                {`"tools": ["billing.refund"], "action": "warn", "when": {"input": {"amnt": true}}`, text, []string{"a: when.input.amnt: no tool of the rule has /amnt in its input_schema: did you mean amount?"}, nil},
-		"a field in another":              {`"tools": ["billing.refund"], "action": "warn", "unless": {"input": {"body": true}}`, text, []string{"a: unless.input.body: no tool of the rule has /body in its input_schema"}, nil},
-		"a field that one lacks":          {`"tools": ["billing.refund", "comms.send_sms"], "action": "warn", "when": {"input": {"amount": true}}`, text, nil, []string{"a: when.input.amount: the input of comms.send_sms has no /amount"}},
-		"a field that may be there":       {`"tools": ["billing.list"], "action": "warn", "when": {"input": {"amount": true}}`, text, nil, nil},
-		"a scope of no input":             {`"tools": ["billing.refund"], "action": "block", "limit": {"max": 1, "within": "1m", "per": ["caller", "input:/too"]}`, text, []string{"a: limit.per[1]: no tool of the rule has /too"}, nil},
-		"a streak of no input":            {`"tools": ["billing.refund"], "action": "block", "failures": {"in_a_row": 1, "rest": "1m", "per": ["input:/too"]}`, text, []string{"a: failures.per[0]: no tool"}, []string{"a: it counts the calls of all callers together"}},
-		"a sum":                           {`"tools": ["billing.refund"], "action": "block", "limit": {"max": 1, "within": "1m", "sum": "/amount"}`, text, nil, []string{"a: it counts the calls of all callers together"}},
-		"a sum of text":                   {`"tools": ["billing.refund"], "action": "block", "limit": {"max": 1, "within": "1m", "sum": "/note"}`, text, []string{"a: limit.sum: /note is not a required number of at least 0 in the input_schema of billing.refund: add it to"}, []string{"a: it counts the calls of all callers together"}},
-		"a sum that one lacks":            {`"tools": ["billing.*"], "action": "block", "limit": {"max": 1, "within": "1m", "sum": "/amount"}`, text, []string{"a: limit.sum: /amount is not a required number of at least 0 in the input_schema of billing.list"}, []string{"a: it counts the calls of all callers together"}},
-		"a question":                      {`"tools": ["billing.refund"], "action": "ask", "ask": {"of": ["a"]}`, text, nil, nil},
+		"a mistyped tool": {`"tools": ["billing.refnd"], "action": "warn"`, text,
+			[]string{"a: tools[0]: the registry 7 has no tool billing.refnd: did you mean billing.refund?"}, nil},
+		"a mistyped domain": {`"tools": ["biling.*", "comms.*"], "action": "warn"`, text,
+			[]string{"a: tools[0]: the registry 7 has no tool biling.*: did you mean billing.*?"}, nil},
+		"a permission of no tool": {`"permissions": ["send:smss", "fly:*"], "action": "warn"`, text,
+			[]string{"a: permissions[0]: no tool of the registry 7 needs send:smss: did you mean send:sms?",
+				"a: permissions[1]: no tool of the registry 7 needs fly:*: remove it"}, nil},
+		"a success of no tool": {`"tools": ["billing.list"], "action": "warn", "requires": {"tool": "leads.list"}`,
+			text, []string{"a: requires.tool: the registry 7 has no tool leads.list"}, nil},
+		"an end of no tool": {`"tools": ["billing.list"], "action": "warn", "after": {"tools": ["leads.*"]}`,
+			text, []string{"a: after.tools[0]: the registry 7 has no tool leads.*"}, nil},
+		"a mistyped field": {`"tools": ["billing.refund"], "action": "warn", "when": {"input": {"amnt": true}}`,
+			text, []string{"a: when.input.amnt: no tool of the rule has /amnt in its input_schema: did you mean amount?"}, nil},
+		"a field in another": {`"tools": ["billing.refund"], "action": "warn", "unless": {"input": {"body": true}}`,
+			text, []string{"a: unless.input.body: no tool of the rule has /body in its input_schema"}, nil},
+		"a field that one lacks": {`"tools": ["billing.refund", "comms.send_sms"], "action": "warn", "when": {"input": {"amount": true}}`, text, nil, []string{"a: when.input.amount: the input of comms.send_sms has no /amount"}},
+		"a field that may be there": {`"tools": ["billing.list"], "action": "warn", "when": {"input": {"amount": true}}`,
+			text, nil, nil},
+		"a scope of no input":  {`"tools": ["billing.refund"], "action": "block", "limit": {"max": 1, "within": "1m", "per": ["caller", "input:/too"]}`, text, []string{"a: limit.per[1]: no tool of the rule has /too"}, nil},
+		"a streak of no input": {`"tools": ["billing.refund"], "action": "block", "failures": {"in_a_row": 1, "rest": "1m", "per": ["input:/too"]}`, text, []string{"a: failures.per[0]: no tool"}, []string{"a: it counts the calls of all callers together"}},
+		"a sum":                {`"tools": ["billing.refund"], "action": "block", "limit": {"max": 1, "within": "1m", "sum": "/amount"}`, text, nil, []string{"a: it counts the calls of all callers together"}},
+		"a sum of text":        {`"tools": ["billing.refund"], "action": "block", "limit": {"max": 1, "within": "1m", "sum": "/note"}`, text, []string{"a: limit.sum: /note is not a required number of at least 0 in the input_schema of billing.refund: add it to"}, []string{"a: it counts the calls of all callers together"}},
+		"a sum that one lacks": {`"tools": ["billing.*"], "action": "block", "limit": {"max": 1, "within": "1m", "sum": "/amount"}`, text, []string{"a: limit.sum: /amount is not a required number of at least 0 in the input_schema of billing.list"}, []string{"a: it counts the calls of all callers together"}},
+		"a question": {`"tools": ["billing.refund"], "action": "ask", "ask": {"of": ["a"]}`, text, nil,
+			nil},
 		"a shared limit that warns":       {`"tools": ["billing.refund"], "action": "warn", "limit": {"max": 1, "within": "1m"}`, text, nil, nil},
 		"a shared limit of a closed tool": {`"tools": ["comms.send_sms"], "action": "block", "limit": {"max": 1, "within": "1m"}`, text, nil, nil},
 		"none":                            {`"tools": ["billing.refund"], "action": "block", "limit": {"max": 0, "within": "1m"}`, text, nil, nil},
-		"a question of a question":        {`"permissions": ["ask:*"], "action": "ask", "ask": {"of": ["a"]}`, text, []string{"a: action: is ask, and the rule is for wait.answer"}, nil},
-		"a session alone":                 {`"tools": ["billing.refund"], "action": "block", "limit": {"max": 1, "within": "1m", "per": ["session"]}`, text, nil, []string{"a: it looks at one session"}},
-		"a session that warns":            {`"tools": ["billing.refund"], "action": "warn", "limit": {"max": 1, "within": "1m", "per": ["session"]}`, text, nil, nil},
-		"an agent's steps":                {`"tools": ["llm.*"], "action": "block", "limit": {"max": 1, "within": "1m"}`, text, nil, []string{"a: it is for llm.chat, and the steps"}},
+		"a question of a question": {`"permissions": ["ask:*"], "action": "ask", "ask": {"of": ["a"]}`, text,
+			[]string{"a: action: is ask, but wait.answer asks people itself"}, nil},
+		"a session alone":      {`"tools": ["billing.refund"], "action": "block", "limit": {"max": 1, "within": "1m", "per": ["session"]}`, text, nil, []string{"a: it looks at one session"}},
+		"a session that warns": {`"tools": ["billing.refund"], "action": "warn", "limit": {"max": 1, "within": "1m", "per": ["session"]}`, text, nil, nil},
+		"an agent's steps": {`"tools": ["llm.*"], "action": "block", "limit": {"max": 1, "within": "1m"}`,
+			text, nil, []string{"a: it is for llm.chat, but the steps"}},
 	} {
 		defects, notes := parse(t, `{"name": "a", `+c.rule+`}`).Check(tools(t, c.registry))
 		var said []string
@@ -265,16 +292,19 @@ func TestCheckLooksIntoReferencesAndObjects(t *testing.T) {
 			{"type": "object", "required": ["amount"], "properties": {"amount": {"type": "integer", "exclusiveMinimum": 0}, "tax": {"type": "number", "minimum": 0}}}}}},
 			"anyOf": [{"properties": {"other": {}}}, true]}}]}`
 	for rule, want := range map[string]string{
-		`"limit": {"max": 1, "within": "1m", "sum": "/price/amount"}`:           "",
-		`"limit": {"max": 1, "within": "1m", "sum": "/price/tax"}`:              "a: limit.sum: ",
-		`"limit": {"max": 1, "within": "1m", "sum": "/price"}`:                  "a: limit.sum: ",
-		`"limit": {"max": 1, "within": "1m", "per": ["input:/price/amnt"]}`:     "a: limit.per[0]: no tool of the rule has /price/amnt in its input_schema: did you mean amount?",
+		`"limit": {"max": 1, "within": "1m", "sum": "/price/amount"}`: "",
+		`"limit": {"max": 1, "within": "1m", "sum": "/price/tax"}`:    "a: limit.sum: ",
+		`"limit": {"max": 1, "within": "1m", "sum": "/price"}`:        "a: limit.sum: ",
+		`"limit": {"max": 1, "within": "1m", "per": ["input:/price/amnt"]}`: "a: limit.per[0]: no tool of the rule has " +
+			"/price/amnt in its input_schema: did you mean amount?",
 		`"limit": {"max": 1, "within": "1m", "per": ["input:/price/amount/x"]}`: "",
 		`"when": {"input": {"other": true}}`:                                    "",
-		`"when": {"result": {"lead_id": true}}`:                                 "a: when.result.lead_id: no tool of the rule has /lead_id in its output_schema",
+		`"when": {"result": {"lead_id": true}}`: "a: when.result.lead_id: no tool of the " +
+			"rule has /lead_id in its output_schema",
 	} {
 		defects, _ := parse(t, `{"name": "a", "tools": ["a.b"], "action": "block", `+rule+`}`).Check(tools(t, text))
-		if got := fmt.Sprint(defects); len(defects) > 1 || (want == "") != (len(defects) == 0) || !strings.Contains(got, want) {
+		if got := fmt.Sprint(defects); len(defects) > 1 || (want == "") != (len(defects) == 0) ||
+			!strings.Contains(got, want) {
 			t.Errorf("%s: got %v, want %q", rule, got, want)
 		}
 	}

@@ -14,29 +14,32 @@ import (
 	"github.com/gemworker/gem/registry"
 )
 
-// Played is what became of a sequence.
+// Played is the result of a sequence.
 type Played struct {
 	Name string
 	// Differs is the first step whose outcome differs from the expected one; nil if there is none.
 	Differs *Difference
 }
 
-// Difference is an outcome that the file does not expect.
+// Difference is an outcome that differs from the file's expectation.
 type Difference struct {
 	Step  int    // from 1
-	Tool  string // of the call of the step; of a coding agent's event, empty
+	Tool  string // of the step's call; empty for an event of a coding agent
 	Field string // expect, then or question
-	// Want and Got are the expected and the actual outcome, in the words of expect. Outcomes of ask name the people who decide.
+	// Want and Got are the expected and the actual outcome, in the words of expect. Outcomes of ask name the people who
+	// decide.
 	Want, Got string
-	Message   string // that the caller would read; it may be empty
+	Message   string // for the caller; it may be empty
 }
 
-// Play plays the sequences with the tools of a registry. An error is a mistake in the file, such as a tool that the registry does not have.
+// Play plays the sequences with the tools of a registry. An error is a mistake in the file, such as a tool that the
+// registry lacks.
 func (s *Scenario) Play(r *registry.Registry) ([]Played, error) {
 	judge := s.Set.For(r)
 	var all []Played
 	for _, q := range s.sequences {
-		p := &player{judge: judge, registry: r, begin: s.Hook, now: time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC), calls: map[string]*played{}}
+		p := &player{judge: judge, registry: r, begin: s.Hook, now: time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC),
+			calls: map[string]*played{}}
 		err := p.play(q)
 		if p.hook != nil {
 			err = errors.Join(err, p.hook.Close())
@@ -49,7 +52,7 @@ func (s *Scenario) Play(r *registry.Registry) ([]Played, error) {
 	return all, nil
 }
 
-// player plays one sequence: the clock is moved by its steps, and by what comes of calls between them.
+// player plays one sequence. The sequence's steps and the events between them move the clock.
 type player struct {
 	judge    *Judge
 	registry *registry.Registry
@@ -63,7 +66,7 @@ type player struct {
 	differs  *Difference
 }
 
-// coming is what happens to a call at some time: its turn, its end, or the end of what people were asked.
+// coming is a future event of a call: its start, its end, or the deadline of its questions.
 type coming struct {
 	at time.Time
 	do func()
@@ -75,10 +78,10 @@ type played struct {
 	step    step
 	number  int // of the step, from 1
 	made    time.Time
-	came    string // what became of it last, in the words of expect
+	came    string // its last outcome, in the words of expect
 	message string
 	asked   []string // digests of open questions
-	texts   []string // of the questions that were asked
+	texts   []string // the texts of the questions that were asked
 }
 
 func (p *player) play(q sequence) error {
@@ -101,7 +104,7 @@ func (p *player) play(q sequence) error {
 	return nil
 }
 
-// later lets something happen after all that comes before it, or at the same time.
+// later schedules an event after all others that are earlier or at the same time.
 func (p *player) later(at time.Time, do func()) {
 	i := slices.IndexFunc(p.coming, func(c coming) bool { return c.at.After(at) })
 	if i < 0 {
@@ -110,7 +113,7 @@ func (p *player) later(at time.Time, do func()) {
 	p.coming = slices.Insert(p.coming, i, coming{at, do})
 }
 
-// runUntil lets happen what comes until a time.
+// runUntil applies the events until a time.
 func (p *player) runUntil(at time.Time) {
 	for len(p.coming) > 0 && !p.coming[0].at.After(at) {
 		next := p.coming[0]
@@ -122,14 +125,14 @@ func (p *player) runUntil(at time.Time) {
 
 func (p *player) step(number int, s step, at time.Time) error {
 	if at.Before(p.now) {
-		return fmt.Errorf("at is before that of an earlier step: put the steps in the order of time")
+		return fmt.Errorf("at is earlier than in a previous step: sort the steps by time")
 	}
 	p.now = at
 	if s.Hook != nil || s.Files != nil {
 		return p.event(number, s)
 	}
 	if (s.Call != nil) == (s.Of != "") || s.Of != "" && (s.Answer == "" || s.Expect+s.Question+s.Then+s.End != "") {
-		return fmt.Errorf("it takes a call with what to expect of it, of and answer, or hook and files: state one of the three")
+		return fmt.Errorf("a step has either call with its expectations, or of and answer, or hook and files")
 	}
 	if s.Of != "" {
 		c, ok := p.calls[s.Of]
@@ -145,23 +148,24 @@ func (p *player) step(number int, s step, at time.Time) error {
 	p.gate(c)
 	p.compare(c, "expect", s.Expect)
 	if s.Question != "" && p.differs == nil && !slices.Contains(c.texts, s.Question) {
-		p.differs = &Difference{Step: number, Tool: c.Tool.Name, Field: "question", Want: s.Question, Got: strings.Join(c.texts, "\n")}
+		p.differs = &Difference{Step: number, Tool: c.Tool.Name, Field: "question", Want: s.Question,
+			Got: strings.Join(c.texts, "\n")}
 	}
-	if s.Answer != "" && p.differs == nil { // nothing is asked where the outcome is another
+	if s.Answer != "" && p.differs == nil { // if the outcome differs, nobody is asked
 		return p.answer(c, s)
 	}
 	return nil
 }
 
-// event tells the hook of a coding agent what its step says.
+// event passes a step's event to the hook of a coding agent.
 func (p *player) event(number int, s step) error {
 	if s.Call != nil || s.Of+s.Question+s.Then+s.End+s.Answer+s.Reason != "" || s.Takes != 0 || s.Result != nil ||
 		s.Effects != nil || s.Hook == nil && s.Expect != "" {
-		return errors.New("it takes hook with what to expect of it, and files: state no more")
+		return errors.New("a step with hook or files can also have expect, and nothing else")
 	}
 	if p.hook == nil {
 		if p.begin == nil {
-			return errors.New("this program judges no events of hooks")
+			return errors.New("this program cannot judge hook events")
 		}
 		begun, err := p.begin(p.judge.set.coding)
 		if err != nil {
@@ -194,8 +198,9 @@ func (p *player) make(number int, s step) (*played, error) {
 	if !ok {
 		return nil, fmt.Errorf("the registry has no tool %s%s", schema.Show(s.Call.Tool), p.registry.DidYouMean(s.Call.Tool))
 	}
-	c := &played{step: s, number: number, made: p.now, Call: Call{ID: cmp.Or(s.Call.ID, fmt.Sprint("step ", number)), Tool: tool, Input: orEmpty(s.Call.Input),
-		SessionID: s.Call.Session, CreatedBy: s.Call.Caller, SignedIn: s.Call.SignedIn, Child: s.Call.Child}}
+	c := &played{step: s, number: number, made: p.now,
+		Call: Call{ID: cmp.Or(s.Call.ID, fmt.Sprint("step ", number)), Tool: tool, Input: orEmpty(s.Call.Input),
+			SessionID: s.Call.Session, CreatedBy: s.Call.Caller, SignedIn: s.Call.SignedIn, Child: s.Call.Child}}
 	if faults := tool.ValidateInput(c.Input); len(faults) > 0 {
 		return nil, fmt.Errorf("the input does not fit %s: %s", tool.Name, cmp.Or(faults[0].Path+" ", " ")+faults[0].Message)
 	}
@@ -214,9 +219,9 @@ func (p *player) ids() (ids []string) {
 	return ids
 }
 
-// answer lets people answer all that is asked about a call, which is judged again then.
+// answer answers all questions about a call, which is then judged again.
 func (p *player) answer(c *played, s step) error {
-	if len(c.asked) == 0 && p.differs != nil { // it says why nothing is asked
+	if len(c.asked) == 0 && p.differs != nil { // the difference explains why nothing is asked
 		return nil
 	}
 	if len(c.asked) == 0 {
@@ -234,12 +239,13 @@ func (p *player) answer(c *played, s step) error {
 	return nil
 }
 
-// gate judges a call, and lets come what comes of it.
+// gate judges a call, and schedules the consequences.
 func (p *player) gate(c *played) {
 	judgement := p.judge.Judge(c.Call)
 	var answer Answer
 	if len(judgement.Checks) > 0 {
-		answer = p.memory.Gate(p.now, MemoryCall{ID: c.ID, SessionID: c.SessionID, CreatedBy: c.CreatedBy, CreatedAt: c.made}, judgement.Checks)
+		answer = p.memory.Gate(p.now, MemoryCall{ID: c.ID, SessionID: c.SessionID, CreatedBy: c.CreatedBy, CreatedAt: c.made},
+			judgement.Checks)
 	}
 	ruling := judgement.Rule(p.judge.set.Version, answer)
 	c.message = ruling.Message
@@ -251,8 +257,9 @@ func (p *player) gate(c *played) {
 		c.came = fails(ruling)
 		p.end(c, "failed", ruling.Code)
 	case answer.Outcome == Delayed:
-		c.came = said("wait", ruling.Verdicts, func(v Verdict) bool { return v.Action == Wait }) + " " + span(answer.Turn.Sub(p.now).Milliseconds())
-		p.later(answer.Turn, func() { p.gate(c) })
+		c.came = said("wait", ruling.Verdicts, func(v Verdict) bool { return v.Action == Wait }) + " " +
+			span(answer.StartsAt.Sub(p.now).Milliseconds())
+		p.later(answer.StartsAt, func() { p.gate(c) })
 	case answer.Outcome == Asked:
 		p.ask(c, judgement, answer)
 	default:
@@ -260,7 +267,7 @@ func (p *player) gate(c *played) {
 	}
 }
 
-// ask lets a call wait for people, until their time is over.
+// ask makes a call wait for people until their deadline.
 func (p *player) ask(c *played, judgement Judgement, answer Answer) {
 	var names []string
 	for _, met := range answer.Met {
@@ -290,7 +297,7 @@ func (p *player) expire(c *played, digest string) {
 	p.gate(c)
 }
 
-// run runs a call, whose result its rules see.
+// run runs a call, and judges its result.
 func (p *player) run(c *played, ruling Ruling) {
 	status, code := cmp.Or(c.step.End, "succeeded"), ""
 	switch status {
@@ -301,7 +308,8 @@ func (p *player) run(c *played, ruling Ruling) {
 		status, code = "failed", status
 	}
 	if status == "succeeded" {
-		after := Judgement{Verdicts: p.judge.JudgeResult(c.Call, orEmpty(c.step.Result), orEmpty(c.step.Effects))}.Rule(p.judge.set.Version, Answer{})
+		after := Judgement{Verdicts: p.judge.JudgeResult(c.Call, orEmpty(c.step.Result), orEmpty(c.step.Effects))}.Rule(
+			p.judge.set.Version, Answer{})
 		ruling.Verdicts = append(ruling.Verdicts, after.Verdicts...)
 		if after.Code != "" {
 			ruling.Code, ruling.Message = after.Code, after.Message
@@ -330,11 +338,12 @@ func orEmpty(text json.RawMessage) json.RawMessage {
 
 func (p *player) end(c *played, status, code string) {
 	p.receipts++
-	p.memory.Ended(Ended{CallID: c.ID, Tool: c.Tool.Name, Status: status, Code: code, ReceiptID: fmt.Sprint("receipt ", p.receipts), SessionID: c.SessionID,
+	p.memory.Ended(Ended{CallID: c.ID, Tool: c.Tool.Name, Status: status, Code: code,
+		ReceiptID: fmt.Sprint("receipt ", p.receipts), SessionID: c.SessionID,
 		CreatedBy: c.CreatedBy, At: p.now})
 }
 
-// fails says how rules stopped a call, in the words of expect.
+// fails returns how rules stopped a call, in the words of expect.
 func fails(r Ruling) string {
 	switch r.Code {
 	case codeDenied, codeExpired:
@@ -343,10 +352,12 @@ func fails(r Ruling) string {
 	case codeFault:
 		return said("error", r.Verdicts, func(v Verdict) bool { return v.Undecided })
 	}
-	return said("block", r.Verdicts, func(v Verdict) bool { return v.Action == Block || v.Seen != nil && v.Seen.NotInTime })
+	return said("block", r.Verdicts, func(v Verdict) bool {
+		return v.Action == Block || v.Seen != nil && v.Seen.NotInTime
+	})
 }
 
-// said writes the rules whose verdicts fit, after a word.
+// said lists the rules whose verdicts match, after a word.
 func said(word string, verdicts []Verdict, fits func(Verdict) bool) string {
 	var names []string
 	for _, v := range verdicts {
@@ -358,12 +369,13 @@ func said(word string, verdicts []Verdict, fits func(Verdict) bool) string {
 	return strings.Join(append([]string{word}, slices.Compact(names)...), " ")
 }
 
-// compare notes the first step of which something else came than it should.
+// compare records the first step whose outcome differs from the expected one.
 func (p *player) compare(c *played, field, want string) {
 	if want == "" || expected(want, c.came) || p.differs != nil && p.differs.Step <= c.number {
 		return
 	}
-	p.differs = &Difference{Step: c.number, Field: field, Want: p.withPeople(want), Got: p.withPeople(c.came), Message: c.message}
+	p.differs = &Difference{Step: c.number, Field: field, Want: p.withPeople(want), Got: p.withPeople(c.came),
+		Message: c.message}
 	if c.Tool != nil {
 		p.differs.Tool = c.Tool.Name
 	}
@@ -388,7 +400,7 @@ func (p *player) withPeople(outcome string) string {
 	return outcome + " (approval by " + strings.Join(slices.Compact(roles), " or ") + ")"
 }
 
-// expected reports whether what came of a call is what was expected. The order of rules does not matter.
+// expected reports whether the outcome of a call is the expected one. It ignores the order of rules.
 func expected(want, got string) bool {
 	wants, gots := strings.Fields(want), strings.Fields(got)
 	if wants[0] != gots[0] || len(wants) == 1 {

@@ -13,7 +13,8 @@ import (
 	"github.com/gemworker/gem/internal/schema"
 )
 
-// maxPlaces is how many values a question may print: a longer question would not fit into the text of wait.approval.
+// maxPlaces is the maximum number of values in a question: a longer question would not fit into the text of
+// wait.approval.
 const maxPlaces = 20
 
 // template is a question with places for values of the input, as in "Refund {amount} for {/booking/id}?".
@@ -23,7 +24,7 @@ type template []piece
 type piece struct {
 	text    string // empty for a place
 	pointer string // of the value
-	quoted  bool   // the question has double quotes around the place
+	quoted  bool   // the place is in double quotes
 }
 
 // parseTemplate reads a question. It returns the problem of a malformed one, as a sentence that continues the name of
@@ -87,7 +88,7 @@ func placeOf(name string) (pointer, wrong string) {
 	return name, ""
 }
 
-// fill prints the values of an input in their placeholders.
+// fill replaces the places by the values of an input.
 func (t template) fill(input any) string {
 	var out strings.Builder
 	for _, p := range t {
@@ -109,7 +110,7 @@ func (t template) fill(input any) string {
 	return out.String()
 }
 
-// pointers are those of the values that the question prints.
+// pointers returns the pointers of the values that the question prints.
 func (t template) pointers() (all []string) {
 	for _, p := range t {
 		if p.pointer != "" {
@@ -119,21 +120,21 @@ func (t template) pointers() (all []string) {
 	return all
 }
 
-// questionText returns the question about a call: the rule's own, or one made from the tool, the input, the reason why the
-// rule asks, and the rule's say.
+// questionText returns the question about a call: the rule's own, or one made from the tool, the input, the reason why
+// the rule asks, and the rule's say.
 func (r *Rule) questionText(tool string, input any, c *Check) string {
 	if r.Question != "" {
 		return r.template.fill(input)
 	}
 	var first []string
-	if r.When != nil {
-		first = slices.Sorted(maps.Keys(r.When.Input))
+	if r.when != nil {
+		first = slices.Sorted(maps.Keys(r.when.input))
 	}
 	call := oneline.Call(tool, schema.As[map[string]any](input), first)
 	return sentences(call+". Rule "+r.Name+": "+r.reason(c)+".", r.Say)
 }
 
-// reason explains why a rule asks: its conditions, and anything that it looks at apart from the call.
+// reason explains why a rule asks: its conditions on the call, and on anything else.
 func (r *Rule) reason(c *Check) string {
 	var why []string
 	if c.Kind != ItsCall {
@@ -145,7 +146,7 @@ func (r *Rule) reason(c *Check) string {
 	return cmp.Or(strings.Join(why, "; "), r.conditions())
 }
 
-// conditionWords puts a when or an unless into words; empty if there is none.
+// conditionWords puts a when or an unless into words, or returns "" if there is none.
 func conditionWords(condition any) string {
 	var all []string
 	parts := schema.As[map[string]any](condition)

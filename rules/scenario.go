@@ -6,22 +6,23 @@ import (
 	_ "embed"
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/gemworker/gem/defects"
+	"github.com/gemworker/gem/internal/plainfile"
 	"github.com/gemworker/gem/internal/schema"
 	"github.com/gemworker/gem/registry"
 )
 
-// Scenario is a file that tests rules without a database: sequences of calls, and what the rules should make of each.
+// Scenario is a file that tests rules without a database: sequences of calls, and the expected outcomes.
 type Scenario struct {
 	Set      *Set
 	Registry *registry.Registry // nil: the file names none
-	// Hook begins what judges the events of a sequence that a coding agent's hook is told; nil: there is none.
+	// Hook creates the judge of the hook events in a sequence; nil: there is none.
 	Hook func(Coding) (Hook, error)
 
 	sequences []sequence
@@ -31,8 +32,8 @@ type Scenario struct {
 type Hook interface {
 	// Write puts files into the folder, by their paths in it.
 	Write(files map[string]string) error
-	// Judge returns what becomes of the act of an event, in the words of expect, and what the agent is told. unread is why the event could not be read,
-	// which is let through.
+	// Judge returns the outcome of an event, in the words of expect, and the message for the agent. unread is the reason
+	// if the event could not be read; such an event passes.
 	Judge(ctx context.Context, event []byte) (came, message string, unread, err error)
 	Close() error
 }
@@ -57,26 +58,28 @@ type step struct {
 	Result, Effects    json.RawMessage
 	Of, Answer, Reason string
 	Files              map[string]string
-	Hook               json.RawMessage // the event, or a string with what comes instead of one
+	Hook               json.RawMessage // the event, or a string that replaces it
 }
 
-// period is a duration as files write it.
+// period is a duration in the format of files.
 type period time.Duration
 
 func (p *period) UnmarshalText(text []byte) error {
 	word := strings.TrimRight(string(text), "dhms")
 	n, err := strconv.ParseInt(word, 10, 32)
-	unit := map[string]time.Duration{"ms": time.Millisecond, "s": time.Second, "m": time.Minute, "h": time.Hour, "d": 24 * time.Hour}[string(text[len(word):])]
+	unit := map[string]time.Duration{"ms": time.Millisecond, "s": time.Second, "m": time.Minute, "h": time.Hour,
+		"d": 24 * time.Hour}[string(text[len(word):])]
 	if err != nil || unit == 0 || n > int64(10*366*24*time.Hour/unit) {
-		return fmt.Errorf("%s is no duration of at most ten years, such as 10s", schema.Show(string(text)))
+		return fmt.Errorf("%s is not a duration of at most ten years, such as 10s", schema.Show(string(text)))
 	}
 	*p = period(time.Duration(n) * unit)
 	return nil
 }
 
-// ReadScenario reads a file of sequences, and the rules and the registry that it names. Its errors name the file and say what to do.
+// ReadScenario reads a file of sequences, with the rules and the registry that it names. Its errors name the file and
+// the solution.
 func ReadScenario(path string) (*Scenario, error) {
-	data, err := os.ReadFile(path)
+	data, err := plainfile.Read(path)
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +106,7 @@ var scenarioForm = sync.OnceValue(func() *schema.Form { return schema.NewForm("t
 func readScenario(data []byte, beside func(string) string) (*Scenario, error) {
 	doc, problems := scenarioForm().Read(data)
 	if len(problems) > 0 {
-		return nil, &InvalidError{Defects: schema.Defects(doc, "sequences", problems, schema.FieldName)}
+		return nil, &defects.InvalidError{Defects: schema.Defects(doc, "sequences", problems, schema.FieldName)}
 	}
 	var file struct {
 		Rules     json.RawMessage

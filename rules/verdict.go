@@ -9,28 +9,39 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gemworker/gem/internal/oneline"
 	"github.com/gemworker/gem/internal/schema"
+	"github.com/gemworker/gem/receipts"
 )
 
-// Ruling is what the rules come to for a call.
+// Ruling is the result of all rules for a call.
 type Ruling struct {
-	// Code is the error code of a call that fails: rule_blocked, limit_reached, approval_denied, approval_expired or rule_error. It is empty for one
-	// that runs or waits.
+	// Code is the error code of a call that fails: rule_blocked, limit_reached, approval_denied, approval_expired or
+	// rule_error. It is empty for a call that runs or waits.
 	Code    string
-	Message string // of the failure, for whoever made the call
+	Message string // of the failure, for the caller
 	Details any    // of the failure, for programs: a [Details]
-	// Verdicts are all that the rules said, also of a call that runs: those by what it shows first.
+	// Verdicts are all verdicts, including those on a call that runs. Those on the call itself come first.
 	Verdicts []Verdict
 }
 
-// Details are those of a call that a rule stopped.
+// OnReceipt returns verdicts in the form that a receipt has.
+func OnReceipt(verdicts []Verdict) []receipts.Verdict {
+	all := make([]receipts.Verdict, len(verdicts))
+	for i, v := range verdicts {
+		all[i] = v.Verdict
+	}
+	return all
+}
+
+// Details are the error details of a call that a rule stopped.
 type Details struct {
-	Rule         string `json:"rule"`
-	RulesVersion string `json:"rules_version"`
-	Kind         Kind   `json:"kind"`
-	Seen         *Seen  `json:"seen,omitempty"`
-	Do           string `json:"do,omitempty"` // what to do instead
-	// FreeAt is when the call can be made again, and RetryAfterMS how long that is from now.
+	Rule         string         `json:"rule"`
+	RulesVersion string         `json:"rules_version"`
+	Kind         Kind           `json:"kind"`
+	Seen         *receipts.Seen `json:"seen,omitempty"`
+	Do           string         `json:"do,omitempty"` // what to do instead
+	// FreeAt is the time at which the call can be repeated, and RetryAfterMS is the time until then.
 	FreeAt       *time.Time `json:"free_at,omitempty"`
 	RetryAfterMS *int64     `json:"retry_after_ms,omitempty"`
 }
@@ -44,8 +55,8 @@ const (
 	codeFault   = "rule_error"
 )
 
-// Rule puts together what the rules of a version said of a call by what it shows, and what its checks came to. A judgement without checks is ruled with
-// the zero [Answer].
+// Rule combines the verdicts of a version's rules on the call itself with the results of its checks. A judgement
+// without checks takes the zero [Answer].
 func (j Judgement) Rule(version string, a Answer) Ruling {
 	ruling := Ruling{Verdicts: slices.Clone(j.Verdicts)}
 	var stopping, refused []Verdict
@@ -55,6 +66,11 @@ func (j Judgement) Rule(version string, a Answer) Ruling {
 		}
 	}
 	for _, met := range a.Met {
+		if met.Check == NoCheck && met.Seen.By != "" {
+			v := j.denied(met)
+			ruling.Verdicts, refused = append(ruling.Verdicts, v), append(refused, v)
+			continue
+		}
 		if met.Check < 0 || met.Check >= len(j.Checks) {
 			continue
 		}
@@ -79,21 +95,42 @@ func (j Judgement) Rule(version string, a Answer) Ruling {
 	switch {
 	case len(stopping) > 0:
 		ruling.stop(version, stopping, a.At)
-	case ruling.Code != "" || a.Outcome == Stopped: // no gate answers so
+	case ruling.Code != "" || a.Outcome == Stopped: // no gate answers like this
 		ruling.Code, ruling.Message = codeFault, "A rule (rules "+version+") stopped the call, and it is not known which."
 		ruling.Details = Details{RulesVersion: version}
 	}
 	return ruling
 }
 
-// approves reports whether a person approved what a check asks.
-func (a Answer) approves(c Check) bool {
-	return slices.ContainsFunc(a.Approvals, func(given Approval) bool { return given.Digest == c.Digest })
+// denied returns the verdict of a denial that no current check needs.
+func (j Judgement) denied(met Met) Verdict {
+	call := "this call"
+	if j.tool != "" {
+		call += " of " + j.tool
+	}
+	asked := policy + "the rule " + met.Rule + " asked whether " + call + " may run."
+	return Verdict{Verdict: receipts.Verdict{Rule: met.Rule, Action: Ask, Seen: &met.Seen,
+		Message: sentences(asked, denied(met.Seen))}, Kind: ItsCall}
 }
 
-// answered leaves out questions that nobody denied, or, if nobody denied one, those that are still open.
+// denied describes who denied a call, and why.
+func denied(s receipts.Seen) string {
+	text := oneline.Cut(s.By, 200) + " denied it"
+	if s.Reason != "" {
+		text += ": " + oneline.Cut(strings.TrimRight(s.Reason, ". "), 500)
+	}
+	return text + "."
+}
+
+// approves reports whether a person approved a check's question.
+func (a Answer) approves(c Check) bool {
+	return slices.ContainsFunc(a.Approvals, func(given receipts.Approval) bool { return given.Digest == c.Digest })
+}
+
+// answered removes questions that nobody denied, or, if nobody denied any, open questions.
 func answered(refused []Verdict) []Verdict {
-	for _, is := range []func(*Seen) bool{func(s *Seen) bool { return s.By != "" }, func(s *Seen) bool { return s.Reason != "" }} {
+	for _, is := range []func(*receipts.Seen) bool{func(s *receipts.Seen) bool { return s.By != "" },
+		func(s *receipts.Seen) bool { return s.Reason != "" }} {
 		with := slices.DeleteFunc(slices.Clone(refused), func(v Verdict) bool { return v.Seen == nil || !is(v.Seen) })
 		if len(with) > 0 {
 			return with
@@ -132,7 +169,8 @@ func (r *Ruling) stop(version string, stopping []Verdict, now time.Time) {
 // fullLimit reports whether a limit has no room for the call.
 func (v Verdict) fullLimit() bool { return (v.Kind == Count || v.Kind == Sum) && !v.Undecided }
 
-// deciding is the verdict that a failure names: the first that ends at no known time, or else the one that ends last.
+// deciding returns the verdict that a failure names: the first that ends at no known time, or else the one that ends
+// last.
 func deciding(stopping []Verdict) Verdict {
 	decided := slices.DeleteFunc(slices.Clone(stopping), func(v Verdict) bool { return v.Undecided })
 	if len(decided) == 0 {
@@ -150,41 +188,42 @@ func deciding(stopping []Verdict) Verdict {
 	return last
 }
 
-// policy begins what an agent reads.
+// policy begins the messages that agents read.
 const policy = "This is a policy of the operator, not an error: "
 
 // rulePart names a rule of a version.
 func rulePart(rule, version string) string { return "the rule " + rule + " (rules " + version + ")" }
 
-// verdict is that of a rule that meets a call by what it shows. do is what helps besides what the rule says.
+// verdict returns the verdict of a rule that needs only the call itself. do is advice in addition to the rule's own.
 func (f *facts) verdict(r *Rule, seen, do string) *Verdict {
-	v := &Verdict{Rule: r.Name, Action: Block, Kind: ItsCall, Do: sentences(do, r.Say)}
+	v := &Verdict{Verdict: receipts.Verdict{Rule: r.Name, Action: Block}, Kind: ItsCall, Do: sentences(do, r.Say)}
 	does := " blocks this call of " + f.call.Tool.Name
 	if r.Action == Warn {
-		v.Action, does = Warn, " warns of this call of "+f.call.Tool.Name+", which runs all the same"
+		v.Action, does = Warn, " warns about this call of "+f.call.Tool.Name+", which runs anyway"
 	}
 	v.Message = sentences(policy+rulePart(r.Name, f.judge.set.Version)+does+": "+seen+".", v.Do)
 	return v
 }
 
-// undecided is the verdict of a rule that could not be judged.
+// undecided returns the verdict of a rule that could not be judged.
 func (f *facts) undecided(r *Rule, why undecided) *Verdict {
-	v := &Verdict{Rule: r.Name, Action: Block, Kind: r.kind(), Do: r.Say, Undecided: true}
+	v := &Verdict{Verdict: receipts.Verdict{Rule: r.Name, Action: Block, Undecided: true}, Kind: r.kind(), Do: r.Say}
 	end := "a call that a rule may stop does not run"
 	if r.Action == Warn {
 		v.Action, v.Undecided, end = Warn, false, "it only warns, so the call runs"
 	}
-	v.Message = sentences("The rule "+r.Name+" (rules "+f.judge.set.Version+") could not be judged: "+string(why)+"; "+end+".", r.Say)
+	v.Message = sentences("The rule "+r.Name+" (rules "+f.judge.set.Version+") could not be judged: "+string(why)+"; "+end+
+		".", r.Say)
 	return v
 }
 
-// verdict is that of a check that met a call.
-func (j Judgement) verdict(version string, a Answer, c Check, seen Seen) Verdict {
+// verdict returns the verdict of a check that is met.
+func (j Judgement) verdict(version string, a Answer, c Check, seen receipts.Seen) Verdict {
 	r := j.rules[c.Rule]
-	if r == nil { // the checks came from elsewhere
+	if r == nil { // the checks are not from this judgement
 		r = &Rule{Name: c.Rule}
 	}
-	v := Verdict{Rule: c.Rule, Action: c.Action, Kind: c.Kind, Do: r.Say}
+	v := Verdict{Verdict: receipts.Verdict{Rule: c.Rule, Action: c.Action}, Kind: c.Kind, Do: r.Say}
 	if !reflect.ValueOf(seen).IsZero() {
 		v.Seen = &seen
 	}
@@ -195,7 +234,8 @@ func (j Judgement) verdict(version string, a Answer, c Check, seen Seen) Verdict
 	about := r.about(&c)
 	switch {
 	case seen.Ended != "":
-		about = seen.Tool + " had ended with " + schema.Show(seen.Ended) + " in this session when this call was made (receipt " + seen.ReceiptID + ")"
+		about = seen.Tool + " had ended with " + schema.Show(seen.Ended) +
+			" in this session when this call was made (receipt " + seen.ReceiptID + ")"
 	case len(seen.Receipts) > 0:
 		about += " (receipts " + list(seen.Receipts) + ")"
 	case seen.Total != "":
@@ -206,7 +246,7 @@ func (j Judgement) verdict(version string, a Answer, c Check, seen Seen) Verdict
 	said := policy + rulePart(c.Rule, version)
 	switch c.Action {
 	case Warn:
-		does = " warns of " + call + ", which runs all the same"
+		does = " warns about " + call + ", which runs anyway"
 	case Ask:
 		does = " asks whether " + call + " may run"
 		if a.approves(c) {
@@ -217,40 +257,37 @@ func (j Judgement) verdict(version string, a Answer, c Check, seen Seen) Verdict
 		does = " lets " + call + " wait"
 		if seen.NotInTime {
 			does = " blocks " + call
-			about += ", and the next turn is later than a call may wait, " + span(c.AtMostMS)
-		} else if !a.Turn.IsZero() {
-			about += "; it runs at " + moment(a.Turn)
+			about += "; the next start is later than a call may wait, " + span(c.AtMostMS)
+		} else if !a.StartsAt.IsZero() {
+			about += "; it runs at " + moment(a.StartsAt)
 		}
 	}
 	if seen.FreeAt != nil && (c.Action == Block || seen.NotInTime) {
 		free = "It can be made again at " + moment(*seen.FreeAt) + "."
 		if wait := seen.FreeAt.Sub(a.At); wait > 0 && !a.At.IsZero() {
-			free = "It can be made again in " + (wait + time.Second - 1).Truncate(time.Second).String() + ", at " + moment(*seen.FreeAt) + "."
+			free = "It can be made again in " + (wait + time.Second - 1).Truncate(time.Second).String() + ", at " +
+				moment(*seen.FreeAt) + "."
 		}
 	}
 	v.Message = sentences(said+does+": "+about+".", free, r.Say)
 	return v
 }
 
-// asked says of a rule that asks what became of it.
-func (j Judgement) asked(r *Rule, a Answer, c Check, seen Seen, about string) (string, string) {
-	if i := slices.IndexFunc(a.Approvals, func(given Approval) bool { return given.Digest == c.Digest }); i >= 0 {
-		return about, schema.Cut(a.Approvals[i].By, 200) + " approved it."
+// asked describes the state of a rule that asks people.
+func (j Judgement) asked(r *Rule, a Answer, c Check, seen receipts.Seen, about string) (string, string) {
+	if i := slices.IndexFunc(a.Approvals, func(given receipts.Approval) bool { return given.Digest == c.Digest }); i >= 0 {
+		return about, oneline.Cut(a.Approvals[i].By, 200) + " approved it."
 	}
 	switch a.Outcome {
 	case Denied:
 		if seen.By == "" { // another question was denied
 			return about, ""
 		}
-		denied := schema.Cut(seen.By, 200) + " denied it"
-		if seen.Reason != "" {
-			denied += ": " + schema.Cut(strings.TrimRight(seen.Reason, ". "), 500)
-		}
-		return about, denied + "."
+		return about, denied(seen)
 	case Expired:
 		return about, "Nobody answered within " + span(c.AskMS) + "."
 	case Unasked:
-		return about, sentences("Nobody could be asked.", schema.Cut(seen.Reason, 500))
+		return about, sentences("Nobody could be asked.", oneline.Cut(seen.Reason, 500))
 	}
 	if len(r.Of) > 0 {
 		return about, "Someone with the role " + strings.Join(r.Of, " or ") + " decides."
@@ -258,14 +295,15 @@ func (j Judgement) asked(r *Rule, a Answer, c Check, seen Seen, about string) (s
 	return about, ""
 }
 
-// about says what a check looks at, and what met a call if it met one, without a value of its input.
+// about describes a check's condition, and why it is met, without a value of its input.
 func (r *Rule) about(c *Check) string {
 	switch c.Kind {
 	case Count:
 		if c.Max == "0" {
 			return "it allows no such call"
 		}
-		return "it allows " + number(string(c.Max), "call") + " within " + span(c.WithinMS) + r.apart() + ", which were made"
+		return "it allows " + number(string(c.Max), "call") + " within " + span(c.WithinMS) + r.apart() +
+			", and this limit is reached"
 	case Sum:
 		pointer := "the amount"
 		if r.Limit != nil {
@@ -280,7 +318,8 @@ func (r *Rule) about(c *Check) string {
 		if c.WithinMS > 0 {
 			within = " within " + span(c.WithinMS)
 		}
-		return "no call of " + list(tools) + " had succeeded in this session" + within + " before this call was made; make one, and this call again after its receipt"
+		return "no call of " + list(tools) + " had succeeded in this session" + within +
+			" before this call was made; make one, and repeat this call after its receipt"
 	case Afterwards:
 		tools := c.Tools
 		if r.After != nil {
@@ -293,21 +332,21 @@ func (r *Rule) about(c *Check) string {
 	return r.conditions()
 }
 
-// conditions says what of the call itself met the rule.
+// conditions describes the rule's conditions on the call itself.
 func (r *Rule) conditions() string {
-	return cmp.Or(r.holds(), "it is for every call of the tool")
+	return cmp.Or(r.holds(), "it applies to every call of the tool")
 }
 
-// holds puts the conditions of the rule into words; a condition on a result only names its fields.
+// holds puts the conditions of the rule into words. For a condition on a result it only names the fields.
 func (r *Rule) holds() string {
 	var all []string
 	switch {
-	case r.When != nil && len(r.When.Result)+len(r.When.Effects) > 0:
-		all = append(all, "its condition on "+list(r.When.fields())+" holds")
-	case r.When != nil:
+	case r.when != nil && len(r.when.result)+len(r.when.effects) > 0:
+		all = append(all, "its condition on "+list(r.when.fields())+" holds")
+	case r.when != nil:
 		all = append(all, conditionWords(r.entry["when"]))
 	}
-	if r.Unless != nil {
+	if r.unless != nil {
 		exception := "its exception does not hold"
 		if words := conditionWords(r.entry["unless"]); words != "" {
 			exception = "its exception (" + words + ") does not hold"
@@ -317,12 +356,13 @@ func (r *Rule) holds() string {
 	return strings.Join(all, "; ")
 }
 
-// fields names those of a condition, sorted.
-func (c *Condition) fields() (all []string) {
+// fields returns the field names of a condition, sorted.
+func (c *condition) fields() (all []string) {
 	if c == nil {
 		return nil
 	}
-	for part, schemas := range map[string]map[string]*schema.Schema{"input": c.Input, "caller": c.Caller, "result": c.Result, "effects": c.Effects} {
+	for part, schemas := range map[string]map[string]*schema.Schema{"input": c.input, "caller": c.caller,
+		"result": c.result, "effects": c.effects} {
 		for name := range maps.Keys(schemas) {
 			all = append(all, schema.FieldName([]string{part, name}))
 		}
@@ -331,12 +371,13 @@ func (c *Condition) fields() (all []string) {
 	return all
 }
 
-// LooksAt says in a few words what the rule looks at.
+// LooksAt describes the rule's condition in a few words.
 func (r *Rule) LooksAt() string {
 	var words []string
 	switch {
 	case r.Limit != nil && r.Limit.Sum != "":
-		words = append(words, "a sum of "+string(r.Limit.Max)+" at "+r.Limit.Sum+" in "+span(r.Limit.Within.Milliseconds())+r.apart())
+		words = append(words, "a sum of "+string(r.Limit.Max)+" at "+r.Limit.Sum+" in "+span(r.Limit.Within.Milliseconds())+
+			r.apart())
 	case r.Limit != nil:
 		words = append(words, number(string(r.Limit.Max), "call")+" in "+span(r.Limit.Within.Milliseconds())+r.apart())
 	case r.Requires != nil:
@@ -344,18 +385,19 @@ func (r *Rule) LooksAt() string {
 	case r.After != nil:
 		words = append(words, "after "+list(r.After.Tools)+" "+list(r.After.Ended))
 	case r.Failures != nil:
-		words = append(words, number(strconv.Itoa(r.Failures.InARow), "failure")+" in a row"+r.apart()+", for "+span(r.Failures.Rest.Milliseconds()))
+		words = append(words, number(strconv.Itoa(r.Failures.InARow), "failure")+" in a row"+r.apart()+", for "+
+			span(r.Failures.Rest.Milliseconds()))
 	}
-	if fields := r.When.fields(); len(fields) > 0 {
+	if fields := r.when.fields(); len(fields) > 0 {
 		words = append(words, "when "+list(fields))
 	}
-	if fields := r.Unless.fields(); len(fields) > 0 {
+	if fields := r.unless.fields(); len(fields) > 0 {
 		words = append(words, "unless "+list(fields))
 	}
 	return cmp.Or(strings.Join(words, "; "), "every call")
 }
 
-// kind is what the rule looks at.
+// kind returns the kind of the rule's condition.
 func (r *Rule) kind() Kind {
 	switch {
 	case r.Limit != nil && r.Limit.Sum != "":
@@ -372,7 +414,7 @@ func (r *Rule) kind() Kind {
 	return ItsCall
 }
 
-// apart ends what is counted with what it is counted apart by.
+// apart describes the values that are counted separately.
 func (r *Rule) apart() string {
 	if len(r.per()) == 0 {
 		return ""
@@ -401,7 +443,7 @@ func number(n, of string) string {
 	return n + " " + of + "s"
 }
 
-// span writes a duration as rules do.
+// span formats a duration as rules do.
 func span(ms int64) string {
 	for _, unit := range []struct {
 		name string

@@ -7,7 +7,8 @@ import (
 	"github.com/gemworker/gem/handlers/handlertest"
 )
 
-// A call that waited, for people or for its turn, is counted where it runs. What others counted meanwhile had no part in its wait.
+// A call that waited, for people or for its turn, is counted where it runs. What others counted meanwhile had no part
+// in its wait.
 func TestACallThatWaitedIsReplayedByWhatWasCountedBefore(t *testing.T) {
 	t.Parallel()
 	one := `{"name": "one", "tools": ["lab.*"], "action": "block", "limit": {"max": 1, "within": "1h"}}`
@@ -29,7 +30,9 @@ func TestACallThatWaitedIsReplayedByWhatWasCountedBefore(t *testing.T) {
 	})
 	t.Run("for its turn", func(t *testing.T) {
 		t.Parallel()
-		env := startRuled(t, ruledBy(t, one, `{"name": "pace", "tools": ["lab.write"], "action": "wait", "limit": {"max": 1, "within": "90m"}, "at_most": "2h"}`))
+		env := startRuled(t,
+			ruledBy(t, one,
+				`{"name": "pace", "tools": ["lab.write"], "action": "wait", "limit": {"max": 1, "within": "90m"}, "at_most": "2h"}`))
 		env.StartWorker()
 		env.Run(inSession("s", "lab.write", "x"))
 		env.Pass(80 * time.Minute)

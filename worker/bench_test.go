@@ -22,8 +22,8 @@ func discarded(b testing.TB) func(*worker.Options) {
 	return func(o *worker.Options) { o.Tracer, o.Meter = traces.Tracer("bench"), metrics.Meter("bench") }
 }
 
-// BenchmarkCall is a call from its claim to its receipt, on a worker that has enough to do, against a Postgres that does
-// not wait for its disk. The module bench measures the same with one that does, beside other systems.
+// BenchmarkCall is a call from its claim to its receipt, on a worker that has enough to do, against a Postgres that
+// does not wait for its disk. The module bench measures the same with one that does, and compares other systems.
 func BenchmarkCall(b *testing.B) {
 	for _, bench := range []struct {
 		name, tool string
@@ -41,11 +41,13 @@ func BenchmarkCall(b *testing.B) {
 				NoWorker: true,
 				Worker:   bench.telemetry(b),
 			})
-			_, err := env.DB.Exec(b.Context(), "create table lab_rows (id bigint generated always as identity primary key, text text)")
+			_, err := env.DB.Exec(b.Context(), "create table lab_rows (id bigint generated always as identity primary key, "+
+				"text text)")
 			if err != nil {
 				b.Fatal(err)
 			}
-			_, err = env.DB.Exec(b.Context(), `insert into core_tool_calls (tool_name, input) select $1, '{"text": "x"}' from generate_series(1, $2::int)`, bench.tool, b.N)
+			_, err = env.DB.Exec(b.Context(), `insert into core_tool_calls (tool_name, input) select $1, '{"text": "x"}'
+				from generate_series(1, $2::int)`, bench.tool, b.N)
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -54,7 +56,8 @@ func BenchmarkCall(b *testing.B) {
 			env.StartWorker()
 			env.Until("all to end", func() bool {
 				var left int
-				err := env.DB.QueryRow(b.Context(), "select count(*) from core_tool_calls where status in ('queued', 'running')").Scan(&left)
+				err := env.DB.QueryRow(b.Context(), "select count(*) from core_tool_calls where status in ('queued', 'running')").
+					Scan(&left)
 				return err == nil && left == 0
 			})
 		})

@@ -35,12 +35,13 @@ func TestAQueuedCallIsCancelledAtOnce(t *testing.T) {
 	}
 	env.StartWorker()
 	env.Run(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "y"})})
-	if diff := cmp.Diff([]string{"queued", "failed"}, env.Journal(id)); diff != "" || !slices.Equal(lab.sentSoFar(), []string{"y"}) {
+	if diff := cmp.Diff([]string{"queued", "failed"}, env.Journal(id)); diff != "" ||
+		!slices.Equal(lab.sentSoFar(), []string{"y"}) {
 		t.Error(diff, lab.sentSoFar())
 	}
 }
 
-// A running call's context ends, and its receipt says what had been done by then.
+// A running call's context ends, and its receipt lists what it had done by then.
 func TestARunningCallIsCancelled(t *testing.T) {
 	t.Parallel()
 	env, lab := startLab(t, nil, tool{name: "lab.send"}, tool{name: "lab.write"})
@@ -62,7 +63,8 @@ func TestARunningCallIsCancelled(t *testing.T) {
 			Sent    []any `json:"messages_sent"`
 			Written []any `json:"db_writes"`
 		}
-		if err := json.Unmarshal(r.Effects, &effects); err != nil || len(effects.Written) != 0 || (len(effects.Sent) == 1) != (id == send) {
+		if err := json.Unmarshal(r.Effects, &effects); err != nil || len(effects.Written) != 0 ||
+			(len(effects.Sent) == 1) != (id == send) {
 			t.Errorf("effects: %s", r.Effects)
 		}
 		if diff := cmp.Diff([]string{"queued", "claimed", "cancel_requested", "failed"}, env.Journal(id)); diff != "" {
@@ -76,7 +78,8 @@ func TestARunningCallIsCancelled(t *testing.T) {
 
 func TestWithoutNotificationsTheHeartbeatCancels(t *testing.T) {
 	t.Parallel()
-	env, lab := startLab(t, func(o *worker.Options) { o.ListenURL, o.HeartbeatInterval = "", 20*time.Millisecond }, tool{name: "lab.send"})
+	env, lab := startLab(t, func(o *worker.Options) { o.ListenURL, o.HeartbeatInterval = "", 20*time.Millisecond },
+		tool{name: "lab.send"})
 	env.StartWorker()
 	id := env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "x", Gate: "g"})})
 	lab.awaitBegin(t)
@@ -89,7 +92,9 @@ func TestWithoutNotificationsTheHeartbeatCancels(t *testing.T) {
 // A handler that succeeds in spite of it has succeeded.
 func TestACallThatEndsBeforeItNoticesHasSucceeded(t *testing.T) {
 	t.Parallel()
-	env, lab := startLab(t, func(o *worker.Options) { o.ListenURL, o.HeartbeatInterval, o.DeadAfter = "", time.Hour, 2*time.Hour }, tool{name: "lab.send"})
+	env, lab := startLab(t, func(o *worker.Options) {
+		o.ListenURL, o.HeartbeatInterval, o.DeadAfter = "", time.Hour, 2*time.Hour
+	}, tool{name: "lab.send"})
 	env.StartWorker()
 	id := env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "x", Gate: "g"})})
 	lab.awaitBegin(t)
@@ -105,7 +110,8 @@ func TestACancelledCallThatLosesItsWorkerEnds(t *testing.T) {
 	t.Parallel()
 	env, _ := startLab(t, nil, tool{name: "lab.write"})
 	id := env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x"})})
-	for _, sql := range []string{"select gem.start_worker('dead', 1, '', '', '1 hour')", "select gem.claim('dead', 1, true)"} {
+	for _, sql := range []string{"select gem.start_worker('dead', 1, '', '', '1 hour')",
+		"select gem.claim('dead', 1, true)"} {
 		if _, err := env.DB.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
 		}
@@ -127,8 +133,10 @@ func TestOnlyOnesOwnCallsCanBeCancelled(t *testing.T) {
 	for _, c := range []struct {
 		claims  string
 		allowed bool
-	}{{`{"sub": "grace", "role": "authenticated"}`, false}, {`{"role": "anon"}`, false}, {`{"sub": "ada", "role": "authenticated"}`, true}} {
-		_, err := env.DB.Exec(t.Context(), "select set_config('request.jwt.claims', $1, true), cancel_tool_call($2)", c.claims, id)
+	}{{`{"sub": "grace", "role": "authenticated"}`, false}, {`{"role": "anon"}`, false},
+		{`{"sub": "ada", "role": "authenticated"}`, true}} {
+		_, err := env.DB.Exec(t.Context(), "select set_config('request.jwt.claims', $1, true), cancel_tool_call($2)",
+			c.claims, id)
 		if (err == nil) != c.allowed {
 			t.Errorf("%s: %v", c.claims, err)
 		}

@@ -15,16 +15,17 @@ import (
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/handlertest"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/worker"
 )
 
-// Late is a domain whose late.run begins a call and then does the thing that its input names. If that returns an error, it cleans up as the
-// input says.
+// Late is a domain whose late.run begins a call and then does the thing that its input names. If that returns an error,
+// it cleans up as the input says.
 type Late struct {
 	contexts chan context.Context // of each run
-	cleaning chan context.Context // of each run that holds, and of each clean-up that hangs, until its context ends or goOn is called
+	// of each run that holds, and of each clean-up that hangs, until its context ends or goOn is called
+	cleaning chan context.Context
 	goOn     func()
 	going    chan struct{}
 
@@ -67,7 +68,9 @@ func (l *Late) Run(ctx context.Context, d *handlers.Durable, in Task) (Done, err
 	case "once":
 		_, err = handlers.StepOnce(ctx, d, "work", note("work"))
 	case "tx":
-		_, err = handlers.StepTx(ctx, d, "work", func(ctx context.Context, _ handlers.Tx) (string, error) { return note("work")(ctx) })
+		_, err = handlers.StepTx(ctx, d, "work", func(ctx context.Context, _ handlers.Tx) (string, error) {
+			return note("work")(ctx)
+		})
 	}
 	l.mu.Lock()
 	l.errs = append(l.errs, err)
@@ -100,14 +103,17 @@ func (l *Late) Run(ctx context.Context, d *handlers.Durable, in Task) (Done, err
 
 func startLate(t *testing.T, change func(*worker.Options)) (*handlertest.Env, *Late) {
 	t.Helper()
-	late := &Late{contexts: make(chan context.Context, 10_000), cleaning: make(chan context.Context, 2), going: make(chan struct{})}
+	late := &Late{contexts: make(chan context.Context, 10_000), cleaning: make(chan context.Context, 2),
+		going: make(chan struct{})}
 	late.goOn = sync.OnceFunc(func() { close(late.going) })
 	tools := labRegistry("1.0.0", tool{name: "late.run", calls: []string{"lab.*"}}, tool{name: "lab.nothing"})
-	env := handlertest.Start(t, handlertest.Options{Registry: tools, Domains: []any{NewLab(), late}, Worker: change, NoWorker: true})
+	env := handlertest.Start(t, handlertest.Options{Registry: tools, Domains: []any{NewLab(), late}, Worker: change,
+		NoWorker: true})
 	return env, late
 }
 
-// The handler begins something, its worker makes a call for it first, and the notice of the cancellation arrives during that round trip.
+// The handler begins something, its worker makes a call for it first, and the notice of the cancellation arrives during
+// that round trip.
 func TestACancellationDuringARoundTripIsNotTakenForACleanUp(t *testing.T) {
 	t.Parallel()
 	for _, does := range []string{"wait", "sleep", "all", "first", "step", "once", "tx"} {
@@ -119,7 +125,7 @@ func TestACancellationDuringARoundTripIsNotTakenForACleanUp(t *testing.T) {
 				var cancel sync.Once
 				env.StartWorker(func(o *worker.Options) {
 					worker.SetHook(o, func(point string) {
-						if point != "after wait" { // the first of which makes the call
+						if point != "after wait" { // the first time it makes the call
 							return
 						}
 						cancel.Do(func() {
@@ -144,7 +150,8 @@ func TestACancellationDuringARoundTripIsNotTakenForACleanUp(t *testing.T) {
 				}
 				late.mu.Lock()
 				defer late.mu.Unlock()
-				if want := []string{"before", "undo"}; !slices.Equal(late.did, want) || !errors.Is(late.errs[0], handlers.ErrCancelled) {
+				if want := []string{"before", "undo"}; !slices.Equal(late.did, want) ||
+					!errors.Is(late.errs[0], handlers.ErrCancelled) {
 					t.Errorf("it did %v, want %v, and was told %v", late.did, want, late.errs)
 				}
 				if began := slices.Contains(env.Journal(id), "began"); began {
@@ -221,7 +228,8 @@ func TestNoCancellationIsLost(t *testing.T) {
 				all.Go(func() {
 					free <- struct{}{}
 					defer func() { <-free }()
-					id := env.Insert(handlertest.Call{Tool: "late.run", Input: task(Task{Text: does[i%len(does)], Then: thens[i/len(does)%len(thens)]})})
+					id := env.Insert(handlertest.Call{Tool: "late.run",
+						Input: task(Task{Text: does[i%len(does)], Then: thens[i/len(does)%len(thens)]})})
 					time.Sleep(rand.N(500 * time.Millisecond))
 					if came, err := client.Cancel(t.Context(), env.DB, id); err != nil {
 						t.Error(came, err)
@@ -233,13 +241,15 @@ func TestNoCancellationIsLost(t *testing.T) {
 				return number(t, env, "select count(*) from core_tool_calls where status in ('queued', 'running', 'waiting')")
 			}
 			env.Until("all to end", func() bool {
-				waiting := number(t, env, "select count(*) from core_tool_calls where status = 'waiting' and waits && '{#question,an hour}'")
+				waiting := number(t, env, "select count(*) from core_tool_calls where status = 'waiting' and waits && "+
+					"'{#question,an hour}'")
 				return left() == waiting || left() == 0
 			})
 			if n := left(); n > 0 {
 				t.Errorf("%d of %d cancelled calls wait", n, many)
 			}
-			others := number(t, env, `select count(*) from core_tool_receipts where tool_name = 'late.run' and result #>> '{error,error_code}' <> 'cancelled'`)
+			others := number(t, env, `select count(*) from core_tool_receipts where tool_name = 'late.run'
+				and result #>> '{error,error_code}' <> 'cancelled'`)
 			if others > 0 {
 				t.Error(fmt.Sprint(others, " calls ended as something else"))
 			}
@@ -268,7 +278,8 @@ func TestACleanUpEndsWithItsAttempt(t *testing.T) {
 				go func() { defer close(stopped); w.Stop() }()
 			} else {
 				close(stopped)
-				if _, err := env.DB.Exec(t.Context(), "select gem.release(id, attempt, claimed_by) from core_tool_calls where id = $1", id); err != nil {
+				if _, err := env.DB.Exec(t.Context(), "select gem.release(id, attempt, claimed_by) from core_tool_calls where id "+
+					"= $1", id); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -9,32 +9,34 @@ import (
 
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/receipts"
-	"github.com/gemworker/gem/registry"
+	"github.com/gemworker/gem/worker/internal/plain"
 )
 
-// checkLimit ends a check. None is known that takes more than a few seconds, since its cost is counted first.
+// checkLimit limits the time of a check. No known check takes more than a few seconds, because its cost is estimated
+// first.
 const checkLimit = time.Minute
 
-// alone admits one expensive check at a time in this process: ten at once could take more memory than there is.
+// alone admits one expensive check at a time in this process: ten at once could run out of memory.
 var alone = make(chan struct{}, 1)
 
-// checkAlone checks an input or an output that may be expensive to check, and reports whether it came to an end. The wait for
-// other checks counts for neither [checkLimit] nor the tool's timeout.
-func (a *attempt) checkAlone(ctx context.Context, validate func(json.RawMessage, bool) ([]registry.Fault, bool), doc json.RawMessage) (
-	faults []registry.Fault, checked bool) {
-	a.at("before", "turn")
+// checkAlone validates an input or an output that may be expensive to check, and reports whether the check finished.
+// Waiting for other checks counts towards neither [checkLimit] nor the tool's timeout.
+func (a *attempt) checkAlone(ctx context.Context, validate func(json.RawMessage, bool) ([]receipts.Fault, bool),
+	doc json.RawMessage) (
+	faults []receipts.Fault, checked bool) {
+	a.worker.at("before", "turn")
 	select {
 	case alone <- struct{}{}:
 	case <-ctx.Done():
 		return nil, false
 	}
-	// A check that is given up takes memory until its end.
+	// An abandoned check uses memory until it ends.
 	done := sync.OnceFunc(func() { <-alone })
 	latest := time.AfterFunc(checkLimit, done)
 	ctx, cancel := context.WithTimeout(ctx, checkLimit)
 	defer cancel()
-	var found []registry.Fault
-	if !a.within(ctx, func() {
+	var found []receipts.Fault
+	if !a.worker.within(ctx, func() {
 		defer func() { latest.Stop(); done() }()
 		found, _ = validate(doc, true)
 	}) {
@@ -43,16 +45,16 @@ func (a *attempt) checkAlone(ctx context.Context, validate func(json.RawMessage,
 	return found, true
 }
 
-// checkInput ends a call whose input does not fit.
+// checkInput ends a call whose input does not match its schema.
 func (a *attempt) checkInput(ctx context.Context) *end {
 	var (
-		faults []registry.Fault
+		faults []receipts.Fault
 		left   bool
 	)
-	// It would not need to run apart, but for the stack that it grows.
-	checked := a.within(ctx, func() { faults, left = a.tool.CheckInput(a.Input, false) })
+	// It runs on another goroutine only because it grows the stack.
+	checked := a.worker.within(ctx, func() { faults, left = a.tool.CheckInput(a.claim.Input, false) })
 	if checked && left {
-		faults, checked = a.checkAlone(ctx, a.tool.CheckInput, a.Input)
+		faults, checked = a.checkAlone(ctx, a.tool.CheckInput, a.claim.Input)
 	}
 	switch {
 	case checked && len(faults) == 0:
@@ -62,23 +64,24 @@ func (a *attempt) checkInput(ctx context.Context) *end {
 	case ctx.Err() != nil:
 		return a.endedBefore(ctx)
 	}
-	return failed(receipts.ValidationError, fmt.Sprintf("The input could not be checked against the schema of %s within %s.",
+	return failed(receipts.ValidationError, fmt.Sprintf(
+		"The input could not be checked against the schema of %s within %s.",
 		a.tool.Name, checkLimit), nil)
 }
 
-// askInput ends a call whose input refuses itself: see [handlers.Checked].
+// askInput ends a call whose input reports an error: see [handlers.Checked].
 func (a *attempt) askInput(ctx context.Context) *end {
 	call := a.newCall()
 	limited, cancel := context.WithTimeout(ctx, checkLimit)
 	defer cancel()
 	err := error(&panicked{"the check ended its goroutine"})
-	asked := a.within(limited, func() {
+	asked := a.worker.within(limited, func() {
 		defer func() {
 			if v := recover(); v != nil {
 				err = &panicked{printed(v)}
 			}
 		}()
-		err = plain(a.handler.Check(call), a.CallID)
+		err = plain.Error(a.handler.Check(call), a.claim.CallID)
 	})
 	switch {
 	case asked && err == nil:
@@ -88,11 +91,12 @@ func (a *attempt) askInput(ctx context.Context) *end {
 	case ctx.Err() != nil:
 		return a.endedBefore(ctx)
 	}
-	return failed(receipts.ValidationError, fmt.Sprintf("The input could not be asked by %s within %s.", a.handler.Func, checkLimit), nil)
+	return failed(receipts.ValidationError, fmt.Sprintf("%s could not check the input within %s.", a.handler.Func,
+		checkLimit), nil)
 }
 
-// checkOutput returns the error of an output that does not fit, and may be expensive to check. The handler has run: neither the end
-// of the call's time, nor a wish to cancel it, nor a worker that stops takes its output away.
+// checkOutput returns the error of an output that does not match its schema or may be expensive to check. The handler
+// has run, so the check continues after the call's timeout, a cancellation or an order to stop.
 func (a *attempt) checkOutput(ctx context.Context, output json.RawMessage) error {
 	faults, checked := a.checkAlone(context.WithoutCancel(ctx), a.tool.CheckOutput, output)
 	if !checked {
@@ -102,8 +106,8 @@ func (a *attempt) checkOutput(ctx context.Context, output json.RawMessage) error
 	return a.unfit(faults)
 }
 
-// unfit is the error of an output with faults; nil if there are none.
-func (a *attempt) unfit(faults []registry.Fault) error {
+// unfit returns the error for an output with faults, or nil if there are none.
+func (a *attempt) unfit(faults []receipts.Fault) error {
 	if len(faults) == 0 {
 		return nil
 	}

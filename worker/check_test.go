@@ -14,7 +14,7 @@ import (
 // large is the text of a call whose input and output are so large that each is checked alone.
 var large = strings.Repeat("x", 70_000)
 
-// stops is a worker's calls that stop at a point: reached says that one has come there, goOn lets it go on.
+// stops halts a worker's calls at a point: reached reports that one is there, goOn lets it continue.
 type stops struct{ reached, goOn chan struct{} }
 
 // startStopping starts a worker whose calls stop at a point.
@@ -118,7 +118,8 @@ func TestACallWhoseInputWaitsToBeCheckedHasNotRun(t *testing.T) {
 		takeTurn(t)
 		at.goOn <- struct{}{}
 		w.Stop()
-		if diff := cmp.Diff([]string{"queued", "claimed", "released"}, env.Journal(id)); diff != "" || len(lab.sentSoFar()) != 0 {
+		if diff := cmp.Diff([]string{"queued", "claimed", "released"}, env.Journal(id)); diff != "" ||
+			len(lab.sentSoFar()) != 0 {
 			t.Error(diff, len(lab.sentSoFar()))
 		}
 	})
@@ -126,8 +127,9 @@ func TestACallWhoseInputWaitsToBeCheckedHasNotRun(t *testing.T) {
 		lost bool
 		says string
 	}{
-		"the call is cancelled":              {false, "The call was cancelled before it ran."},
-		"the call is cancelled after a loss": {true, "The call was cancelled before it ran again, after an attempt that lost its worker. Nothing of it stays: its rows went with its transaction."},
+		"the call is cancelled": {false, "The call was cancelled before it ran."},
+		"the call is cancelled after a loss": {true, "The call was cancelled before it ran again, after an attempt that " +
+			"lost its worker. It had no effect: its transaction was rolled back."},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -152,7 +154,9 @@ func TestACallWhoseInputWaitsToBeCheckedHasNotRun(t *testing.T) {
 func TestAnOutputThatWaitsToBeCheckedIsNotLost(t *testing.T) {
 	t.Parallel()
 	for what, meanwhile := range map[string]func(*testing.T, *handlertest.Env, *handlertest.Running, string){
-		"the call is cancelled": func(t *testing.T, env *handlertest.Env, _ *handlertest.Running, id string) { cancelHeard(t, env, id) },
+		"the call is cancelled": func(t *testing.T, env *handlertest.Env, _ *handlertest.Running, id string) {
+			cancelHeard(t, env, id)
+		},
 		"the worker stops": func(t *testing.T, env *handlertest.Env, w *handlertest.Running, _ string) {
 			stopped := make(chan struct{})
 			go func() { w.Stop(); close(stopped) }()
@@ -179,7 +183,8 @@ func TestAnOutputThatWaitsToBeCheckedIsNotLost(t *testing.T) {
 	}
 }
 
-// A receipt does not say that a call ran whose handler had not begun when it was cancelled, and such a call does not run.
+// A receipt does not say that a call ran whose handler had not begun when it was cancelled, and such a call does not
+// run.
 func TestACallThatIsCancelledJustBeforeItRunsDoesNotRun(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -189,8 +194,10 @@ func TestACallThatIsCancelledJustBeforeItRunsDoesNotRun(t *testing.T) {
 	}{
 		{"before key", "lab.send", false, "The call was cancelled before it ran."},
 		{"before handler", "lab.send", false, "The call was cancelled before it ran."},
-		{"before key", "lab.send", true, "The call was cancelled before it ran again, after an attempt that lost its worker. What it did is not known."},
-		{"before handler", "lab.nothing", true, "The call was cancelled before it ran again, after an attempt that lost its worker. Nothing of it stays: its rows went with its transaction."},
+		{"before gate", "lab.send", true, "The call was cancelled before it ran again, after an attempt that lost its " +
+			"worker. Its effects are not known."},
+		{"before handler", "lab.nothing", true, "The call was cancelled before it ran again, after an attempt that lost " +
+			"its worker. It had no effect: its transaction was rolled back."},
 	} {
 		name := c.point
 		if c.lost {
@@ -215,7 +222,8 @@ func TestACallThatIsCancelledJustBeforeItRunsDoesNotRun(t *testing.T) {
 	}
 }
 
-// A call that must not run twice is handed over by a worker that stops before its handler has begun: its outcome is known.
+// A call that must not run twice is handed over by a worker that stops before its handler has begun: its outcome is
+// known.
 func TestAWorkerThatStopsJustBeforeACallRunsHandsItOver(t *testing.T) {
 	t.Parallel()
 	env, lab := startLab(t, nil, tool{name: "lab.send"})
@@ -227,7 +235,8 @@ func TestAWorkerThatStopsJustBeforeACallRunsHandsItOver(t *testing.T) {
 	awaitEndOfGrace(t, env)
 	at.goOn <- struct{}{}
 	<-stopped
-	if diff := cmp.Diff([]string{"queued", "claimed", "released"}, env.Journal(id)); diff != "" || len(lab.sentSoFar()) != 0 {
+	if diff := cmp.Diff([]string{"queued", "claimed", "released"}, env.Journal(id)); diff != "" ||
+		len(lab.sentSoFar()) != 0 {
 		t.Error(diff, lab.sentSoFar())
 	}
 }
@@ -235,7 +244,8 @@ func TestAWorkerThatStopsJustBeforeACallRunsHandsItOver(t *testing.T) {
 // loseWorker claims a call for a worker that dies with it.
 func loseWorker(t *testing.T, env *handlertest.Env) {
 	t.Helper()
-	for _, sql := range []string{"select gem.start_worker('dead', 1, '', '', '1 min')", "select gem.claim('dead', 1, true)", "select gem.stop_worker('dead')"} {
+	for _, sql := range []string{"select gem.start_worker('dead', 1, '', '1.0.0', '1 min', p_outside => '{\"lab.send\": \"keyed\"}')",
+		"select gem.claim('dead', 1, true)", "select gem.stop_worker('dead')"} {
 		if _, err := env.DB.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/binding"
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/handlers/wait"
 	"github.com/gemworker/gem/receipts"
@@ -37,7 +38,7 @@ func with(t *testing.T, c code) func(*worker.Options) {
 	if c != nil {
 		domains = append(domains, Coded{c})
 	}
-	bound, err := handlers.Bind(domains...)
+	bound, err := binding.Bind(domains...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +60,8 @@ func firstCode(ctx context.Context, d *handlers.Durable) (string, error) {
 // startCoded begins a call with firstCode, or other code, up to where it waits.
 func startCoded(t *testing.T, other ...code) (env *handlertest.Env, id string) {
 	t.Helper()
-	env = handlertest.Start(t, handlertest.Options{Registry: labRegistry("1.0.0", tool{name: "coded.run", calls: []string{"lab.*"}}, tool{name: "lab.send"}),
+	env = handlertest.Start(t, handlertest.Options{Registry: labRegistry("1.0.0",
+		tool{name: "coded.run", calls: []string{"lab.*"}}, tool{name: "lab.send"}),
 		Domains: []any{Coded{append(other, firstCode)[0]}}, NoWorker: true})
 	id = env.Insert(handlertest.Call{Tool: "coded.run", Input: task(Task{Text: "x"})})
 	w := env.StartWorker()
@@ -68,7 +70,7 @@ func startCoded(t *testing.T, other ...code) (env *handlertest.Env, id string) {
 	return env, id
 }
 
-// It loses nothing, and goes on when the right program comes.
+// It loses nothing, and continues on the right program.
 func TestACallWhoseJournalDoesNotFitWaitsForCode(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -111,7 +113,8 @@ func TestACallWhoseJournalDoesNotFitWaitsForCode(t *testing.T) {
 				call, err := client.Get(t.Context(), env.DB, id)
 				return err == nil && call.Attempt == attempt+1 && call.Status == "waiting"
 			})
-			if n := number(t, env, "select extract(epoch from wake_at - updated_at)::int from core_tool_calls where id = $1", id); n != 120 {
+			if n := number(t, env, "select extract(epoch from wake_at - updated_at)::int from core_tool_calls where id = $1",
+				id); n != 120 {
 				t.Errorf("it looks again after %d s", n)
 			}
 			other.Stop()
@@ -125,7 +128,8 @@ func TestACallWhoseJournalDoesNotFitWaitsForCode(t *testing.T) {
 	}
 }
 
-// A name stands for one step, call, time or version. Code that asks for another kind waits, and a replay says so before a deploy.
+// A name belongs to one step, call, time or version. Code that uses it for another kind waits, and a replay reports
+// that before a deploy.
 func TestANameStandsForOneKindOfThing(t *testing.T) {
 	t.Parallel()
 	env, id := startCoded(t, func(ctx context.Context, d *handlers.Durable) (string, error) {
@@ -183,12 +187,14 @@ func TestAStepThatBeganAndMustNotRunTwiceStaysOne(t *testing.T) {
 		_, _ = handlers.Receive[string](d, "x").Wait(ctx)
 		return step(ctx, d, "a", "again"), nil
 	}))
-	if want := "a: The journal has the beginning of a StepOnce under this name, and the handler asks for a Step."; got.Misfit != want {
+	want := "a: The journal has the beginning of a StepOnce under this name, and the handler asks for a Step."
+	if got.Misfit != want {
 		t.Errorf("%+v", got)
 	}
 }
 
-// A deploy that is rolled back, or that lacks a tool, with many calls open: none ends, and all go on with the program that knows them.
+// A deploy that is rolled back, or that lacks a tool, while many calls are open: none ends, and all continue on the
+// program that knows them.
 func TestManyCallsWaitForTheirProgramToComeBack(t *testing.T) {
 	t.Parallel()
 	calls := 60
@@ -208,17 +214,21 @@ func TestManyCallsWaitForTheirProgramToComeBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			env := handlertest.Start(t, handlertest.Options{Registry: labRegistry("1.0.0", tool{name: "coded.run"}), Domains: []any{Coded{firstCode}}, NoWorker: true})
+			env := handlertest.Start(t, handlertest.Options{Registry: labRegistry("1.0.0", tool{name: "coded.run"}),
+				Domains: []any{Coded{firstCode}}, NoWorker: true})
 			in := func(state string) func() bool {
 				return func() bool { return number(t, env, "select count(*) from core_tool_calls where "+state) == calls }
 			}
-			if _, err := env.DB.Exec(t.Context(), "insert into core_tool_calls (tool_name, input) select 'coded.run', $1 from generate_series(1, $2)", task(Task{Text: "x"}), calls); err != nil {
+			if _, err := env.DB.Exec(t.Context(), "insert into core_tool_calls (tool_name, input) select 'coded.run', $1 from "+
+				"generate_series(1, $2)", task(Task{Text: "x"}), calls); err != nil {
 				t.Fatal(err)
 			}
 			w := env.StartWorker()
 			env.Until("all to wait", in("status = 'waiting' and waits_for = 'answer'"))
 			w.Stop()
-			if _, err := env.DB.Exec(t.Context(), "update core_workers set alive_until = alive_until - interval '6 minutes'"); err != nil { // it is long gone
+			// it is long gone
+			if _, err := env.DB.Exec(t.Context(),
+				"update core_workers set alive_until = alive_until - interval '6 minutes'"); err != nil {
 				t.Fatal(err)
 			}
 			w = env.StartWorker(other(t))
@@ -274,10 +284,14 @@ func TestACancelledCallWaitsForCodeThatCleansUp(t *testing.T) {
 		says string
 		undo bool
 	}{
-		"no handler comes":      {nil, func(_ *testing.T, env *handlertest.Env, _ string) { env.Pass(time.Hour) }, "The program has no durable handler for coded.run.", false},
-		"no other kind comes":   {onceA, func(_ *testing.T, env *handlertest.Env, _ string) { env.Pass(time.Hour) }, "The journal has a Step under this name, ", false},
-		"its program comes":     {nil, func(t *testing.T, env *handlertest.Env, _ string) { env.StartWorker(with(t, cleanUp)) }, "The call was cancelled. What its steps did stays", true},
-		"it is cancelled again": {onceA, again, "The call was cancelled before it went on.", false},
+		"no handler comes": {nil, func(_ *testing.T, env *handlertest.Env, _ string) { env.Pass(time.Hour) },
+			"The program has no durable handler for coded.run.", false},
+		"no other kind comes": {onceA, func(_ *testing.T, env *handlertest.Env, _ string) { env.Pass(time.Hour) },
+			"The journal has a Step under this name, ", false},
+		"its program comes": {nil, func(t *testing.T, env *handlertest.Env, _ string) {
+			env.StartWorker(with(t, cleanUp))
+		}, "The call was cancelled. The effects of its steps remain", true},
+		"it is cancelled again": {onceA, again, "The call was cancelled before it continued.", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -296,7 +310,8 @@ func TestACancelledCallWaitsForCodeThatCleansUp(t *testing.T) {
 			if e := handlertest.ErrorOf(t, r); e.Code != receipts.Cancelled || !strings.Contains(e.Message, c.says) {
 				t.Errorf("%+v", e)
 			}
-			if undone := number(t, env, "select count(*) from core_tool_events where call_id = $1 and data ->> 'name' = 'undo'", id) == 1; undone != c.undo {
+			if undone := number(t, env, "select count(*) from core_tool_events where call_id = $1 and data ->> 'name' = 'undo'",
+				id) == 1; undone != c.undo {
 				t.Errorf("it cleaned up: %t", undone)
 			}
 			sound(t, env)
@@ -319,7 +334,8 @@ func TestTheDeadlineOfAScheduledCallCountsFromItsTime(t *testing.T) {
 		}}}})
 	var ids []string
 	for range 2 {
-		id := env.Insert(handlertest.Call{Tool: "coded.run", Input: task(Task{Text: "x"}), RunAt: time.Now().Add(40 * 24 * time.Hour)})
+		id := env.Insert(handlertest.Call{Tool: "coded.run", Input: task(Task{Text: "x"}),
+			RunAt: time.Now().Add(40 * 24 * time.Hour)})
 		ids = append(ids, id)
 	}
 	env.Pass(40 * 24 * time.Hour)
@@ -332,7 +348,8 @@ func TestTheDeadlineOfAScheduledCallCountsFromItsTime(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	env.Pass(24 * time.Hour)
-	if e := handlertest.ErrorOf(t, env.Await(ids[1])); e.Code != receipts.Timeout || !strings.Contains(e.Message, "within 720h0m0s") {
+	if e := handlertest.ErrorOf(t, env.Await(ids[1])); e.Code != receipts.Timeout ||
+		!strings.Contains(e.Message, "within 720h0m0s") {
 		t.Errorf("%+v", e)
 	}
 	sound(t, env)
@@ -355,7 +372,8 @@ func TestAVersionIsThatOfTheCodeWithWhichTheCallCameHere(t *testing.T) {
 	for _, id := range []string{old, young} {
 		env.Answer(id, "x", "x")
 		env.Until("it to wait again", func() bool {
-			return number(t, env, "select count(*) from core_tool_calls where id = $1 and status = 'waiting' and waits = '{#y}'", id) == 1
+			return number(t, env, "select count(*) from core_tool_calls where id = $1 and status = 'waiting' and waits = '{#y}'",
+				id) == 1
 		})
 	}
 	w.Stop()
@@ -382,10 +400,13 @@ func firstOf(errs ...error) error {
 func TestAReceiptListsTheNamesThatNobodyRead(t *testing.T) {
 	t.Parallel()
 	env, id := startCoded(t)
-	env.StartWorker(with(t, func(ctx context.Context, d *handlers.Durable) (string, error) { return step(ctx, d, "new", "new"), nil }))
+	env.StartWorker(with(t, func(ctx context.Context, d *handlers.Durable) (string, error) {
+		return step(ctx, d, "new", "new"), nil
+	}))
 	env.Answer(id, "x", "x")
 	var effects receipts.Effects
-	if err := json.Unmarshal(env.Await(id).Effects, &effects); err != nil || effects.Durable == nil || !slices.Equal(effects.Durable.Unread, []string{"#x", "a"}) {
+	if err := json.Unmarshal(env.Await(id).Effects, &effects); err != nil || effects.Durable == nil ||
+		!slices.Equal(effects.Durable.Unread, []string{"#x", "a"}) {
 		t.Errorf("%+v, %v", effects.Durable, err)
 	}
 	sound(t, env)

@@ -8,7 +8,8 @@ import (
 // A counter that callers name would stay for ever. What hung on it is then neither guessed nor a difference.
 func TestACounterLeavesWithItsLastCall(t *testing.T) {
 	t.Parallel()
-	env := startRuled(t, ruledBy(t, `{"name": "once", "tools": ["lab.write"], "action": "block", "limit": {"max": 1, "within": "1h", "per": ["session"]}}`))
+	env := startRuled(t,
+		ruledBy(t, `{"name": "once", "tools": ["lab.write"], "action": "block", "limit": {"max": 1, "within": "1h", "per": ["session"]}}`))
 	env.StartWorker()
 	first := env.Run(inSession("s", "lab.write", "x"))
 	if got := codeOf(env.Run(inSession("s", "lab.write", "x"))); got != "limit_reached" {

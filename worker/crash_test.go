@@ -18,12 +18,13 @@ import (
 	"github.com/gemworker/gem"
 	"github.com/gemworker/gem/audit"
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/binding"
 	"github.com/gemworker/gem/handlers/extract"
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/handlers/llm"
 	"github.com/gemworker/gem/handlers/wait"
-	"github.com/gemworker/gem/internal/pgpool"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/postgres/pgpool"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/registry"
 	"github.com/gemworker/gem/worker"
@@ -165,10 +166,11 @@ func doomed() {
 	point, url := os.Getenv(doomedPoint), os.Getenv(doomedURL)
 	go func() { _, _ = io.Copy(io.Discard, os.Stdin); os.Exit(3) }() // dies with its test
 	die := func(err error) { fmt.Fprintln(os.Stderr, "doomed:", err); os.Exit(2) }
-	file, domains := crashRegistry(os.Getenv(doomedMode)), []any{Crash{sink: os.Getenv(doomedSink), waiting: stop}, wait.Domain()}
+	file, domains := crashRegistry(os.Getenv(doomedMode)),
+		[]any{Crash{sink: os.Getenv(doomedSink), waiting: stop}, wait.Domain()}
 	if os.Getenv(doomedMode) == doomedModels {
-		l, models := llm.DomainAndModels()
-		file, domains = gem.BuiltInRegistry, []any{l, extract.Domain(models), wait.Domain()}
+		l := llm.Domain()
+		file, domains = gem.BuiltInRegistry, []any{l, extract.Domain(l), wait.Domain()}
 	}
 	reg, err := registry.Parse(file)
 	if err != nil {
@@ -178,10 +180,11 @@ func doomed() {
 	if err != nil {
 		die(err)
 	}
-	if err := errors.Join(handlers.Configure(os.Getenv, domains...), handlers.Open(handlers.Env{Pool: pool}, domains...)); err != nil {
+	if err := errors.Join(binding.Configure(os.Getenv, domains...),
+		binding.Open(handlers.Env{Pool: pool}, domains...)); err != nil {
 		die(err)
 	}
-	bound, err := handlers.Bind(domains...)
+	bound, err := binding.Bind(domains...)
 	if err != nil {
 		die(err)
 	}
@@ -272,7 +275,8 @@ func TestAWorkerThatDiesAtAnyPointCostsNoCallAndDoublesNone(t *testing.T) {
 				if _, err := env.DB.Exec(t.Context(), "create table lab_rows (text text)"); err != nil {
 					t.Fatal(err)
 				}
-				id := env.Insert(handlertest.Call{Tool: s.tool, Input: task(Task{Text: "x", Then: s.then, Key: "k"}), Key: "client"})
+				id := env.Insert(handlertest.Call{Tool: s.tool, Input: task(Task{Text: "x", Then: s.then, Key: "k"}),
+					Key: "client"})
 				dieAt(t, s.point, testdb.RouteTo(t, env.URL), mode, sink.URL)
 
 				env.StartWorker(func(o *worker.Options) { o.HeartbeatInterval = 50 * time.Millisecond })
@@ -352,7 +356,8 @@ func TestAFlowWhoseWorkerDiesAtAnyPointGoesOnWhereItWas(t *testing.T) {
 			}))
 			defer sink.Close()
 			defer http.DefaultClient.CloseIdleConnections()
-			env := handlertest.Start(t, handlertest.Options{Registry: crashRegistry("none"), NoWorker: true, Domains: []any{Crash{sink: sink.URL}}})
+			env := handlertest.Start(t, handlertest.Options{Registry: crashRegistry("none"), NoWorker: true,
+				Domains: []any{Crash{sink: sink.URL}}})
 			if _, err := env.DB.Exec(t.Context(), "create table lab_rows (text text)"); err != nil {
 				t.Fatal(err)
 			}
@@ -389,13 +394,16 @@ func TestAFlowWhoseWorkerDiesAtAnyPointGoesOnWhereItWas(t *testing.T) {
 func TestAFamilyWhoseWorkerDiesAtAnyPointComesTogether(t *testing.T) {
 	t.Parallel()
 	for _, point := range some([]string{
-		"before wait 1", "after wait 1", "before wait 2", "after wait 2", "before waiting", "after waiting", // the calls are made; they are waited for
-		"before receipt 1", "after receipt 1", "before receipt 2", "after receipt 2", // of the children; the second wakes the parent
+		// the calls are made; they are waited for
+		"before wait 1", "after wait 1", "before wait 2", "after wait 2", "before waiting", "after waiting",
+		// of the children; the second wakes the parent
+		"before receipt 1", "after receipt 1", "before receipt 2", "after receipt 2",
 		"before step 1", "after step 1", "before receipt 3", "after receipt 3",
 	}) {
 		t.Run(point, func(t *testing.T) {
 			t.Parallel()
-			env := handlertest.Start(t, handlertest.Options{Registry: crashRegistry("none"), NoWorker: true, Domains: []any{Crash{}}})
+			env := handlertest.Start(t, handlertest.Options{Registry: crashRegistry("none"), NoWorker: true,
+				Domains: []any{Crash{}}})
 			if _, err := env.DB.Exec(t.Context(), "create table lab_rows (text text)"); err != nil {
 				t.Fatal(err)
 			}
@@ -427,16 +435,18 @@ func TestAFamilyWhoseWorkerDiesAtAnyPointComesTogether(t *testing.T) {
 func TestAQuestionWhoseWorkerDiesAtAnyPointIsAnsweredOnce(t *testing.T) {
 	t.Parallel()
 	for _, point := range some([]string{
-		"before wait 1", "after wait 1", "before waiting 1", "after waiting 1", "before wait 2", "after wait 2", "before wait 3", "after wait 3", // it asks; the question waits
-		"before receipt 1", "after receipt 1", "before receipt 2", "after receipt 2",
+		// it asks; it waits for the question, which no worker claims
+		"before wait 1", "after wait 1", "before waiting 1", "after waiting 1", "before wait 2", "after wait 2",
+		"before receipt 1", "after receipt 1",
 	}) {
 		t.Run(point, func(t *testing.T) {
 			t.Parallel()
-			env := handlertest.Start(t, handlertest.Options{Registry: crashRegistry("none"), NoWorker: true, Domains: []any{Crash{}}})
+			env := handlertest.Start(t, handlertest.Options{Registry: crashRegistry("none"), NoWorker: true,
+				Domains: []any{Crash{}}})
 			id := env.Insert(handlertest.Call{Tool: "crash.ask", Input: task(Task{Text: "Which?"})})
 			ctx, stop := context.WithCancel(t.Context())
 			var answering sync.WaitGroup
-			answering.Go(func() { // whoever waits for it, and again
+			answering.Go(func() { // answers each question, again and again
 				for ctx.Err() == nil {
 					_, _ = env.DB.Exec(ctx, `select answer_tool_call(id, '"this"') from open_questions`)
 				}
@@ -452,6 +462,40 @@ func TestAQuestionWhoseWorkerDiesAtAnyPointIsAnsweredOnce(t *testing.T) {
 				if n := number(t, env, "select count(*) from core_tool_events where event = $1", event); n != want {
 					t.Errorf("%d events %s, want %d", n, event, want)
 				}
+			}
+			report, err := audit.Database(t.Context(), env.DB, audit.Options{})
+			if err != nil || report.Faults != 0 {
+				t.Errorf("audit: %+v (%v)", report, err)
+			}
+		})
+	}
+}
+
+func TestAFrontendsQuestionWhoseWorkerDiesAtAnyPointIsAnsweredOnce(t *testing.T) {
+	t.Parallel()
+	for _, point := range some([]string{"before wait 1", "after wait 1", "before waiting 1", "after waiting 1",
+		"before receipt 1", "after receipt 1"}) {
+		t.Run(point, func(t *testing.T) {
+			t.Parallel()
+			env := handlertest.Start(t, handlertest.Options{Registry: crashRegistry("none"), NoWorker: true,
+				Domains: []any{Crash{}}})
+			id := env.Insert(handlertest.Call{Tool: "wait.answer", Input: `{"text": "Which?"}`})
+			ctx, stop := context.WithCancel(t.Context())
+			var answering sync.WaitGroup
+			answering.Go(func() { // again and again
+				for ctx.Err() == nil {
+					_, _ = env.DB.Exec(ctx, `select answer_tool_call(id, '"this"') from open_questions`)
+				}
+			})
+			dieAt(t, point, testdb.RouteTo(t, env.URL), "none", "")
+			env.StartWorker(func(o *worker.Options) { o.HeartbeatInterval = 50 * time.Millisecond })
+			if r := env.Await(id); r.Status != receipts.Succeeded || !strings.Contains(string(r.Result), `"answer": "this"`) {
+				t.Errorf("attempt %d: %s %s", r.Attempt, r.Status, r.Result)
+			}
+			stop()
+			answering.Wait()
+			if n := number(t, env, "select count(*) from core_tool_events where event = 'answered'"); n != 1 {
+				t.Errorf("it was answered %d times", n)
 			}
 			report, err := audit.Database(t.Context(), env.DB, audit.Options{})
 			if err != nil || report.Faults != 0 {
@@ -503,7 +547,8 @@ func dieOn(t *testing.T, word <-chan struct{}, point string, route testdb.Route,
 		}
 	}
 	_ = cmd.Wait()
-	if diff := cmp.Diff(syscall.SIGKILL, cmd.ProcessState.Sys().(syscall.WaitStatus).Signal()); diff != "" || ctx.Err() != nil {
+	if diff := cmp.Diff(syscall.SIGKILL, cmd.ProcessState.Sys().(syscall.WaitStatus).Signal()); diff != "" ||
+		ctx.Err() != nil {
 		t.Fatalf("it did not die at its point: %s %s", cmd.ProcessState, stderr.String())
 	}
 }

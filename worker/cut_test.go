@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/handlers/handlertest"
-	"github.com/gemworker/gem/internal/pgpool"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/postgres/pgpool"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/worker"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -87,7 +87,8 @@ func (w *wire) through(t *testing.T, route testdb.Route) *pgxpool.Pool {
 	return pool
 }
 
-// carry takes what comes from one end to the other, and closes both when one is closed, or when something is not to pass.
+// carry takes what comes from one end to the other, and closes both when one is closed, or when something is not to
+// pass.
 func carry(from, to net.Conn, pass func([]byte) bool) {
 	defer func() { _, _ = from.Close(), to.Close() }()
 	for buffer := make([]byte, 1<<16); ; {
@@ -101,15 +102,16 @@ func carry(from, to net.Conn, pass func([]byte) bool) {
 	}
 }
 
-// A handler whose connection is cut in the middle of its transaction gets an error that says little. Its rows are gone with
-// the transaction, so its call runs again, whatever the error says.
+// A handler whose connection is cut in the middle of its transaction gets an error that says little. Its rows are gone
+// with the transaction, so its call runs again, whatever the error says.
 func TestAHandlerThatLosesItsConnectionRunsAgain(t *testing.T) {
 	t.Parallel()
 	env, lab := startLab(t, nil, tool{name: "lab.write"})
 	var w wire
 	pool := w.through(t, testdb.RouteTo(t, env.URL))
 	env.StartWorker(func(o *worker.Options) { o.Calls, o.Control = pool, pool })
-	id := env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x", Gate: "g", Then: "another statement"})})
+	id := env.Insert(handlertest.Call{Tool: "lab.write",
+		Input: task(Task{Text: "x", Gate: "g", Then: "another statement"})})
 	lab.awaitBegin(t)
 	w.cut()
 	lab.tell(t, "g", Order{})
@@ -120,8 +122,8 @@ func TestAHandlerThatLosesItsConnectionRunsAgain(t *testing.T) {
 	}
 }
 
-// While something blocks the receipts for longer than a statement may take, such as a careless create index, transactional
-// calls are put back and run again afterwards.
+// While something blocks the receipts for longer than a statement may take, such as a careless create index,
+// transactional calls are put back and run again afterwards.
 func TestABlockedDatabaseFailsNoCall(t *testing.T) {
 	t.Parallel()
 	env, _ := startLab(t, nil, tool{name: "lab.write"})

@@ -4,244 +4,120 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"runtime"
-	"sync"
-	"time"
 
-	"github.com/gemworker/gem/handlers"
-	"github.com/gemworker/gem/internal/lanes"
-	"github.com/gemworker/gem/receipts"
-	"golang.org/x/sync/semaphore"
+	"github.com/gemworker/gem/internal/store"
+	"github.com/gemworker/gem/worker/internal/durable"
 )
 
-// The limits of a call's steps.
-const (
-	maxStepName   = 200      // characters
-	maxStepResult = 1 << 20  // bytes of JSON
-	maxSteps      = 10_000   // events
-	maxStepBytes  = 64 << 20 // of JSON, of all of them
-)
-
-// steps holds the steps of a durable call: those in its journal, and those that this attempt adds. It is the [handlers.Journal] of the
-// handler.
-type steps struct {
-	*attempt
-	ctx    context.Context // of the handler: it ends with life, and when someone asks for the call's end
-	cancel context.CancelCauseFunc
-	life   context.Context // of the attempt: it ends when the handler has made no progress for the tool's timeout
-	end    context.CancelCauseFunc
-	timer  *time.Timer         // of the tool's timeout
-	turns  *semaphore.Weighted // a StepTx has all of it, so that the rows recorded meanwhile are its own; other steps share it
-
-	// One event is written at a time, since each says how many there were before it, and only while the attempt waits for the handler:
-	// stop ends open, and waits for the write under way.
-	writing sync.Mutex
-	open    context.Context
-	close   context.CancelFunc
-
-	mu           sync.Mutex
-	began, ended map[string]stepData
-	events       int
-	bytes        int
-	used         map[string]int   // how often this run came to a name
-	read         map[string]bool  // the names to which this run came
-	seqs         map[string]int   // the names to which earlier runs came, and where the journal has them
-	running      int              // steps
-	kept         handlers.Effects // of steps whose end is in the journal, and of earlier attempts
-	tried        handlers.Effects // of steps that were not kept: they are written with the end of the attempt
-	outside      handlers.Effects // recorded outside of steps: the journal has none of them, since each run records them again
-	pending      handlers.Effects // of the step that is being kept
-	tx           *lanes.Tx        // of the StepTx that runs
-	waits
-	progressed bool          // in this attempt
-	cleaning   bool          // someone asked for the call's end
-	limits     []*time.Timer // the deadline, and the end of cleaning up
-	replaying  bool          // nothing is to be written
-	stopped    bool          // the attempt no longer waits for the handler
-	left       *end          // how the attempt ends, though the handler has not returned
+// readJournal reads the events that earlier attempts wrote for the handler.
+func (a *attempt) readJournal(ctx context.Context) *end {
+	events, end := a.readEvents(ctx)
+	if end != nil {
+		return end
+	}
+	return a.takeJournal(events)
 }
 
-// allTurns is more than a call has goroutines.
-const allTurns = 1 << 30
-
-// errLeft ends the context of a handler whose attempt ends in the middle of a step.
-var errLeft = errors.New("the attempt has ended in the middle of a step")
-
-func newSteps(a *attempt) *steps {
-	return &steps{attempt: a, turns: semaphore.NewWeighted(allTurns), began: map[string]stepData{}, ended: map[string]stepData{},
-		used: map[string]int{}, read: map[string]bool{}, seqs: map[string]int{}, events: a.Steps, waits: newWaits()}
-}
-
-// cleanUpTime is what a handler has to clean up after someone asked for its call's end: see gem.wait.
-const cleanUpTime = time.Hour
-
-// start returns the context of the handler. claimed is that of the call.
-func (s *steps) start(claimed context.Context) context.Context {
-	s.life, s.end = s.uncancelled(claimed)
-	s.ctx, s.cancel = context.WithCancelCause(s.life)
-	s.open, s.close = context.WithCancel(context.Background())
-	s.timer = time.AfterFunc(s.tool.Timeout, func() { s.end(context.DeadlineExceeded) })
-	s.endIn(s.tool.Deadline-s.Age, errDeadline)
-	context.AfterFunc(claimed, func() {
-		if errors.Is(context.Cause(claimed), errCancelled) {
-			s.cleanUp()
-		}
+// readEvents reads the events of a journal for a handler, or returns how the attempt ends if it cannot.
+func (a *attempt) readEvents(ctx context.Context) (events []store.Event, _ *end) {
+	ctx, done := a.claim.uncancelled(ctx)
+	defer done(nil)
+	err := a.persist(ctx, "read the journal", func(ctx context.Context) (err error) {
+		events, err = store.Steps(ctx, a.worker.options.Calls, a.claim.CallID)
+		return err
 	})
-	if s.Cancelled {
-		s.cleanUp()
-	}
-	return s.ctx
-}
-
-// cleanUp ends the handler's context, and leaves it some time to clean up.
-func (s *steps) cleanUp() {
-	s.cancel(errCancelled)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.cleaning && !s.stopped {
-		s.cleaning = true
-		s.endIn(cleanUpTime-s.CancelledFor, errCancelled)
-	}
-}
-
-// endIn ends what the handler does after some time: before it begins to, if none is left.
-func (s *steps) endIn(left time.Duration, cause error) {
-	if left <= 0 {
-		s.end(cause)
-		return
-	}
-	s.limits = append(s.limits, time.AfterFunc(left, func() { s.end(cause) }))
-}
-
-// uncancelled returns a context with the values of another that ends with the attempt, even after someone has asked for the end of the call.
-func (c *claimedCall) uncancelled(ctx context.Context) (context.Context, context.CancelCauseFunc) {
-	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
-	context.AfterFunc(c.life, func() { end(context.Cause(c.life)) })
-	return life, end
-}
-
-// stop ends what the handler began and has not ended, and returns how the attempt ends if it ends in the middle of a step. Nothing
-// more is written for the steps of this attempt then.
-func (s *steps) stop() *end {
-	s.timer.Stop()
-	s.end(nil)
-	s.close()
-	s.writing.Lock()
-	defer s.writing.Unlock()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, limit := range s.limits {
-		limit.Stop()
-	}
-	s.stopped = true
-	rest := s.takePending()
-	if s.tx != nil {
-		rest.DBWrites = nil
-		_ = s.tx.Rollback()
-	}
-	if s.running > 0 {
-		s.tried.Add(rest)
-	} else {
-		s.outside.Add(rest)
-	}
-	return s.left
-}
-
-// leave ends the attempt in the middle of a step. It does not return: what the handler would make of an error counts for nothing.
-// Before an attempt that is to be tried again, other steps that run come to their end.
-func (s *steps) leave(e *end) {
-	s.mu.Lock()
-	if s.left == nil && !s.stopped {
-		s.left = e
-	}
-	wait := s.left != nil && s.left.how == retried && s.running > 0
-	s.mu.Unlock()
-	if !wait {
-		s.end(errLeft)
-	}
-	runtime.Goexit()
-}
-
-// ends returns how the attempt ends if it is to begin nothing new.
-func (s *steps) ends() *end {
-	cause := context.Cause(s.life)
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	switch {
-	case s.left != nil || s.stopped:
-		return &end{how: notHeld} // which counts for nothing
-	case errors.Is(cause, errNotHeld):
-		return &end{how: notHeld}
-	case errors.Is(cause, errStopping) || s.giveUpAt.Load() != 0:
-		return &end{how: released}
-	case s.events >= maxSteps || s.bytes >= maxStepBytes:
-		return failed(receipts.JournalFull, fmt.Sprintf("%s has made %d steps of %d bytes, and may make %d of %d MiB.", s.tool.Name, s.events, s.bytes,
-			maxSteps, maxStepBytes>>20), nil)
+	case err == nil:
+		return events, nil
+	case ctx.Err() != nil && errors.Is(context.Cause(ctx), errNotHeld):
+		return nil, &end{how: notHeld}
+	}
+	return nil, &end{how: released} // the next attempt reads them
+}
+
+// readEffects reads the effects of earlier attempts of a call that ends before its handler runs in this one: they may
+// have had effects without progress. It returns how the attempt ends if it cannot.
+func (a *attempt) readEffects() *end {
+	handler, bound := a.worker.options.Handlers.For(a.claim.Tool)
+	if a.journal != nil || a.claim.Number == 1 || bound && !handler.Durable {
+		return nil
+	}
+	events, end := a.readEvents(context.Background())
+	if end != nil {
+		return end
+	}
+	if journal, _ := durable.Read(a.claim.Steps, events); journal.HasEffects() {
+		a.journal = journal
 	}
 	return nil
 }
 
-// takePending returns what was recorded since the last step ended. s.mu is locked.
-func (s *steps) takePending() handlers.Effects {
-	effects := s.pending
-	effects.Add(s.call.TakeEffects())
-	s.pending = handlers.Effects{}
-	return effects
+// takeJournal makes a journal of the events. It also takes the key that the call holds, and the verdicts of the rules.
+func (a *attempt) takeJournal(events []store.Event) *end {
+	var exit *durable.Exit
+	a.journal, exit = durable.Read(a.claim.Steps, events)
+	if a.journal.Key != "" {
+		a.key = a.journal.Key
+	}
+	if a.journal.Ruling != nil {
+		a.ruling = a.journal.Ruling
+	}
+	return endOfExit(exit)
 }
 
-// effects returns the effects of all steps, and those recorded outside of them.
-func (s *steps) effects() (all handlers.Effects) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, part := range []handlers.Effects{s.kept, s.tried, s.outside} {
-		all.Add(part)
+// durableOptions returns the options for the run of a durable handler.
+func (a *attempt) durableOptions() durable.Options {
+	o := durable.Options{
+		Journal: a.journal,
+		Writer: durable.Writer{Attempt: a.claim.Attempt, DB: a.worker.options.Calls, Lanes: a.worker.lanes,
+			Persist: a.persist, At: a.worker.at},
+		Clock: durable.SystemClock{},
+		Call:  a.call, Tool: a.tool, Registry: a.worker.options.Registry,
+		Age: a.claim.Age, Cancelled: a.claim.Cancelled, CancelledFor: a.claim.CancelledFor,
+		Spent: a.claim.Spent(), MaxAttempts: a.retry().MaxAttempts,
+		Stopping: a.worker.stopping, Open: a.openHandlers,
 	}
-	return all
+	if a.span != nil {
+		o.Traceparent = a.span.traceparent
+	}
+	return o
 }
 
-// summary is what the receipt says of the journal.
-func (s *steps) summary() *receipts.Durable {
-	var unread []string
-	if s.call != nil { // it ran
-		unread = s.unread()
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	steps := 0
-	for _, ended := range s.ended {
-		if ended.Kind != codeVersion {
-			steps++
-		}
-	}
-	return &receipts.Durable{Steps: steps, Calls: len(s.children), Unread: unread[:min(len(unread), maxUnread)]}
+// hows maps the exits of a run to the ends of attempts.
+var hows = map[durable.Why]how{
+	durable.Waiting: waiting, durable.Retried: retried, durable.Released: released, durable.NotHeld: notHeld,
+	durable.LeftToRecovery: leftToRecovery, durable.WaitingForCode: waitingForCode, durable.Ended: receipted,
+	durable.Replayed: replayed,
 }
 
-// maxUnread limits the names on a receipt.
-const maxUnread = 100
+// endOfExit returns the end of an attempt whose run left with an exit, or nil if the run did not leave.
+func endOfExit(exit *durable.Exit) *end {
+	if exit == nil {
+		return nil
+	}
+	return &end{how: hows[exit.Why], outcome: exit.Outcome, reason: exit.Err, misfit: exit.Misfit, lacks: exit.Lacks}
+}
 
-// notKept are the effects that the journal lacks, and that no later run records again; nil if there are none.
+// summary returns the receipt's summary of the call's journal and of this run.
+func (a *attempt) summary() durable.Summary {
+	if a.steps != nil {
+		return a.steps.Summary()
+	}
+	return a.journal.Summary()
+}
+
+// notKept returns the effects that the journal lacks and that no later run records again, or nil if there are none.
 func (a *attempt) notKept() json.RawMessage {
 	if a.steps == nil {
 		return nil
 	}
-	a.steps.mu.Lock()
-	defer a.steps.mu.Unlock()
-	if encoded := encodeEffects(a.steps.tried); string(encoded) != "{}" {
-		return encoded
-	}
-	return nil
+	return a.steps.NotKept()
 }
 
-// spent counts the attempts that are gone since the last progress.
+// spent returns the number of attempts that were spent since the last progress.
 func (a *attempt) spent() int {
 	if a.steps == nil {
-		return a.Spent()
+		return a.claim.Spent()
 	}
-	a.steps.mu.Lock()
-	defer a.steps.mu.Unlock()
-	if a.steps.progressed {
-		return 0
-	}
-	return a.Spent()
+	return a.steps.Spent()
 }

@@ -19,12 +19,14 @@ import (
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/receipts"
+	"github.com/gemworker/gem/registry"
 	"github.com/gemworker/gem/worker"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Flow is the domain of these tests. The text of a call's input lists what flow.run does: steps of a kind and a name, separated by
-// semicolons, with what happens in it at the end, such as "step a; tx b fail; once c". Its output is what each of them came to.
+// Flow is the domain of these tests. The text of a call's input lists what flow.run does: steps of a kind and a name,
+// separated by semicolons, with what happens in it at the end, such as "step a; tx b fail; once c". Its output lists
+// their results.
 type Flow struct{ *Lab }
 
 func (f Flow) Run(ctx context.Context, d *handlers.Durable, in Task) (Done, error) {
@@ -42,7 +44,7 @@ func (f Flow) Run(ctx context.Context, d *handlers.Durable, in Task) (Done, erro
 		case "outside":
 			f.did(d, name)
 			continue
-		case "beside": // a step that must not run twice, beside one that is to be tried again
+		case "beside": // a step that must not run twice, next to one that is retried
 			var beside sync.WaitGroup
 			begun, gone := make(chan struct{}), make(chan struct{})
 			beside.Go(func() {
@@ -186,7 +188,8 @@ func startFlow(t *testing.T, tl tool) (*handlertest.Env, Flow) {
 	t.Helper()
 	flow := Flow{NewLab()}
 	tl.name = "flow.run"
-	env := handlertest.Start(t, handlertest.Options{Registry: labRegistry("1.0.0", tl), Domains: []any{flow}, NoWorker: true})
+	env := handlertest.Start(t, handlertest.Options{Registry: labRegistry("1.0.0", tl), Domains: []any{flow},
+		NoWorker: true})
 	if _, err := env.DB.Exec(t.Context(), `
 		create table lab_rows (id bigint generated always as identity primary key, text text);
 		create table lab_children (parent bigint references lab_rows (id) deferrable initially deferred);`); err != nil {
@@ -199,7 +202,8 @@ func startFlow(t *testing.T, tl tool) (*handlertest.Env, Flow) {
 // stepsOf returns the names of the steps in a journal, in order.
 func stepsOf(t *testing.T, env *handlertest.Env, id string) (names []string) {
 	t.Helper()
-	if err := env.DB.QueryRow(t.Context(), `select coalesce(array_agg(data ->> 'name' order by seq), '{}') from core_tool_events
+	if err := env.DB.QueryRow(t.Context(), `select coalesce(array_agg(data ->> 'name' order by seq), '{}')
+		from core_tool_events
 		where call_id = $1 and event = 'step'`, id).Scan(&names); err != nil {
 		t.Fatal(err)
 	}
@@ -218,25 +222,37 @@ func TestStepsAreKeptAndDoNotRunAgain(t *testing.T) {
 	}{
 		"one after another": {"step a; tx b; once c", "a in attempt 1; b in attempt 1; c in attempt 1", "a b c", "a b c",
 			"queued claimed step step began step succeeded", 1},
-		"a transient error": {"step a; tx b; step c once; step d", "a in attempt 1; b in attempt 1; c in attempt 2; d in attempt 2", "a b c c d", "a b c d",
+		"a transient error": {"step a; tx b; step c once; step d",
+			"a in attempt 1; b in attempt 1; c in attempt 2; d in attempt 2", "a b c c d", "a b c d",
 			"queued claimed step step retried claimed step step succeeded", 1},
 		"a transient error with a transaction": {"step a; tx b once", "a in attempt 1; b in attempt 2", "a b b", "a b",
 			"queued claimed step retried claimed step succeeded", 1},
-		"errors": {"step a fail; step b error; step c missing; tx d fail; step e once", "no_luck It failed.; execution_error an error; not configured: no key; no_luck It failed.; e in attempt 2",
+		"errors": {"step a fail; step b error; step c missing; tx d fail; step e once",
+			"no_luck It failed.; execution_error an error; not configured: no key; no_luck It failed.; e in attempt 2",
 			"a b c d e e", "a b c d e", "queued claimed step step step step retried claimed step succeeded", 0},
-		"attempts count from the last progress": {"step a once; step b transient", "a in attempt 2; execution_error come back later", "a a b b b", "a b",
+		"attempts count from the last progress": {"step a once; step b transient",
+			"a in attempt 2; execution_error come back later", "a a b b b", "a b",
 			"queued claimed retried claimed step retried claimed retried claimed step succeeded", 0},
-		"at most once is not tried again": {"once a transient; step b", "execution_error come back later; b in attempt 1", "a b", "a b", "", 0},
+		"at most once is not tried again": {"once a transient; step b", "execution_error come back later; b in attempt 1",
+			"a b", "a b", "", 0},
 		"results that cannot be kept": {"step a nan; step b nul; tx c nul; step d long; step e",
 			"output_invalid; output_invalid; output_invalid; output_invalid; e in attempt 1", "a b c d e", "a b c d e", "", 0},
-		"names":          {"step a; step a; step a once; step " + strings.Repeat("x", 201) + "; step b#2; step c invalid", "a in attempt 1; a in attempt 1; a in attempt 2; 1 to 200 characters; cannot be one; cannot be one", "a a a a", "a a#2 a#3", "", 0},
-		"a step in step": {"step a nested; step b", "The step inner was begun inside of another step; b in attempt 1", "a b", "a b", "", 0},
-		"a broken transaction": {"tx a swallow; tx b deferred; tx c", "step a continued after a statement had failed: Postgres refused a statement; Postgres refused a statement. Its operators; c in attempt 1",
+		"names": {"step a; step a; step a once; step " + strings.Repeat("x", 201) + "; step b#2; step c invalid",
+			"a in attempt 1; a in attempt 1; a in attempt 2; 1 to 200 characters; cannot be one; cannot be one", "a a a a",
+			"a a#2 a#3", "", 0},
+		"a step in step": {"step a nested; step b", "The step inner was begun inside of another step; b in attempt 1", "a b",
+			"a b", "", 0},
+		"a broken transaction": {"tx a swallow; tx b deferred; tx c", "step a continued after a statement had failed: " +
+			"Postgres refused a statement; Postgres refused a statement. Its operators; c in attempt 1",
 			"a c", "a b c", "", 1},
-		"what the handler does in between counts for nothing": {"defer z; step a; step b once; step c", "a in attempt 1; b in attempt 2; c in attempt 2", "a b b c z", "a b c z", "", 0},
-		"effects that Postgres cannot store":                  {"step a odd; tx b odd", "a in attempt 1; b in attempt 1", "a b", "a b", "", 1},
-		"beside one that is tried again":                      {"beside a", "a1 in attempt 1<nil>", "a1 a2 a2", "a1 a2", "", 0},
-		"side by side":                                        {"both a; step b once", "b in attempt 2", "a1 a2 b b", "a1 a2 b", "", 0},
+		"what the handler does in between counts for nothing": {"defer z; step a; step b once; step c",
+			"a in attempt 1; b in attempt 2; c in attempt 2", "a b b c z", "a b c z", "", 0},
+		"effects that Postgres cannot store": {"step a odd; tx b odd", "a in attempt 1; b in attempt 1",
+			"a b", "a b", "", 1},
+		"beside one that is tried again": {"beside a", "a1 in attempt 1<nil>", "a1 a2 a2", "a1 a2", "",
+			0},
+		"side by side": {"both a; step b once", "b in attempt 2", "a1 a2 b b",
+			"a1 a2 b", "", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -272,7 +288,8 @@ func TestStepsAreKeptAndDoNotRunAgain(t *testing.T) {
 				t.Errorf("the journal is %q, want %q", got, test.events)
 			}
 			var rows int
-			if err := env.DB.QueryRow(t.Context(), "select count(*) from lab_rows").Scan(&rows); err != nil || rows != test.rows {
+			if err := env.DB.QueryRow(t.Context(), "select count(*) from lab_rows").Scan(&rows); err != nil ||
+				rows != test.rows {
 				t.Errorf("%d rows, want %d (%v)", rows, test.rows, err)
 			}
 			var effects receipts.Effects
@@ -314,13 +331,14 @@ func TestTheErrorOfAStepEndsTheCall(t *testing.T) {
 	}
 }
 
-// A worker that stops hands over what runs: the next goes on where it was.
+// A worker that stops hands over its calls: the next one continues them.
 func TestAStoppedWorkerHandsOverBetweenSteps(t *testing.T) {
 	t.Parallel()
 	for script, want := range map[string]string{
 		"step a; step b gate; step c": "a in attempt 1; b in attempt 1; c in attempt 2", // b ends within the grace time
 		"step a; step b wait; step c": "a in attempt 1; b in attempt 2; c in attempt 2", // b does not
-		"step a; once b wait; step c": "a in attempt 1; outcome_unknown A step that must not run twice had begun when its worker was lost: whether it took effect is not known.; c in attempt 2",
+		"step a; once b wait; step c": "a in attempt 1; outcome_unknown A step that must not run twice had begun when its " +
+			"worker was lost: whether it took effect is not known.; c in attempt 2",
 	} {
 		t.Run(script, func(t *testing.T) {
 			t.Parallel()
@@ -350,7 +368,7 @@ func TestAStoppedWorkerHandsOverBetweenSteps(t *testing.T) {
 	}
 }
 
-// What the steps did is on the receipt, also where the call ends before it goes on.
+// The receipt has the effects of the steps, even if the call ends before it continues.
 func TestACancelledCallListsWhatItsStepsDid(t *testing.T) {
 	t.Parallel()
 	env, flow := startFlow(t, tool{})
@@ -362,18 +380,108 @@ func TestACancelledCallListsWhatItsStepsDid(t *testing.T) {
 	}
 	queued := env.Insert(handlertest.Call{Tool: "flow.run", Input: task(Task{Text: "step a; tx b; step c wait; step d"})})
 	flow.awaitBegin(t)
-	if _, err := env.DB.Exec(t.Context(), "select gem.retry(id, attempt, claimed_by, '{}', 9, '1 hour'), cancel_tool_call(id) from core_tool_calls where id = $1", queued); err != nil {
+	if _, err := env.DB.Exec(t.Context(), "select gem.retry(id, attempt, claimed_by, '{}', 9, '1 hour'), "+
+		"cancel_tool_call(id) from core_tool_calls where id = $1", queued); err != nil {
 		t.Fatal(err)
 	}
 	for _, id := range []string{id, queued} {
 		r := env.Await(id)
-		if e := handlertest.ErrorOf(t, r); e.Code != receipts.Cancelled || !strings.Contains(e.Message, "What its steps did stays") {
+		if e := handlertest.ErrorOf(t, r); e.Code != receipts.Cancelled ||
+			!strings.Contains(e.Message, "The effects of its steps remain") {
 			t.Errorf("%+v", e)
 		}
 		var effects receipts.Effects
-		if err := json.Unmarshal(r.Effects, &effects); err != nil || len(effects.DBWrites) != 1 || len(effects.MessagesSent) < 2 {
+		if err := json.Unmarshal(r.Effects, &effects); err != nil || len(effects.DBWrites) != 1 ||
+			len(effects.MessagesSent) < 2 {
 			t.Errorf("%s (%v)", r.Effects, err)
 		}
+	}
+}
+
+// An attempt may have had effects without progress. If a later one ends the call before its handler runs, the receipt
+// has them all the same.
+func TestTheEffectsOfAnEarlierAttemptAreListedThoughTheHandlerDoesNotRunAgain(t *testing.T) {
+	t.Parallel()
+	othersOnly := func(t *testing.T, o *worker.Options, entries ...tool) {
+		t.Helper()
+		var err error
+		if o.Registry, err = registry.Parse(labRegistry("2.0.0", entries...)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for want, test := range map[receipts.Code]struct {
+		before func(t *testing.T, env *handlertest.Env)
+		next   func(t *testing.T, o *worker.Options)
+	}{
+		receipts.Timeout: {before: func(_ *testing.T, env *handlertest.Env) { env.Pass(31 * 24 * time.Hour) }},
+		receipts.WorkerLost: {before: func(t *testing.T, env *handlertest.Env) {
+			t.Helper()
+			for i := range 2 {
+				lost := fmt.Sprint("lost", i)
+				for _, sql := range []string{
+					"select gem.start_worker($1, 1, '', '1.0.0', '1 hour', '{steps}', null, '{}')",
+					"select count(*) from gem.claim($1, 1, false)", "select gem.stop_worker($1)"} {
+					if _, err := env.DB.Exec(t.Context(), sql, lost); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if _, err := env.DB.Exec(t.Context(), "select gem.recover('test', null)"); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}},
+		receipts.Cancelled: {before: func(t *testing.T, env *handlertest.Env) {
+			t.Helper()
+			if _, err := env.DB.Exec(t.Context(), `
+				select gem.start_worker('stops', 1, '', '1.0.0', '1 hour', '{steps}', null, '{}');
+				select count(*) from gem.claim('stops', 1, false);
+				select cancel_tool_call(id), gem.release(id, attempt, claimed_by) from core_tool_calls`); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		receipts.RuleBlocked: {next: func(t *testing.T, o *worker.Options) {
+			t.Helper()
+			ruledBy(t, `{"name": "no_more", "tools": ["flow.*"], "action": "block"}`)(o)
+		}},
+		receipts.UnknownTool: {
+			before: func(t *testing.T, env *handlertest.Env) { // no worker that knows it lived lately
+				t.Helper()
+				if _, err := env.DB.Exec(t.Context(), "delete from core_workers"); err != nil {
+					t.Fatal(err)
+				}
+			},
+			next: func(t *testing.T, o *worker.Options) { t.Helper(); othersOnly(t, o, tool{name: "flow.else"}) },
+		},
+		receipts.ValidationError: {next: func(t *testing.T, o *worker.Options) {
+			t.Helper()
+			othersOnly(t, o, tool{name: "flow.run", mode: "keyed", keyField: "key"})
+		}},
+	} {
+		t.Run(string(want), func(t *testing.T) {
+			t.Parallel()
+			env, flow := startFlow(t, tool{attempts: 2})
+			first := env.StartWorker()
+			id := env.Insert(handlertest.Call{Tool: "flow.run", Input: task(Task{Text: "step a wait"})})
+			flow.awaitBegin(t)
+			first.Stop()
+			if test.before != nil {
+				test.before(t, env)
+			}
+			env.StartWorker(func(o *worker.Options) {
+				if test.next != nil {
+					test.next(t, o)
+				}
+			})
+			r := env.Await(id)
+			if got := handlertest.ErrorOf(t, r).Code; got != want {
+				t.Errorf("it ended as %s: %s", got, r.Result)
+			}
+			var effects receipts.Effects
+			if err := json.Unmarshal(r.Effects, &effects); err != nil || len(effects.MessagesSent) != 1 {
+				t.Errorf("the receipt lists %s (%v)", r.Effects, err)
+			}
+			sound(t, env)
+		})
 	}
 }
 
@@ -381,7 +489,10 @@ func TestACancelledCallListsWhatItsStepsDid(t *testing.T) {
 func TestAStepThatIsGivenUpLeavesNothing(t *testing.T) {
 	t.Parallel()
 	env, flow := startFlow(t, tool{timeout: 2 * time.Second})
-	env.StartWorker(func(o *worker.Options) { o.Concurrency, o.Calls, o.Control = 1, env.Pool(1, true), env.Pool(2, false) })
+	env.StartWorker(func(o *worker.Options) {
+		o.Concurrency, o.Calls, o.Control = 1, env.Pool(1, true),
+			env.Pool(2, false)
+	})
 	id := env.Insert(handlertest.Call{Tool: "flow.run", Input: task(Task{Text: "tx a ignore"})})
 	flow.awaitBegin(t)
 	r := env.Await(id)
@@ -399,7 +510,8 @@ func TestWhatIsRecordedOutsideOfStepsIsListedOnce(t *testing.T) {
 	t.Parallel()
 	env, _ := startFlow(t, tool{})
 	env.StartWorker()
-	r := env.Run(handlertest.Call{Tool: "flow.run", Input: task(Task{Text: "outside x; step a; outside y; step b once; outside z"})})
+	r := env.Run(handlertest.Call{Tool: "flow.run", Input: task(Task{Text: "outside x; step a; outside y; step b once; " +
+		"outside z"})})
 	var effects receipts.Effects
 	if err := json.Unmarshal(r.Effects, &effects); err != nil {
 		t.Fatal(err)
@@ -415,7 +527,7 @@ func TestWhatIsRecordedOutsideOfStepsIsListedOnce(t *testing.T) {
 	}
 }
 
-// forgetful is a connection that breaks with the next answer, when it is told to.
+// forgetful is a connection that can be made to break at the next answer.
 type forgetful struct {
 	net.Conn
 	breaks *atomic.Bool
@@ -462,8 +574,10 @@ func TestAStepWhoseCommitWasNotAnsweredIsLookedFor(t *testing.T) {
 		t.Errorf("%s %s", r.Status, r.Result)
 	}
 	var rows int
-	if err := env.DB.QueryRow(t.Context(), "select count(*) from lab_rows").Scan(&rows); err != nil || rows != 2 || len(flow.sentSoFar()) != 2 || breaks.Load() {
-		t.Errorf("%d rows, and %v were sent (%v); a connection that should break: %v", rows, flow.sentSoFar(), err, breaks.Load())
+	if err := env.DB.QueryRow(t.Context(), "select count(*) from lab_rows").Scan(&rows); err != nil || rows != 2 ||
+		len(flow.sentSoFar()) != 2 || breaks.Load() {
+		t.Errorf("%d rows, and %v were sent (%v); a connection that should break: %v", rows, flow.sentSoFar(), err,
+			breaks.Load())
 	}
 }
 
@@ -483,14 +597,16 @@ func TestWhatAStepDidIsListedThoughItsHandlerWasGivenUpMeanwhile(t *testing.T) {
 		t.Fatal(err)
 	}
 	flow.tell(t, "a", Order{})
-	reached := false // by the write, before the handler was given up
+	reached := false // by the write, before the handler was abandoned
 	env.Until("the handler to be given up", func() bool {
-		waits := number(t, env, "select count(*) from pg_stat_activity where $1 = any (pg_blocking_pids(pid)) and query like '%gem.step%'", tx.Conn().PgConn().PID())
-		gone := env.Logs.FilterMessageSnippet("it is given up").Len() == 1
+		waits := number(t, env, "select count(*) from pg_stat_activity where $1 = any (pg_blocking_pids(pid)) and query "+
+			"like '%gem.step%'", tx.Conn().PgConn().PID())
+		gone := env.Logs.FilterMessageSnippet("and is abandoned").Len() == 1
 		reached = reached || waits > 0 && !gone
 		return gone
 	})
-	// Behind the write, where it cannot overtake: Postgres gives a row that becomes free to whoever comes then, even before it wakes those that wait.
+	// It must wait behind the write. Otherwise it could overtake: Postgres gives a free row to a newcomer, even before
+	// it wakes the waiters.
 	env.Until("the receipt to wait as well", func() bool {
 		return number(t, env, `select count(*) from pg_stat_activity
 			where datname = current_database() and wait_event_type = 'Lock' and query like '%gem.finish%'`) == 1
@@ -500,11 +616,12 @@ func TestWhatAStepDidIsListedThoughItsHandlerWasGivenUpMeanwhile(t *testing.T) {
 	}
 	r := env.Await(id)
 	var effects receipts.Effects
-	if err := json.Unmarshal(r.Effects, &effects); err != nil || len(effects.MessagesSent) != 1 || handlertest.ErrorOf(t, r).Code != receipts.Timeout {
+	if err := json.Unmarshal(r.Effects, &effects); err != nil || len(effects.MessagesSent) != 1 ||
+		handlertest.ErrorOf(t, r).Code != receipts.Timeout {
 		t.Errorf("%s %s (%v)", r.Result, r.Effects, err)
 	}
-	// Postgres wrote the step as soon as it could, and nobody waited for its answer. On a busy machine the handler may be given up before the write
-	// has a connection: then it is not sent any more.
+	// Postgres wrote the step as soon as it could, and nobody waited for its answer. On a busy machine the handler may
+	// be abandoned before the write has a connection: then the write is never sent.
 	kept := stepsOf(t, env, id)
 	t.Logf("the write reached Postgres: %t; the journal has %q", reached, kept)
 	if reached && len(kept) != 1 || len(kept) > 1 || effects.Durable.Steps != 0 {
@@ -529,7 +646,8 @@ func TestAStepThatIsNotWaitedForLeavesNoRowOnTheReceipt(t *testing.T) {
 	})
 	r := env.Run(handlertest.Call{Tool: "flow.run", Input: task(Task{Text: "stray a"})})
 	var rows int
-	if err := env.DB.QueryRow(t.Context(), "select count(*) from lab_rows").Scan(&rows); err != nil || rows != 0 || strings.Contains(string(r.Effects), "lab_rows") {
+	if err := env.DB.QueryRow(t.Context(), "select count(*) from lab_rows").Scan(&rows); err != nil || rows != 0 ||
+		strings.Contains(string(r.Effects), "lab_rows") {
 		t.Errorf("%d rows, and the receipt lists %s (%v)", rows, r.Effects, err)
 	}
 }

@@ -22,10 +22,12 @@ func TestACallGetsItsReceiptItsRowAndItsJournal(t *testing.T) {
 	if r.Status != receipts.Succeeded || string(r.Result) != `{"text": "hello"}` {
 		t.Errorf("receipt: %s %s", r.Status, r.Result)
 	}
-	if r.ToolName != "lab.write" || r.Attempt != 1 || r.WorkerID != w.ID() || r.RegistryVersion != "1.0.0" || r.DurationMS <= 0 {
+	if r.ToolName != "lab.write" || r.Attempt != 1 || r.WorkerID != w.ID() || r.RegistryVersion != "1.0.0" ||
+		r.DurationMS <= 0 {
 		t.Errorf("receipt: %+v", r)
 	}
-	if got, want := string(r.Effects), `{"db_writes": [{"id": "1", "table": "lab_rows", "action": "insert"}], "idempotency": {"hit": false, "mode": "none"}}`; got != want {
+	if got, want := string(r.Effects),
+		`{"db_writes": [{"id": "1", "table": "lab_rows", "action": "insert"}], "idempotency": {"hit": false, "mode": "none"}}`; got != want {
 		t.Errorf("effects\n got %s\nwant %s", got, want)
 	}
 	if diff := cmp.Diff([]string{"queued", "claimed", "succeeded"}, env.Journal(id)); diff != "" {
@@ -33,7 +35,8 @@ func TestACallGetsItsReceiptItsRowAndItsJournal(t *testing.T) {
 	}
 	var status string
 	var errorField *string
-	if err := env.DB.QueryRow(t.Context(), "select status, error::text from core_tool_calls where id = $1", id).Scan(&status, &errorField); err != nil {
+	if err := env.DB.QueryRow(t.Context(), "select status, error::text from core_tool_calls where id = $1",
+		id).Scan(&status, &errorField); err != nil {
 		t.Fatal(err)
 	}
 	if status != "succeeded" || errorField != nil {
@@ -56,7 +59,8 @@ func TestAFailedCallSaysWhyOnReceiptAndRow(t *testing.T) {
 		t.Errorf("receipt: %s %s", r.Status, r.Result)
 	}
 	var same bool
-	err := env.DB.QueryRow(t.Context(), "select c.error = r.result -> 'error' from core_tool_calls c join core_tool_receipts r on r.call_id = c.id where c.id = $1", id).Scan(&same)
+	err := env.DB.QueryRow(t.Context(), "select c.error = r.result -> 'error' from core_tool_calls c join "+
+		"core_tool_receipts r on r.call_id = c.id where c.id = $1", id).Scan(&same)
 	if err != nil || !same {
 		t.Errorf("the call's error is not the receipt's: %v", err)
 	}
@@ -78,7 +82,7 @@ func TestWhateverAHandlerDoesItsCallEnds(t *testing.T) {
 		{"swallow", receipts.ExecutionError, "continued after a statement had failed: Postgres refused a statement"},
 		{"leave rows open", receipts.ExecutionError, "left the rows of a query open"},
 		{"deferred constraint", receipts.ExecutionError, "Postgres refused a statement. Its operators"},
-		{"give the call back", receipts.ExecutionError, "Lab.Write failed: the call is not its own in its transaction"},
+		{"give the call back", receipts.ExecutionError, "Lab.Write failed: its transaction moved its own call"},
 		{"panic", receipts.Panic, "the handler has a bug"},
 		{"panic with poison", receipts.Panic, "nul \uFFFD and \uFFFD"},
 		{"poison error", "c\uFFFD", "nul \uFFFD and \uFFFD"},
@@ -94,7 +98,8 @@ func TestWhateverAHandlerDoesItsCallEnds(t *testing.T) {
 		{"As never returns", receipts.Timeout, "took longer than its 2s"},
 		{"Unwrap never returns", receipts.Timeout, "took longer than its 2s"},
 		{"Error never returns", receipts.Timeout, "took longer than its 2s"},
-		{"swallow an argument whose Is panics", receipts.ExecutionError, "continued after a statement had failed: a statement failed with an error that cannot be read"},
+		{"swallow an argument whose Is panics", receipts.ExecutionError,
+			"continued after a statement had failed: a statement failed with an error that cannot be read"},
 		{"read rows after the end", receipts.ExecutionError, "left the rows of a query open"},
 		{"goexit", receipts.Panic, "ended its goroutine"},
 		{"nan", receipts.OutputInvalid, "cannot be encoded as JSON"},
@@ -132,7 +137,8 @@ func TestWhateverAHandlerDoesItsCallEnds(t *testing.T) {
 	lab.tell(t, "late", Order{})
 	<-lab.gate("read")
 	// The slots are free again, and no connection is lost.
-	if r := env.Run(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "after"})}); r.Status != receipts.Succeeded {
+	if r := env.Run(handlertest.Call{Tool: "lab.write",
+		Input: task(Task{Text: "after"})}); r.Status != receipts.Succeeded {
 		t.Errorf("after: %s", r.Result)
 	}
 }
@@ -171,7 +177,8 @@ func TestEffectsOutsideStayOnTheReceiptOfAFailure(t *testing.T) {
 
 func TestInputsAreCheckedBeforeAnythingRuns(t *testing.T) {
 	t.Parallel()
-	env, lab := startLab(t, nil, tool{name: "lab.send"}, tool{name: "lab.unbuilt"}, tool{name: "lab.nothing", mode: "keyed", keyField: "key"})
+	env, lab := startLab(t, nil, tool{name: "lab.send"}, tool{name: "lab.unbuilt"},
+		tool{name: "lab.nothing", mode: "keyed", keyField: "key"})
 	env.StartWorker()
 
 	e := handlertest.ErrorOf(t, env.Run(handlertest.Call{Tool: "lab.send", Input: `{"then": 1, "other": true}`}))
@@ -183,7 +190,8 @@ func TestInputsAreCheckedBeforeAnythingRuns(t *testing.T) {
 	for _, f := range faults {
 		paths[f.Path] = f.Keyword
 	}
-	if diff := cmp.Diff(map[string]string{"/text": "required", "/then": "type", "/other": "additionalProperties"}, paths); diff != "" || e.Code != receipts.ValidationError {
+	if diff := cmp.Diff(map[string]string{"/text": "required", "/then": "type", "/other": "additionalProperties"},
+		paths); diff != "" || e.Code != receipts.ValidationError {
 		t.Errorf("%s %s", e.Code, diff)
 	}
 	if !strings.Contains(e.Message, "text") {
@@ -193,13 +201,16 @@ func TestInputsAreCheckedBeforeAnythingRuns(t *testing.T) {
 		t.Error("the handler ran")
 	}
 
-	if e := handlertest.ErrorOf(t, env.Run(handlertest.Call{Tool: "no.such_tool"})); e.Code != receipts.UnknownTool {
-		t.Errorf("%+v", e)
+	unknown := env.Run(handlertest.Call{Tool: "no.such_tool"})
+	if e := handlertest.ErrorOf(t, unknown); e.Code != receipts.UnknownTool || string(unknown.Effects) != "{}" {
+		t.Errorf("%+v, with the effects %s", e, unknown.Effects)
 	}
-	if e := handlertest.ErrorOf(t, env.Run(handlertest.Call{Tool: "lab.nothing", Input: `{"text": "x", "key": ""}`})); e.Code != receipts.ValidationError {
+	if e := handlertest.ErrorOf(t, env.Run(handlertest.Call{Tool: "lab.nothing",
+		Input: `{"text": "x", "key": ""}`})); e.Code != receipts.ValidationError {
 		t.Errorf("an empty key: %+v", e)
 	}
-	if e := handlertest.ErrorOf(t, env.Run(handlertest.Call{Tool: "lab.unbuilt", Input: `{}`})); e.Code != receipts.ValidationError {
+	if e := handlertest.ErrorOf(t, env.Run(handlertest.Call{Tool: "lab.unbuilt",
+		Input: `{}`})); e.Code != receipts.ValidationError {
 		t.Errorf("a tool without handler, with a wrong input: %+v", e)
 	}
 	r := env.Run(handlertest.Call{Tool: "lab.unbuilt", Input: `{"text": "x"}`})
@@ -208,7 +219,8 @@ func TestInputsAreCheckedBeforeAnythingRuns(t *testing.T) {
 		RequiredEnv    []string `json:"required_env"`
 		NextSteps      []string `json:"next_steps"`
 	}
-	if err := json.Unmarshal(r.Result, &result); err != nil || r.Status != receipts.NotConfigured || result.Status != "not_configured" ||
+	if err := json.Unmarshal(r.Result, &result); err != nil || r.Status != receipts.NotConfigured ||
+		result.Status != "not_configured" ||
 		result.RequiredEnv == nil || len(result.NextSteps) == 0 {
 		t.Errorf("%s %s", r.Status, r.Result)
 	}

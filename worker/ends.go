@@ -8,20 +8,21 @@ import (
 	"github.com/gemworker/gem/internal/store"
 )
 
-// ends are the awaited calls that have their receipts, and of which those who wait have not been told. A notification takes a lock over the whole
-// database at its commit, so one tells of many calls, and none is sent in the transaction in which a call ends.
+// ends collects awaited calls that have receipts and whose waiters are not notified yet. A notification takes a
+// database-wide lock at its commit, so one notification covers many calls, and none is sent in the transaction in which
+// a call ends.
 type ends struct {
 	mu   sync.Mutex
 	ids  []string
-	more chan struct{} // carries one signal at most
+	more chan struct{} // carries at most one signal
 }
 
 const (
 	tellEvery = 10 * time.Millisecond // the shortest time between two notifications
-	mostEnds  = 10_000                // that wait to be told; of the rest those who wait hear by asking
+	mostEnds  = 10_000                // calls that wait for a notification; waiters find others by polling
 )
 
-// add notes a call whose receipt is committed.
+// add records a call whose receipt is committed.
 func (e *ends) add(id string) {
 	e.mu.Lock()
 	if len(e.ids) < mostEnds {
@@ -31,7 +32,7 @@ func (e *ends) add(id string) {
 	signal(e.more)
 }
 
-// next takes as many as one notification holds.
+// next returns as many calls as one notification holds.
 func (e *ends) next() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -45,7 +46,7 @@ func (e *ends) next() []string {
 	return ids
 }
 
-// tellEnds tells those who wait of ends until ctx ends, and then of the last.
+// tellEnds notifies waiters until ctx ends, and then sends the last notifications.
 func (w *Worker) tellEnds(ctx context.Context) {
 	for ctx.Err() == nil {
 		select {
@@ -59,7 +60,7 @@ func (w *Worker) tellEnds(ctx context.Context) {
 	}
 }
 
-// tellEnded sends one notification, if there is anything to tell, and reports whether there may be more.
+// tellEnded sends one notification, if any call has ended, and reports whether there may be more.
 func (w *Worker) tellEnded(limit time.Duration) (more bool) {
 	ids := w.ends.next()
 	if len(ids) == 0 {
@@ -68,6 +69,6 @@ func (w *Worker) tellEnded(limit time.Duration) (more bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	err := store.TellEnded(ctx, w.options.Control, ids)
-	w.warn(err, "tell those who wait of ends, of which they hear by asking")
+	w.warn(err, "notify waiters of ended calls, which they also poll")
 	return err == nil
 }

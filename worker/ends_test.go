@@ -14,7 +14,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// notes listens to notifications of ends; the returned function gives the ids of the next so many, in the order of their text.
+// notes listens to notifications of ends; the returned function gives the ids of the next so many, in the order of
+// their text.
 func notes(t *testing.T, env *handlertest.Env) (next func(ids int) []string) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), env.URL)
@@ -44,7 +45,8 @@ func notes(t *testing.T, env *handlertest.Env) (next func(ids int) []string) {
 // insertAwaited inserts calls that somebody waits for, and returns their ids in the order of their text.
 func insertAwaited(t *testing.T, env *handlertest.Env, tool, input string, n int) []string {
 	t.Helper()
-	rows, err := env.DB.Query(t.Context(), "insert into core_tool_calls (tool_name, input, awaited) select $1, $2, true from generate_series(1, $3) returning id::text", tool, input, n)
+	rows, err := env.DB.Query(t.Context(), "insert into core_tool_calls (tool_name, input, awaited) select $1, $2, true "+
+		"from generate_series(1, $3) returning id::text", tool, input, n)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,13 +58,15 @@ func insertAwaited(t *testing.T, env *handlertest.Env, tool, input string, n int
 	return ids
 }
 
-// However a call ends, whoever waits for it is told once, after its receipt is there. Of other calls nobody is told.
+// However a call ends, its waiters are notified once, after its receipt is committed. Nobody is notified of other
+// calls.
 func TestThoseWhoWaitAreToldOfEnds(t *testing.T) {
 	t.Parallel()
 	env, _ := startLab(t, nil, tool{name: "lab.write"}, tool{name: "lab.send"})
 	next := notes(t, env)
 	other := env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "other"})})
-	ids := slices.Concat(insertAwaited(t, env, "lab.write", task(Task{Text: "x"}), 300), insertAwaited(t, env, "lab.send", task(Task{Text: "y", Then: "fail"}), 3),
+	ids := slices.Concat(insertAwaited(t, env, "lab.write", task(Task{Text: "x"}), 300),
+		insertAwaited(t, env, "lab.send", task(Task{Text: "y", Then: "fail"}), 3),
 		insertAwaited(t, env, "no.tool", `{}`, 3))
 	cancelled := insertAwaited(t, env, "lab.write", task(Task{Text: "z"}), 1)
 	cancelCall(t, env, cancelled[0])
@@ -76,11 +80,12 @@ func TestThoseWhoWaitAreToldOfEnds(t *testing.T) {
 		t.Error(diff)
 	}
 	var open int
-	if err := env.DB.QueryRow(t.Context(), "select count(*) from unnest($1::uuid[]) id where id not in (select gem.ended($1))", ids).Scan(&open); err != nil || open != 0 {
+	if err := env.DB.QueryRow(t.Context(), "select count(*) from unnest($1::uuid[]) id where id not in (select "+
+		"gem.ended($1))", ids).Scan(&open); err != nil || open != 0 {
 		t.Errorf("%d have no receipt, %v", open, err)
 	}
 
-	// The last are told of when the worker stops.
+	// The worker reports the last ends when it stops.
 	last := insertAwaited(t, env, "lab.write", task(Task{Text: "x"}), 20)
 	for _, id := range last {
 		env.Await(id)

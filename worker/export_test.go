@@ -12,7 +12,8 @@ func Within(ctx context.Context, f func()) bool {
 	return w.within(ctx, f)
 }
 
-// SetHook makes a worker with these options call at with the name of each point that a call passes, such as "before claim".
+// SetHook makes a worker with these options call at with the name of each point that a call passes, such as "before
+// claim".
 func SetHook(o *Options, at func(point string)) {
 	o.hook = func(when, what string) { at(when + " " + what) }
 }

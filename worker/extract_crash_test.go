@@ -11,13 +11,13 @@ import (
 	"github.com/gemworker/gem/handlers/extract"
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/handlers/llm"
-	"github.com/gemworker/gem/internal/llm/llmtest"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/llmtest"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/worker"
 )
 
-// The text has two shards. The answer to the second has to be mended, so that there are three answers in all.
+// The text has two shards. The answer to the second has to be corrected, so there are three answers in all.
 func TestADocumentWhoseWorkerDiesAtAnyPointIsReadAndPaysOneAnswerTwiceAtMost(t *testing.T) {
 	t.Parallel()
 	document := "Alpha " + strings.Repeat("x", 392) + "\n\nBeta " + strings.Repeat("y", 200)
@@ -49,7 +49,7 @@ func TestADocumentWhoseWorkerDiesAtAnyPointIsReadAndPaysOneAnswerTwiceAtMost(t *
 		{"after stream 2", 4},   // it has answered
 		{"before step 2", 4},    //
 		{"after step 2", 3},     //
-		{"before step 3", 4},    // the answer was mended
+		{"before step 3", 4},    // the answer was corrected
 		{"after step 3", 3},     //
 		{"before receipt 1", 3}, // of a shard
 		{"after receipt 1", 3},  //
@@ -62,8 +62,9 @@ func TestADocumentWhoseWorkerDiesAtAnyPointIsReadAndPaysOneAnswerTwiceAtMost(t *
 			t.Parallel()
 			server := llmtest.Start(t, llmtest.Options{Answer: answer})
 			routes := modelRoutes(t, server)
-			l, models := llm.DomainAndModels()
-			env := handlertest.Start(t, handlertest.Options{Registry: gem.BuiltInRegistry, NoWorker: true, Domains: []any{l, extract.Domain(models)},
+			l := llm.Domain()
+			env := handlertest.Start(t, handlertest.Options{Registry: gem.BuiltInRegistry, NoWorker: true,
+				Domains:     []any{l, extract.Domain(l)},
 				Environment: map[string]string{"LLM_ROUTES": routes}})
 			id := env.Insert(handlertest.Call{Tool: "extract.run", Input: string(input), CreatedBy: "ada"})
 			dieOn(t, nil, s.point, testdb.RouteTo(t, env.URL), doomedModels, "", "LLM_ROUTES="+routes)
@@ -72,8 +73,10 @@ func TestADocumentWhoseWorkerDiesAtAnyPointIsReadAndPaysOneAnswerTwiceAtMost(t *
 			if r := env.Await(id); r.Status != receipts.Succeeded {
 				t.Fatalf("attempt %d: %s %s", r.Attempt, r.Status, r.Result)
 			}
-			got := text(t, env, `select jsonb_build_object('document', result -> 'document' -> 'length', 'kind', result -> 'result_kind', 'rejected', result -> 'rejected_count', 'extractions',
-				(select jsonb_agg(jsonb_build_array(e -> 'quote', e -> 'start', e -> 'end')) from jsonb_array_elements(result -> 'extractions') e))::text
+			got := text(t, env, `select jsonb_build_object('document', result -> 'document' -> 'length', 'kind',
+				result -> 'result_kind', 'rejected', result -> 'rejected_count', 'extractions',
+				(select jsonb_agg(jsonb_build_array(e -> 'quote', e -> 'start', e -> 'end'))
+					from jsonb_array_elements(result -> 'extractions') e))::text
 				from core_tool_receipts where call_id = $1`, id)
 			if got != want {
 				t.Errorf("got %s", got)
@@ -84,7 +87,8 @@ func TestADocumentWhoseWorkerDiesAtAnyPointIsReadAndPaysOneAnswerTwiceAtMost(t *
 			if n := number(t, env, "select count(*) from core_tool_calls where tool_name = 'extract.shard'"); n != 2 {
 				t.Errorf("%d shards", n)
 			}
-			if twice := number(t, env, "select count(*) from (select from core_llm_requests where status = 'done' group by call_id, label having count(*) > 1) t"); twice != 0 {
+			if twice := number(t, env, "select count(*) from (select from core_llm_requests where status = 'done' group by "+
+				"call_id, label having count(*) > 1) t"); twice != 0 {
 				t.Error("an answer that is in a journal was bought again")
 			}
 			report, err := audit.Database(t.Context(), env.DB, audit.Options{})

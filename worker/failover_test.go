@@ -7,8 +7,8 @@ import (
 	"github.com/gemworker/gem/handlers/handlertest"
 )
 
-// A failover may set the database back while a handler runs, whose attempt then knows of steps and calls that are not there. It neither ends
-// the call nor waits for them: the call begins again with what its journal has.
+// A failover may set the database back while a handler runs, whose attempt then knows of steps and calls that are not
+// there. It neither ends the call nor waits for them: the call begins again with what its journal has.
 func TestAnAttemptThatKnowsMoreThanTheDatabaseBeginsAgain(t *testing.T) {
 	t.Parallel()
 	for name, script := range map[string]string{
@@ -46,13 +46,15 @@ func TestACallWhoseEndTheDatabaseLostRunsAgain(t *testing.T) {
 	t.Parallel()
 	env, _ := startLab(t, nil, tool{name: "lab.write"})
 	env.StartWorker()
-	listens := "select count(*) from pg_stat_activity where application_name = 'gem listen' and datname = current_database()"
+	listens := "select count(*) from pg_stat_activity where application_name = 'gem listen' and datname = " +
+		"current_database()"
 	env.Until("the worker to listen", func() bool { return number(t, env, listens) == 1 })
 	id := env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x"})})
 	env.Await(id)
 
 	setBack(t, env, id, 2)
-	number(t, env, "select count(pg_terminate_backend(pid)) from pg_stat_activity where application_name = 'gem listen' and datname = current_database()")
+	number(t, env, "select count(pg_terminate_backend(pid)) from pg_stat_activity where application_name = 'gem listen' "+
+		"and datname = current_database()")
 	env.Await(id)
 	if n := rowsWith(t, env, "x"); n != 1 {
 		t.Errorf("its row is there %d times", n)
@@ -60,7 +62,8 @@ func TestACallWhoseEndTheDatabaseLostRunsAgain(t *testing.T) {
 	sound(t, env)
 }
 
-// setBack makes the database as it was when the first attempt of a call ran, which had so many events then and no step, and there was no other.
+// setBack restores the state of the database at the first attempt of a call, when the call had this many events, no
+// step and no other attempt.
 func setBack(t *testing.T, env *handlertest.Env, id string, events int) {
 	t.Helper()
 	if _, err := env.DB.Exec(t.Context(), fmt.Sprintf(`

@@ -10,7 +10,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// heartbeats shows every HeartbeatInterval, and when one is wanted, that the worker lives.
+// heartbeats sends a heartbeat every HeartbeatInterval, and when one is requested.
 func (w *Worker) heartbeats(ctx context.Context) {
 	ticker := time.NewTicker(w.options.HeartbeatInterval)
 	defer ticker.Stop()
@@ -25,8 +25,8 @@ func (w *Worker) heartbeats(ctx context.Context) {
 	}
 }
 
-// heartbeat shows that the worker lives, which puts the calls of dead workers back into the queue, and ends the contexts of
-// running calls that someone asked to cancel or that are another worker's by now, because others took this one for dead.
+// heartbeat sends a heartbeat, which also requeues the calls of dead workers. It ends the contexts of running calls
+// whose cancellation was requested, and of calls that another worker holds because this worker was declared dead.
 func (w *Worker) heartbeat(ctx context.Context) error {
 	full := w.sweepDue(time.Now())
 	w.mu.Lock()
@@ -35,7 +35,8 @@ func (w *Worker) heartbeat(ctx context.Context) error {
 
 	beating, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
-	notices, err := store.Heartbeat(beating, w.options.Control, w.id, w.options.DeadAfter, slices.Collect(maps.Keys(running)), full)
+	notices, err := store.Heartbeat(beating, w.options.Control, w.id, w.options.DeadAfter,
+		slices.Collect(maps.Keys(running)), full)
 	if store.IsNotRegistered(err) {
 		w.log.Warn("this worker was silent for so long that others removed it: registering again")
 		err = w.register(beating)
@@ -49,8 +50,8 @@ func (w *Worker) heartbeat(ctx context.Context) error {
 		switch n.Verdict {
 		case store.NoticeCancel:
 			running[n.Attempt].cancel(errCancelled)
-		case store.NoticeLost: // or it is just ending, and its context does not matter
-			w.log.Debug("a running call is another worker's", zap.String("call_id", n.CallID), zap.Int("attempt", n.Number))
+		case store.NoticeLost: // or the call is just ending, and its context does not matter
+			w.log.Debug("another worker holds a running call", zap.String("call_id", n.CallID), zap.Int("attempt", n.Number))
 			running[n.Attempt].end(errNotHeld)
 		case store.NoticeUnknown:
 			unknown = append(unknown, n.Attempt)
@@ -62,14 +63,14 @@ func (w *Worker) heartbeat(ctx context.Context) error {
 	return nil
 }
 
-// giveBack gives back calls that the database has as this worker's and that were not in running when it was asked: the answer
-// to their claim was lost, or is under way, or they have ended since.
+// giveBack releases calls that the database assigns to this worker and that were not in running when it asked. The
+// answer to their claim was lost or has not arrived yet, or they have ended since.
 func (w *Worker) giveBack(ctx context.Context, unknown []store.Attempt) {
 	if len(unknown) == 0 {
 		return
 	}
 	w.sweepSoon()
-	// An answer that is under way makes a call known.
+	// A claim in progress will add its calls.
 	if w.givingUp() || !w.claiming.TryLock() {
 		return
 	}
@@ -78,15 +79,15 @@ func (w *Worker) giveBack(ctx context.Context, unknown []store.Attempt) {
 	lost := slices.DeleteFunc(unknown, func(a store.Attempt) bool { return w.running[a] != nil })
 	w.mu.Unlock()
 	if len(lost) > 0 {
-		w.log.Warn("giving back calls whose claim was lost on the way", zap.Int("calls", len(lost)),
+		w.log.Warn("releasing calls whose claim never arrived", zap.Int("calls", len(lost)),
 			zap.String("first_call_id", lost[0].CallID))
-		w.warn(w.releaseAll(ctx, lost), "give back calls")
+		w.warn(w.releaseAll(ctx, lost), "release calls")
 	}
 }
 
 const (
-	// A full sweep looks over all running calls, and not only over those of workers that died in the last minutes: every five
-	// minutes, and for half a minute after an answer was lost, since what it stands for may be done later.
+	// A full sweep checks all running calls, and not only those of workers that died in the last minutes. It happens every
+	// five minutes, and for half a minute after an answer was lost, because the lost statement may still be executed.
 	sweepEvery     = 5 * time.Minute
 	sweepAfterLoss = 30 * time.Second
 )
@@ -104,11 +105,11 @@ func (w *Worker) sweepDue(now time.Time) bool {
 
 const (
 	countEvery  = 15 * time.Second
-	countAtOnce = 10_000 // receipts, which takes some 50 ms
+	countAtOnce = 10_000 // receipts, which takes about 50 ms
 )
 
-// countOutcomes keeps the totals behind the view gem.outcomes, which reads newer receipts itself. Of several workers one counts
-// at a time.
+// countOutcomes updates the totals behind the view gem.outcomes, which reads newer receipts itself. Only one worker
+// counts at a time.
 func (w *Worker) countOutcomes(ctx context.Context) {
 	for ; ctx.Err() == nil; sleep(ctx, jitter(countEvery)) {
 		for more := true; more; {

@@ -107,7 +107,8 @@ func TestTheRegistryInForceHasTheIncludedTools(t *testing.T) {
 		select (select string_agg(name || ' ' || frontends, ', ' order by name) from gem.tools),
 			(select version from core_registry_versions
 				where registry -> 'tools' @> '[{"name": "wait.event", "frontends": false}]')`).Scan(&known, &version)
-	if err != nil || known != "lab.send true, wait.answer true, wait.approval true, wait.event false" || version != r.Version {
+	if err != nil || known != "lab.send true, wait.answer true, wait.approval true, wait.event false" ||
+		version != r.Version {
 		t.Errorf("%s, %s, %v", known, version, err)
 	}
 }

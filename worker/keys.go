@@ -9,25 +9,27 @@ import (
 	"github.com/gemworker/gem/registry"
 )
 
-// field is the value of a field of the input; nil if it is missing.
+// field returns the value of a field of the input, or nil if it is missing.
 func (a *attempt) field(name string) json.RawMessage { return a.inputFields()[name] }
 
 func (a *attempt) inputFields() (fields map[string]json.RawMessage) {
-	if json.Unmarshal(a.Input, &fields) != nil {
+	if json.Unmarshal(a.claim.Input, &fields) != nil {
 		return nil
 	}
 	return fields
 }
 
-// keyedBy returns the idempotency under which the key of the call was decided. A call that made progress has kept its key since its first attempt,
-// and the entry of its tool may have changed since.
+// keyedBy returns the idempotency that determined the call's key. A call that made progress has kept its key since its
+// first attempt, and its tool's entry may have changed since. A keyed call always has a key.
 func (a *attempt) keyedBy() registry.Idempotency {
 	now := a.tool.Idempotency
-	if a.Steps == 0 || a.keyUnder(now) == a.key {
+	switch {
+	case a.claim.Steps == 0:
 		return now
-	}
-	if a.key == "" {
+	case a.key == "" && (now.Mode == registry.Keyed || a.keyUnder(now) != ""):
 		return registry.Idempotency{Mode: registry.None}
+	case a.keyUnder(now) == a.key:
+		return now
 	}
 	earlier := []registry.Idempotency{{Mode: registry.SafeRetry}}
 	for _, name := range slices.Sorted(maps.Keys(a.inputFields())) {
@@ -41,12 +43,12 @@ func (a *attempt) keyedBy() registry.Idempotency {
 	return now
 }
 
-// keyUnder is the key that the call would have; empty for none.
+// keyUnder returns the key that the call would have, or "" if it would have none.
 func (a *attempt) keyUnder(i registry.Idempotency) string {
 	switch i.Mode {
 	case registry.SafeRetry:
-		if key := receipts.TrimKey(a.ClientKey); key != "" {
-			return receipts.ClientKey(a.tool.Name, a.CreatedBy, key)
+		if key := receipts.TrimKey(a.claim.ClientKey); key != "" {
+			return receipts.ClientKey(a.tool.Name, a.claim.CreatedBy, key)
 		}
 	case registry.Keyed:
 		if key, present := receipts.Key(a.tool.Name, i.KeyField, a.field(i.KeyField)); present {

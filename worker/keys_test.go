@@ -22,13 +22,15 @@ func TestAKeyedCallRunsOnceAndThenRepeatsItsReceipt(t *testing.T) {
 	env.StartWorker()
 
 	first := env.Run(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "first", Key: "0412"}), CreatedBy: "ada"})
-	second := env.Run(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "second", Key: "0412"}), CreatedBy: "grace"})
+	second := env.Run(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "second", Key: "0412"}),
+		CreatedBy: "grace"})
 	other := env.Run(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "third", Key: "0413"})})
 
 	if first.Status != receipts.Succeeded || first.ReplayOf != "" || first.IdempotencyKey != `lab.write:key="0412"` {
 		t.Errorf("first: %+v", first)
 	}
-	if second.Status != receipts.Succeeded || second.ReplayOf != first.ID || string(second.Result) != string(first.Result) {
+	if second.Status != receipts.Succeeded || second.ReplayOf != first.ID ||
+		string(second.Result) != string(first.Result) {
 		t.Errorf("second: %+v", second)
 	}
 	want := `{"idempotency": {"hit": true, "mode": "keyed", "key_field": "key", "key_value": "0412", "input_differs": true}}`
@@ -42,7 +44,8 @@ func TestAKeyedCallRunsOnceAndThenRepeatsItsReceipt(t *testing.T) {
 
 func TestASafeRetryHitsForTheSameClientKeyToolAndCaller(t *testing.T) {
 	t.Parallel()
-	env, _ := startLab(t, nil, tool{name: "lab.write", mode: "safe-retry"}, tool{name: "lab.nothing", mode: "safe-retry"}, tool{name: "lab.send"})
+	env, _ := startLab(t, nil, tool{name: "lab.write", mode: "safe-retry"}, tool{name: "lab.nothing", mode: "safe-retry"},
+		tool{name: "lab.send"})
 	env.StartWorker()
 	run := func(tool, text, key, caller string) *receipts.Receipt {
 		return env.Run(handlertest.Call{Tool: tool, Input: task(Task{Text: text}), Key: key, CreatedBy: caller})
@@ -72,10 +75,12 @@ func TestAFailureIsNotRepeated(t *testing.T) {
 	t.Parallel()
 	env, _ := startLab(t, nil, tool{name: "lab.write", mode: "keyed", keyField: "key"})
 	env.StartWorker()
-	if r := env.Run(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "a", Key: "k", Then: "fail"})}); r.Status != receipts.Failed {
+	if r := env.Run(handlertest.Call{Tool: "lab.write",
+		Input: task(Task{Text: "a", Key: "k", Then: "fail"})}); r.Status != receipts.Failed {
 		t.Fatalf("%+v", r)
 	}
-	if r := env.Run(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "b", Key: "k"})}); r.Status != receipts.Succeeded || r.ReplayOf != "" {
+	if r := env.Run(handlertest.Call{Tool: "lab.write",
+		Input: task(Task{Text: "b", Key: "k"})}); r.Status != receipts.Succeeded || r.ReplayOf != "" {
 		t.Errorf("%+v", r)
 	}
 }
@@ -83,14 +88,18 @@ func TestAFailureIsNotRepeated(t *testing.T) {
 // Whatever the server's default is: of a success that came while the key was asked for, a later snapshot knows.
 func TestAKeySucceedsOnceWhereTransactionsKeepTheirSnapshot(t *testing.T) {
 	t.Parallel()
-	env, lab := startLab(t, func(o *worker.Options) { o.Concurrency = 8 }, tool{name: "lab.send", mode: "keyed", keyField: "key"})
-	if _, err := env.DB.Exec(t.Context(), `do $$ begin execute format('alter database %I set default_transaction_isolation = %L', current_database(), 'repeatable read'); end $$`); err != nil {
+	env, lab := startLab(t, func(o *worker.Options) { o.Concurrency = 8 },
+		tool{name: "lab.send", mode: "keyed", keyField: "key"})
+	if _, err := env.DB.Exec(t.Context(), `do $$ begin
+		execute format('alter database %I set default_transaction_isolation = %L', current_database(), 'repeatable read');
+			end $$`); err != nil {
 		t.Fatal(err)
 	}
 	env.StartWorker(func(o *worker.Options) { o.Calls, o.Control = env.Pool(4, true), env.Pool(2, true) })
 	var ids []string
 	for i := range 240 {
-		ids = append(ids, env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: fmt.Sprint(i / 4), Key: fmt.Sprint(i / 4)})}))
+		ids = append(ids, env.Insert(handlertest.Call{Tool: "lab.send",
+			Input: task(Task{Text: fmt.Sprint(i / 4), Key: fmt.Sprint(i / 4)})}))
 	}
 	for _, id := range ids {
 		if r := env.Await(id); r.Status != receipts.Succeeded {
@@ -102,8 +111,8 @@ func TestAKeySucceedsOnceWhereTransactionsKeepTheirSnapshot(t *testing.T) {
 	}
 }
 
-// The second call with a key that is being run waits, in no slot, and is a hit when the first has succeeded; it runs when
-// the first has failed. Both with two workers and inside one.
+// The second call with a key that is being run waits, in no slot, and is a hit when the first has succeeded; it runs
+// when the first has failed. Both with two workers and inside one.
 func TestTwoCallsOfOneKeyAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -118,7 +127,8 @@ func TestTwoCallsOfOneKeyAtTheSameTime(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			env, lab := startLab(t, func(o *worker.Options) { o.Concurrency = 3 - c.workers }, tool{name: "lab.send", mode: "keyed", keyField: "key"})
+			env, lab := startLab(t, func(o *worker.Options) { o.Concurrency = 3 - c.workers },
+				tool{name: "lab.send", mode: "keyed", keyField: "key"})
 			for range c.workers {
 				env.StartWorker()
 			}
@@ -133,17 +143,19 @@ func TestTwoCallsOfOneKeyAtTheSameTime(t *testing.T) {
 				if a.Status != receipts.Succeeded || b.ReplayOf != a.ID || len(lab.sentSoFar()) != 1 {
 					t.Errorf("first %s, second a replay of %q, sent %v", a.Status, b.ReplayOf, lab.sentSoFar())
 				}
-			} else if a.Status != receipts.Failed || b.Status != receipts.Succeeded || b.ReplayOf != "" || len(lab.sentSoFar()) != 2 {
+			} else if a.Status != receipts.Failed || b.Status != receipts.Succeeded || b.ReplayOf != "" ||
+				len(lab.sentSoFar()) != 2 {
 				t.Errorf("first %s, second %s, a replay of %q, sent %v", a.Status, b.Status, b.ReplayOf, lab.sentSoFar())
 			}
-			if diff := cmp.Diff([]string{"queued", "claimed", "waiting", "woken", "claimed", "succeeded"}, env.Journal(second)); diff != "" {
+			if diff := cmp.Diff([]string{"queued", "claimed", "waiting", "woken", "claimed", "succeeded"},
+				env.Journal(second)); diff != "" {
 				t.Error(diff)
 			}
 		})
 	}
 }
 
-// Many calls of few keys, half of which fail at first: a key never runs twice at once, and succeeds once.
+// Many calls share few keys, and half of them fail at first: a key never runs twice at once, and succeeds once.
 func TestManyCallsOfFewKeysOnTwoWorkers(t *testing.T) {
 	t.Parallel()
 	env, _ := startLab(t, nil, tool{name: "lab.write", mode: "keyed", keyField: "key"})
@@ -155,7 +167,8 @@ func TestManyCallsOfFewKeysOnTwoWorkers(t *testing.T) {
 		if i%4 == 0 {
 			then = "fail"
 		}
-		ids = append(ids, env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x", Key: fmt.Sprint(i % 5), Then: then})}))
+		ids = append(ids, env.Insert(handlertest.Call{Tool: "lab.write",
+			Input: task(Task{Text: "x", Key: fmt.Sprint(i % 5), Then: then})}))
 	}
 	for _, id := range ids {
 		env.Await(id)
@@ -164,7 +177,8 @@ func TestManyCallsOfFewKeysOnTwoWorkers(t *testing.T) {
 		t.Errorf("%d rows for 5 keys", n)
 	}
 	var hits int
-	err := env.DB.QueryRow(t.Context(), "select count(*) from core_tool_receipts r join core_tool_receipts o on o.id = r.replay_of and o.status = 'succeeded' and o.result = r.result").Scan(&hits)
+	err := env.DB.QueryRow(t.Context(), "select count(*) from core_tool_receipts r join core_tool_receipts o on o.id = "+
+		"r.replay_of and o.status = 'succeeded' and o.result = r.result").Scan(&hits)
 	if err != nil || hits < 200*3/4-5 {
 		t.Errorf("%d hits %v", hits, err)
 	}
@@ -174,7 +188,8 @@ func TestAKeyThatNobodyHoldsWakesWhatWaitsForIt(t *testing.T) {
 	t.Parallel()
 	env, _ := startLab(t, nil, tool{name: "lab.write", mode: "keyed", keyField: "key"})
 	id := env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x", Key: "k"})})
-	_, err := env.DB.Exec(t.Context(), `update core_tool_calls set status = 'waiting', waits_for = 'key', computed_key = 'lab.write:key="k"',
+	_, err := env.DB.Exec(t.Context(),
+		`update core_tool_calls set status = 'waiting', waits_for = 'key', computed_key = 'lab.write:key="k"',
 		updated_at = now() - interval '1 minute' where id = $1`, id)
 	if err != nil {
 		t.Fatal(err)
@@ -185,8 +200,8 @@ func TestAKeyThatNobodyHoldsWakesWhatWaitsForIt(t *testing.T) {
 	}
 }
 
-// What a call gets whose key succeeded with another input is the tool's to say. Inputs are compared as values: spaces, the order of
-// fields and the way that a number is written count for nothing.
+// What a call gets whose key succeeded with another input is the tool's to say. Inputs are compared as values: spaces,
+// the order of fields and the way that a number is written count for nothing.
 func TestAKeyOfAnotherInputIsReplayedOrRefused(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -210,7 +225,8 @@ func TestAKeyOfAnotherInputIsReplayedOrRefused(t *testing.T) {
 				t.Errorf("the same input: %+v, effects %s", same, same.Effects)
 			}
 			if c.mode == "keyed" {
-				if spaced := run(`{"text": "a", "key": " v\n"}`); spaced.ReplayOf != first.ID || idempotency(t, spaced).InputDiffers {
+				if spaced := run(`{"text": "a", "key": " v\n"}`); spaced.ReplayOf != first.ID ||
+					idempotency(t, spaced).InputDiffers {
 					t.Errorf("the same key with white space around it: %+v, effects %s", spaced, spaced.Effects)
 				}
 			}
@@ -222,7 +238,8 @@ func TestAKeyOfAnotherInputIsReplayedOrRefused(t *testing.T) {
 				if other.ReplayOf != first.ID {
 					t.Errorf("another input: %+v", other)
 				}
-			} else if e := handlertest.ErrorOf(t, other); e.Code != receipts.KeyReused || !strings.Contains(string(e.Details), first.ID) {
+			} else if e := handlertest.ErrorOf(t, other); e.Code != receipts.KeyReused ||
+				!strings.Contains(string(e.Details), first.ID) {
 				t.Errorf("another input: %+v", e)
 			}
 			if again := run(`{"text": "a", "key": "v"}`); again.ReplayOf != first.ID {
@@ -252,18 +269,22 @@ func TestACallWhoseKeyCountsForNothingIsTold(t *testing.T) {
 
 func TestAKeyIsBoundedAndItsWhiteSpaceCountsForNothing(t *testing.T) {
 	t.Parallel()
-	env, _ := startLab(t, nil, tool{name: "lab.write", mode: "keyed", keyField: "key"}, tool{name: "lab.nothing", mode: "safe-retry"})
+	env, _ := startLab(t, nil, tool{name: "lab.write", mode: "keyed", keyField: "key"},
+		tool{name: "lab.nothing", mode: "safe-retry"})
 	env.StartWorker()
 	first := env.Run(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "a", Key: "0412"})})
-	if r := env.Run(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "a", Key: "\t 0412\n"})}); r.ReplayOf != first.ID {
+	if r := env.Run(handlertest.Call{Tool: "lab.write",
+		Input: task(Task{Text: "a", Key: "\t 0412\n"})}); r.ReplayOf != first.ID {
 		t.Errorf("with spaces around the key: %+v", r)
 	}
 	client := env.Run(handlertest.Call{Tool: "lab.nothing", Input: task(Task{Text: "a"}), Key: "k"})
-	if r := env.Run(handlertest.Call{Tool: "lab.nothing", Input: task(Task{Text: "a"}), Key: " k "}); r.ReplayOf != client.ID {
+	if r := env.Run(handlertest.Call{Tool: "lab.nothing", Input: task(Task{Text: "a"}),
+		Key: " k "}); r.ReplayOf != client.ID {
 		t.Errorf("with spaces around the client's key: %+v", r)
 	}
 	for what, key := range map[string]string{"blank": "  \n", "too long": strings.Repeat("k", 2000)} {
-		r := env.Run(handlertest.Call{Tool: "lab.write", Input: `{"text": "a", "key": "` + strings.ReplaceAll(key, "\n", `\n`) + `"}`})
+		r := env.Run(handlertest.Call{Tool: "lab.write",
+			Input: `{"text": "a", "key": "` + strings.ReplaceAll(key, "\n", `\n`) + `"}`})
 		if e := handlertest.ErrorOf(t, r); e.Code != receipts.ValidationError {
 			t.Errorf("%s: %+v", what, e)
 		}

@@ -29,22 +29,25 @@ import (
 //	lab.star      writes a row, and asks for all columns there are
 //	lab.nothing   takes the transaction, and runs no statement in it
 //	lab.bomb      passes an argument that panics when it is encoded
-//	lab.hasty     gives up its first statement at the gate, and then uses the statement's argument for something else
+//	lab.hasty     cancels its first statement at the gate, and then uses the statement's argument for something else
 //
 //	text          a name for the call: in its row, in what is sent, and in awaitBegin
 //	key           the value of the key field, for a tool that is keyed
-//	gate          where the handler waits: awaitBegin returns when it does, tell lets it go on, or fail with the order's error
+//	gate          where the handler waits: awaitBegin returns when it does, tell lets it continue, or fail with the
+//	              order's error
 //	then          what it does last; empty: it succeeds with the text
 //
-//	then, the error           nil failure · wrapped nil · error that panics · error that panics later · details that panic ·
-//	                          Is panics · Is, As, Unwrap or Error never returns · swallow an argument whose Is panics ·
-//	                          fail · fail with details · poison error · transient · transient once (in the first attempt) ·
-//	                          transient after a minute · transient after an hour ·
+//	then, the error           nil failure · wrapped nil · error that panics · error that panics later ·
+//	                          details that panic · Is panics · Is, As, Unwrap or Error never returns ·
+//	                          swallow an argument whose Is panics · fail · fail with details · poison error · transient · transient once (in the first attempt) ·
+//	                          transient after a minute · transient after a minute once · transient after an hour ·
 //	                          serialization failure once · nothing sent four times
-//	then, the goroutine       panic · panic with poison · panic with panic · panic with a cycle · goexit · ignore the context · ignore the context in a statement ·
-//	                          take a while
-//	then, the output          nan · nul · huge number · duplicate keys · lone surrogate · invalid utf-8 · broken json · wrong type
-//	then, the transaction     another statement · commit · rollback · swallow (an error) · leave rows open · read rows after the end · deferred constraint · give the call back ·
+//	then, the goroutine       panic · panic with poison · panic with panic · panic with a cycle · goexit ·
+//	                          ignore the context · ignore the context in a statement · take a while
+//	then, the output          nan · nul · huge number · duplicate keys · lone surrogate · invalid utf-8 ·
+//	                          broken json · wrong type
+//	then, the transaction     another statement · commit · rollback · swallow (an error) · leave rows open ·
+//	                          read rows after the end · deferred constraint · give the call back ·
 //	                          forget (all prepared statements, in the first attempt)
 //	then, telemetry           trace (begins a span of its own)
 type Lab struct {
@@ -56,7 +59,7 @@ type Lab struct {
 	trespasses atomic.Int64
 }
 
-// Order is what a waiting handler is told to do.
+// Order tells a waiting handler what to do.
 type Order struct{ Err error }
 
 type Task struct {
@@ -75,7 +78,8 @@ func NewLab() *Lab { return &Lab{gates: map[string]chan Order{}, began: make(cha
 
 func (l *Lab) Write(ctx context.Context, tx handlers.Tx, call *handlers.Call, in Task) (Done, error) {
 	var id string
-	if err := tx.QueryRow(ctx, "insert into lab_rows (text) values ($1) returning id::text", in.Text).Scan(&id); err != nil {
+	if err := tx.QueryRow(ctx, "insert into lab_rows (text) values ($1) returning id::text",
+		in.Text).Scan(&id); err != nil {
 		return Done{}, err
 	}
 	call.Wrote("lab_rows", handlers.Insert, id)
@@ -104,7 +108,7 @@ func (l *Lab) Bomb(ctx context.Context, tx handlers.Tx, _ *handlers.Call, _ Task
 	return Done{}, err
 }
 
-// Hasty waits for its first statement until it is told otherwise, and then uses the argument for something else.
+// Hasty waits for its first statement until the test cancels it, and then uses the argument for something else.
 func (l *Lab) Hasty(ctx context.Context, tx handlers.Tx, _ *handlers.Call, in Task) (Done, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	go func() { <-l.gate(in.Gate); cancel() }()
@@ -155,7 +159,8 @@ func (l *Lab) then(ctx context.Context, tx handlers.Tx, call *handlers.Call, in 
 	case "fail":
 		return Done{}, errors.New("it failed")
 	case "fail with details":
-		return Done{}, &handlers.Failure{Code: "out_of_paper", Message: "There is no paper.", Details: map[string]int{"trays": 2}}
+		return Done{}, &handlers.Failure{Code: "out_of_paper", Message: "There is no paper.",
+			Details: map[string]int{"trays": 2}}
 	case "transient":
 		return Done{}, handlers.Transient(errors.New("come back later"))
 	case "transient after a minute", "transient after an hour":
@@ -167,6 +172,10 @@ func (l *Lab) then(ctx context.Context, tx handlers.Tx, call *handlers.Call, in 
 	case "transient once":
 		if call.Attempt == 1 {
 			return Done{}, handlers.Transient(errors.New("come back later"))
+		}
+	case "transient after a minute once":
+		if call.Attempt == 1 {
+			return Done{}, handlers.TransientAfter(errors.New("come back later"), time.Minute)
 		}
 	case "nothing sent four times":
 		if call.Attempt <= 4 {
@@ -224,7 +233,8 @@ func (l *Lab) then(ctx context.Context, tx handlers.Tx, call *handlers.Call, in 
 	case "panic with poison":
 		panic("nul \x00 and \xff")
 	case "poison error":
-		return Done{}, &handlers.Failure{Code: "c\x00", Message: "nul \x00 and \xff", Details: map[string]string{"\x00": "\x00"}}
+		return Done{}, &handlers.Failure{Code: "c\x00", Message: "nul \x00 and \xff",
+			Details: map[string]string{"\x00": "\x00"}}
 	case "nil failure":
 		return Done{}, (*handlers.Failure)(nil)
 	case "wrapped nil":
@@ -279,6 +289,9 @@ func (l *Lab) then(ctx context.Context, tx handlers.Tx, call *handlers.Call, in 
 	case "raise":
 		_, err := tx.Exec(ctx, "select lab_raise($1)", in.Text)
 		return Done{}, err
+	case "dynamic":
+		_, err := tx.Exec(ctx, "select lab_run($1)", in.Text)
+		return Done{}, err
 	case "duplicate that the author reports":
 		if _, err := tx.Exec(ctx, "insert into lab_customers (mail) values ($1)", in.Text); err != nil {
 			return Done{}, handlers.Fail("known", "This customer is known.")
@@ -299,7 +312,7 @@ func (l *Lab) gate(name string) chan Order {
 	return l.gates[name]
 }
 
-// tell lets a waiting handler go on.
+// tell lets a waiting handler continue.
 func (l *Lab) tell(t *testing.T, gate string, o Order) {
 	t.Helper()
 	select {
@@ -370,8 +383,10 @@ func labRegistry(version string, tools ...tool) []byte {
 				"properties": object{"text": text, "then": text, "gate": text, "key": text}},
 			"output_schema": object{"type": "object", "required": []string{"text"},
 				"properties": object{"text": text, "extra": object{"not": object{"const": 1}}}},
-			"idempotency": idempotency, "timeout_ms": tl.timeout.Milliseconds(), "permissions": append([]string{}, tl.permissions...),
-			"calls": append([]string{}, tl.calls...), "deadline_ms": cmp.Or(tl.deadline, 24*time.Hour*30).Milliseconds(), "retry": object{"max_attempts": tl.attempts, "backoff_ms": 1},
+			"idempotency": idempotency, "timeout_ms": tl.timeout.Milliseconds(),
+			"permissions": append([]string{}, tl.permissions...),
+			"calls":       append([]string{}, tl.calls...), "deadline_ms": cmp.Or(tl.deadline, 24*time.Hour*30).Milliseconds(),
+			"retry": object{"max_attempts": tl.attempts, "backoff_ms": 1},
 		})
 	}
 	encoded, err := json.Marshal(object{"version": version, "tools": entries})

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/handlers/handlertest"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/registry"
 	"github.com/gemworker/gem/worker"
@@ -23,7 +23,7 @@ func sharing(t *testing.T, env *handlertest.Env, connections int, pooled bool) f
 	return func(o *worker.Options) { o.Calls, o.Control, o.Concurrency = calls, control, 20 }
 }
 
-// What goes wrong with one call is that call's alone, whoever it shared a connection with.
+// A failure of one call affects no other call on its connection.
 func TestCallsThatShareAConnectionEndEachAsItShould(t *testing.T) {
 	t.Parallel()
 	ends := []struct {
@@ -64,7 +64,8 @@ func TestCallsThatShareAConnectionEndEachAsItShould(t *testing.T) {
 						t.Errorf("%s %q: %s %s", want.tool, want.then, r.Status, r.Result)
 					}
 				}
-				for then, want := range map[string]int{"": each, "another statement": each, "swallow": 0, "deferred constraint": 0, "nul": 0, "panic": 0} {
+				for then, want := range map[string]int{"": each, "another statement": each, "swallow": 0, "deferred constraint": 0,
+					"nul": 0, "panic": 0} {
 					if rows := rowsWith(t, env, then+"!"); rows != want {
 						t.Errorf("rows of %q: got %d, want %d", then, rows, want)
 					}
@@ -93,7 +94,8 @@ func TestAStatementThatWaitsToBePreparedHoldsUpNoReceipt(t *testing.T) {
 	})
 	slow := env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "slow", Gate: "g"})})
 	lab.awaitBegin(t)
-	row, table := lock(t, env, "select from core_tool_calls where id = '"+slow+"' for update"), lock(t, env, "lock table lab_rows")
+	row, table := lock(t, env, "select from core_tool_calls where id = '"+slow+"' for update"),
+		lock(t, env, "lock table lab_rows")
 	lab.tell(t, "g", Order{})
 	env.Until("the receipt to wait for the lock", func() bool { return waitsForALock(t, env) })
 	star := env.Insert(handlertest.Call{Tool: "lab.star", Input: task(Task{Text: "x"})})
@@ -125,7 +127,7 @@ func TestAnArgumentIsNotUsedAfterItsStatementReturned(t *testing.T) {
 	id := env.Insert(handlertest.Call{Tool: "lab.hasty", Input: task(Task{Text: "x", Gate: "g"})})
 	env.Until("the statement to wait for the lock", func() bool { return waitsForALock(t, env) })
 	lab.tell(t, "g", Order{})
-	lab.awaitBegin(t) // its handler goes on
+	lab.awaitBegin(t) // its handler continues
 	unlock()
 	env.Await(id)
 	if n := lab.trespasses.Load(); n != 0 {
@@ -150,7 +152,8 @@ func lock(t *testing.T, env *handlertest.Env, sql string) (unlock func()) {
 
 func waitsForALock(t *testing.T, env *handlertest.Env) (waiting bool) {
 	t.Helper()
-	err := env.DB.QueryRow(t.Context(), "select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')").Scan(&waiting)
+	err := env.DB.QueryRow(t.Context(), "select exists (select from pg_stat_activity where datname = current_database() "+
+		"and wait_event_type = 'Lock')").Scan(&waiting)
 	return err == nil && waiting
 }
 
@@ -182,7 +185,10 @@ func TestACallThatGetsNoConnectionRunsLater(t *testing.T) {
 	// It runs again where it has time enough.
 	stopped := make(chan struct{})
 	go func() { hasty.Stop(); close(stopped) }()
-	env.Until("the worker to claim no more", func() bool { return env.Logs.FilterMessage("stopping: waiting for running calls").Len() == 1 })
+	env.Until("the worker to claim no more", func() bool {
+		return env.Logs.FilterMessage("stopping: waiting for running "+
+			"calls").Len() == 1
+	})
 	release()
 	<-stopped
 	env.StartWorker(func(o *worker.Options) {

@@ -4,12 +4,12 @@ import (
 	"context"
 	"time"
 
-	"github.com/gemworker/gem/internal/listen"
+	"github.com/gemworker/gem/internal/postgres/listen"
 	"github.com/gemworker/gem/internal/store"
 	"go.uber.org/zap"
 )
 
-// wantWake tells the database whether inserts are to notify this worker, and reports whether that is new.
+// wantWake sets whether inserts notify this worker, and reports whether that changed.
 func (w *Worker) wantWake(ctx context.Context, wanted bool) (changed bool) {
 	if w.registered.Swap(false) {
 		w.wakeWanted = false
@@ -35,12 +35,15 @@ func (w *Worker) listen(ctx context.Context) {
 			w.listening.Store(true)
 			w.log.Debug("notifications arrive")
 			signal(w.wake)
-			signal(w.beat) // someone may have asked to cancel a call meanwhile
+			signal(w.beat) // cancellations may have been requested in the meantime
 		},
 		Received: func(payload string) {
 			switch payload {
 			case store.PayloadCancel:
 				signal(w.beat)
+				return
+			case store.PayloadTimers:
+				signal(w.due)
 				return
 			case store.PayloadAgain:
 				w.rewind.Store(true)
@@ -49,7 +52,7 @@ func (w *Worker) listen(ctx context.Context) {
 		},
 		Down: func(err error, pause time.Duration) {
 			w.listening.Store(false)
-			w.sweepSoon() // the server may be another one now, which lacks the last ends of calls
+			w.sweepSoon() // after a failover, the server may lack the last ends of calls
 			signal(w.wake)
 			if ctx.Err() == nil {
 				w.warn(err, "get notifications: polling until they are back", zap.Duration("next_try", pause))

@@ -12,16 +12,24 @@ import (
 type claimedCall struct {
 	store.Call
 	claimedAt time.Time
-	life      context.Context // ends when this attempt is to end: the worker stops, or no longer holds the call
+	life      context.Context // ends when this attempt must end: the worker stops, or no longer holds the call
 	end       context.CancelCauseFunc
-	ctx       context.Context // ends with life, and when someone asks for the call's end
+	ctx       context.Context // ends with life, or when the call's cancellation is requested
 	cancel    context.CancelCauseFunc
 }
 
-// loop claims calls for the free slots, and somewhat ahead of them, until ctx ends.
+// uncancelled returns a context with the values of ctx. It ends with the attempt, and not when the call's cancellation
+// is requested.
+func (c *claimedCall) uncancelled(ctx context.Context) (context.Context, context.CancelCauseFunc) {
+	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	context.AfterFunc(c.life, func() { end(context.Cause(c.life)) })
+	return life, end
+}
+
+// loop claims calls for the free slots, and some calls in advance, until ctx ends.
 func (w *Worker) loop(ctx context.Context) {
 	pause := pollPause{shortest: 20 * time.Millisecond, longest: w.options.PollInterval}
-	longest := w.options.StallLimit / 4 // an idle loop goes round, to show that it does not hang
+	longest := w.options.StallLimit / 4 // an idle loop repeats, so that the watchdog sees that it does not hang
 	for ctx.Err() == nil {
 		w.loopedAt.Store(time.Now().UnixNano())
 		room := w.room()
@@ -36,7 +44,7 @@ func (w *Worker) loop(ctx context.Context) {
 			sleep(ctx, min(jitter(w.options.PollInterval), longest))
 		case claimed == room: // there may be more
 			w.wantWake(ctx, false)
-		case w.listening.Load() && w.wantWake(ctx, true): // a call may have come before the wish was known
+		case w.listening.Load() && w.wantWake(ctx, true): // a call may have arrived before the setting was committed
 		default:
 			if claimed > 0 {
 				pause.reset()
@@ -50,7 +58,7 @@ func (w *Worker) loop(ctx context.Context) {
 	}
 }
 
-// pollPause grows from shortest to longest while no call comes, for a worker without notifications.
+// pollPause grows from shortest to longest while no call arrives, for a worker without notifications.
 type pollPause struct{ shortest, longest, last time.Duration }
 
 func (p *pollPause) reset() { p.last = 0 }
@@ -60,7 +68,7 @@ func (p *pollPause) next() time.Duration {
 	return p.last
 }
 
-// room is how many calls to claim now: 0 while enough wait for a slot.
+// room returns how many calls to claim now: 0 while enough calls wait for a slot.
 func (w *Worker) room() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -72,8 +80,8 @@ func (w *Worker) room() int {
 	return max(0, w.options.Concurrency+ahead-w.busy-len(w.ready))
 }
 
-// lookBehind makes the next claim look behind its cursors, soon: a call may be back at its earlier place in the queue. With notifications
-// it is told so where it has free slots.
+// lookBehind makes one of the next claims ignore its cursors: a call may have returned to its earlier place in the
+// queue. A worker with notifications is notified of such calls while it has free slots.
 func (w *Worker) lookBehind() {
 	if !w.listening.Load() {
 		w.rewind.Store(true)
@@ -81,12 +89,13 @@ func (w *Worker) lookBehind() {
 	}
 }
 
-// claimRate says how many calls to claim ahead of the free slots: as many as end within claimAhead, so that a claim costs
-// little a call and no slot waits for one. Where calls take long that is none, and they stay for workers that have room.
+// claimRate determines how many calls to claim in advance: as many as end within claimAhead, so that claims cost little
+// per call and no slot waits for a claim. If calls take long, the number is 0, and calls remain for workers with free
+// slots.
 type claimRate struct {
-	ended int // calls since
+	ended int // calls since then
 	since time.Time
-	last  int // calls that ended within claimAhead, when it was last measured
+	last  int // calls that ended within claimAhead, at the last measurement
 }
 
 const (
@@ -102,11 +111,11 @@ func (r *claimRate) ahead(now time.Time) int {
 	return min(r.last, maxClaimAhead)
 }
 
-// backgroundShare is how many eighths of the slots background calls may have. A caller that crowds has those, and a quarter of all
-// slots for what it asked first; the rest is free for others.
+// backgroundShare is the number of eighths of the slots that background calls may use. A caller that crowds the queue
+// can use these, and a quarter of all slots with its first calls. The remaining slots are for other callers.
 const backgroundShare = 5
 
-// claim claims up to limit calls, and starts those for which there are slots.
+// claim claims up to limit calls, and starts calls for the free slots.
 func (w *Worker) claim(ctx context.Context, limit int) (int, error) {
 	w.claiming.Lock()
 	defer w.claiming.Unlock()
@@ -119,7 +128,7 @@ func (w *Worker) claim(ctx context.Context, limit int) (int, error) {
 	began := time.Now()
 	from := w.cursor.next(began)
 	w.at("before", "claim")
-	// The order to stop does not end a claim: its answer could be lost, and the calls in it would count as run.
+	// An order to stop does not interrupt a claim: if its answer were lost, its calls would count as run.
 	claiming, cancel := context.WithTimeout(context.WithoutCancel(ctx), controlTimeout)
 	defer cancel()
 	calls, err := store.Claim(claiming, w.options.Control, w.id, limit, background, suspect, from)
@@ -128,7 +137,7 @@ func (w *Worker) claim(ctx context.Context, limit int) (int, error) {
 	}
 	if err != nil {
 		if !store.IsWithoutRules(err) {
-			w.sweepSoon() // the calls may have been claimed all the same
+			w.sweepSoon() // the claim may have succeeded nevertheless
 		}
 		return 0, err
 	}
@@ -140,27 +149,28 @@ func (w *Worker) claim(ctx context.Context, limit int) (int, error) {
 	return len(calls), nil
 }
 
-// claimCursor remembers, for each level, where the queue begins. A claim that begins there does not walk the index entries
-// of calls that were claimed before, which stay as long as any old snapshot does.
+// claimCursor stores, for each level, the run_at at which the queue begins. A claim from there does not read the index
+// entries of calls that were claimed before. These entries remain as long as any old snapshot exists.
 type claimCursor struct {
 	from      map[int]time.Time // run_at by level
 	lastFull  time.Time
 	lastTook  time.Duration // of the last full claim
 	fullEvery time.Duration
-	behind    bool // something lies behind the cursor
+	behind    bool // there are calls before the cursor
 }
 
 const (
-	// A transaction that inserts before others and commits after them inserts behind the cursor, which keeps this distance.
+	// A transaction that inserts before others and commits after them inserts before the cursor. The cursor keeps this
+	// distance for it.
 	cursorDistance = time.Second
-	// A full claim finds what lies behind the cursor all the same: every two seconds, or so seldom that full claims take a
-	// fortieth of the time, if an old snapshot makes them slow.
+	// A full claim finds calls before the cursor. It happens every two seconds. If an old snapshot makes full claims slow,
+	// they happen less often, so that they take at most a fortieth of the time.
 	fullClaimEvery = 2 * time.Second
 	fullClaimShare = 40
 	rewindShare    = 8
 )
 
-// next returns where the next claim begins; nil for a full claim.
+// next returns the cursors of the next claim, or nil for a full claim.
 func (c *claimCursor) next(now time.Time) map[int]time.Time {
 	passed := now.Sub(c.lastFull)
 	if passed >= max(c.fullEvery, fullClaimEvery) || c.behind && passed >= c.fullEvery*rewindShare/fullClaimShare {
@@ -170,12 +180,12 @@ func (c *claimCursor) next(now time.Time) map[int]time.Time {
 	return c.from
 }
 
-// rewind makes the next claim a full one, or a later one, so that full claims take an eighth of the time at most.
+// rewind makes one of the next claims a full one. Full claims take at most an eighth of the time.
 func (c *claimCursor) rewind() { c.behind = true }
 
-// advance moves the cursor behind the calls that a claim returned.
+// advance moves the cursor past the calls that a claim returned.
 func (c *claimCursor) advance(calls []store.Call, full bool, took time.Duration) {
-	if full { // one that was slow may have waited for something else
+	if full { // a slow claim may have waited for something else
 		c.fullEvery, c.lastTook = min(took, c.lastTook)*fullClaimShare, took
 	}
 	if c.from == nil {
@@ -186,19 +196,19 @@ func (c *claimCursor) advance(calls []store.Call, full bool, took time.Duration)
 		case at.After(c.from[call.Level]):
 			c.from[call.Level] = at
 		case call.RunAt.Before(c.from[call.Level]):
-			c.rewind() // this one had come back, and there may be others where it was
+			c.rewind() // this call had returned to its place, and there may be others
 		}
 	}
 }
 
-// admit takes in claimed calls, and starts slots for them.
+// admit adds claimed calls to running, and starts slots for them.
 func (w *Worker) admit(ctx context.Context, calls []store.Call) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := time.Now()
 	for _, call := range calls {
 		c := &claimedCall{Call: call, claimedAt: now}
-		// A call is not ended by the order to stop, but by the end of the grace time.
+		// The end of the grace time ends a call, not the order to stop.
 		c.life, c.end = context.WithCancelCause(context.WithoutCancel(ctx))
 		c.ctx, c.cancel = context.WithCancelCause(c.life)
 		w.running[c.Attempt] = c
@@ -211,7 +221,7 @@ func (w *Worker) admit(ctx context.Context, calls []store.Call) {
 		}
 	}
 	if ctx.Err() != nil {
-		return // they are handed over
+		return // stop hands them over
 	}
 	for range min(w.options.Concurrency-w.busy, len(w.ready)) {
 		w.busy++
@@ -219,7 +229,7 @@ func (w *Worker) admit(ctx context.Context, calls []store.Call) {
 	}
 }
 
-// slot runs one call after another while any is ready.
+// slot runs ready calls one by one until none is left.
 func (w *Worker) slot() {
 	for {
 		w.mu.Lock()
@@ -236,23 +246,24 @@ func (w *Worker) slot() {
 		if few {
 			signal(w.freed)
 		}
-		if w.run(c).how != leftToRecovery { // such a call stays in running, so that no sweep gives it back as if it had not run
+		// Such a call stays in running. A sweep would otherwise release it as if it had not run.
+		if w.run(c).how != leftToRecovery {
 			w.forget(c)
 		}
 	}
 }
 
-// forget drops a call that has ended here.
+// forget removes a call that has ended here.
 func (w *Worker) forget(c *claimedCall) {
 	c.end(nil)
 	w.mu.Lock()
-	if w.running[c.Attempt] == c { // a failover may have set the database back, and this worker has claimed the call again
+	if w.running[c.Attempt] == c { // after a failover set the database back, this worker may have claimed the call again
 		delete(w.running, c.Attempt)
 	}
 	w.rate.ended++
 	if c.Suspect() {
 		w.suspects--
-		signal(w.wake) // the next one may be claimed now
+		signal(w.wake) // the next suspect may be claimed now
 	}
 	if c.Background() {
 		w.background--

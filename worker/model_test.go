@@ -16,7 +16,7 @@ import (
 
 	"github.com/gemworker/gem/audit"
 	"github.com/gemworker/gem/internal/store"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/registry"
 	"github.com/gemworker/gem/rules"
 	gocmp "github.com/google/go-cmp/cmp"
@@ -52,10 +52,10 @@ type modelCall struct {
 	digest string    // of a question that a rule puts
 	asked  time.Time // when it asked the question
 	hit    string    // the key that was a hit for the attempt that runs
-	awaits string    // the name that its handler waits for; sleeping if it is no child's
+	awaits string    // the name that its handler waits for; sleeping if it does not name a child
 	parent *modelCall
 	name   string // under which its parent made it
-	due    int    // when its parent is to be told of its end, or its children are to end; 0: neither
+	due    int    // when its parent should learn of its end, or its children should end; 0: neither
 	untold bool
 	waited string // the key for which it waited last
 
@@ -84,7 +84,7 @@ type model struct {
 	succeeded map[string]bool // keys
 	attempts  []modelAttempt  // all that ever were: late ones too
 	memory    rules.Memory
-	denied    map[string]bool // by digest: a person said no
+	denied    map[string]bool // by call: a person said no
 	dues      int
 }
 
@@ -97,7 +97,7 @@ func (m *model) children(c *modelCall) (open []*modelCall) {
 	return open
 }
 
-// end ends a call. Its parent is told at once, or when timers are looked at next.
+// end ends a call. Its parent is notified at once, or when the timers run next.
 func (m *model) end(c *modelCall, status, code string, told bool) {
 	c.awaits = ""
 	c.move(status, status)
@@ -128,8 +128,11 @@ func (m *model) wake(c *modelCall) {
 	c.move("queued", "woken")
 }
 
-// cancel asks for a call's end, and says what it came to.
+// cancel asks for a call's end, and returns the result.
 func (m *model) cancel(c *modelCall) string {
+	if c.digest != "" && len(c.answers) > 0 && !c.final() { // it ends with its answer
+		return "requested"
+	}
 	switch c.Status {
 	case "running":
 		if !c.Cancel {
@@ -138,7 +141,8 @@ func (m *model) cancel(c *modelCall) string {
 		}
 		return "requested"
 	case "queued", "waiting":
-		if c.Durable && !c.Cancel && (c.Status == "queued" || c.awaits != "") { // its handler may clean up
+		// its handler may clean up
+		if c.Durable && c.Attempt > 0 && !c.Cancel && (c.Status == "queued" || c.awaits != "") {
 			c.Cancel = true
 			c.Journal = append(c.Journal, "cancel_requested")
 			if c.Status == "waiting" {
@@ -153,7 +157,7 @@ func (m *model) cancel(c *modelCall) string {
 	return c.Status
 }
 
-// takeKey says what comes of an attempt's wish for a key.
+// takeKey returns the verdict on an attempt's request for a key.
 func (m *model) takeKey(c *modelCall, k string) store.KeyVerdict {
 	held := m.held(k, c)
 	switch {
@@ -204,7 +208,7 @@ func (m *model) ask(c *modelCall, digest string) (name string, asked bool) {
 	return name, asked
 }
 
-// withdraw ends the open questions about a call, but for one.
+// withdraw ends the open questions about a call, except one.
 func (m *model) withdraw(c *modelCall, but string) {
 	for _, q := range m.children(c) {
 		if q.digest != "" && q.name != but && !q.Cancel {
@@ -260,7 +264,9 @@ func (m *model) free(key string, all bool) {
 		return
 	}
 	waiting := m.in("waiting", func(c *modelCall) bool { return c.Key == key && c.awaits == "" })
-	slices.SortStableFunc(waiting, func(a, b *modelCall) int { return cmp.Or(cmp.Compare(a.tool, b.tool), b.Priority-a.Priority) })
+	slices.SortStableFunc(waiting, func(a, b *modelCall) int {
+		return cmp.Or(cmp.Compare(a.tool, b.tool), b.Priority-a.Priority)
+	})
 	if !all && len(waiting) > 1 {
 		waiting = waiting[:1]
 	}
@@ -282,8 +288,12 @@ func (m *model) in(status string, also func(*modelCall) bool) []*modelCall {
 
 // claim says which calls a claim takes: the first in their order, and of suspects at most the first one.
 func (m *model) claim(now time.Time, limit int, suspect, steps bool) []*modelCall {
-	ready := m.in("queued", func(c *modelCall) bool { return !c.runAt.After(now) && (steps || !c.Durable && c.parent == nil) })
-	slices.SortStableFunc(ready, func(a, b *modelCall) int { return cmp.Or(b.Priority-a.Priority, a.runAt.Compare(b.runAt)) })
+	ready := m.in("queued", func(c *modelCall) bool {
+		return !c.runAt.After(now) && (steps || !c.Durable && c.parent == nil)
+	})
+	slices.SortStableFunc(ready, func(a, b *modelCall) int {
+		return cmp.Or(b.Priority-a.Priority, a.runAt.Compare(b.runAt))
+	})
 	ready = slices.DeleteFunc(ready, func(c *modelCall) bool {
 		left := c.Kills >= 2 && !suspect
 		suspect = suspect && c.Kills < 2
@@ -298,8 +308,9 @@ func (m *model) holds(a modelAttempt) bool {
 	return c.Status == "running" && c.Attempt == a.number && c.Holder == a.worker
 }
 
-// The state machine in SQL does what the model does, whatever happens in whatever order: three workers claim, finish, retry,
-// release, lose their heartbeat and come back late, while frontends insert and cancel, and rules block calls, let them wait for their turn, and ask.
+// The state machine in SQL does what the model does, whatever happens in whatever order: three workers claim, finish,
+// retry, release, lose their heartbeat and come back late, while frontends insert and cancel, and rules block calls,
+// let them wait for their turn, and ask.
 func TestTheStateMachineFollowsItsModel(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
@@ -329,7 +340,8 @@ type judging struct {
 	tools   map[string]*registry.Tool
 }
 
-// modelRules are the versions by which calls are judged: their third asks no more, and the question of the second is another.
+// modelRules are the versions by which calls are judged: their third asks no more, and the question of the second is
+// another.
 func modelRules(t *testing.T, db *pgxpool.Pool) (judges []judging) {
 	t.Helper()
 	const (
@@ -359,7 +371,8 @@ func modelRules(t *testing.T, db *pgxpool.Pool) (judges []judging) {
 	if _, err := db.Exec(t.Context(), `
 		insert into gem.roles (subject, role) values (session_user, 'finance');
 		create table public.clock as select interval '0' as ahead;
-		create or replace function gem.now() returns timestamptz language sql volatile as 'select pg_catalog.clock_timestamp() + ahead from public.clock'`); err != nil {
+		create or replace function gem.now() returns timestamptz
+			language sql volatile as 'select pg_catalog.clock_timestamp() + ahead from public.clock'`); err != nil {
 		t.Fatal(err)
 	}
 	return judges
@@ -369,7 +382,8 @@ func modelRules(t *testing.T, db *pgxpool.Pool) (judges []judging) {
 func auditJournals(rt *rapid.T, db *pgxpool.Pool) {
 	var skip []string
 	for _, c := range audit.Checks {
-		if !strings.HasPrefix(c.Name, "journal-") && !strings.HasPrefix(c.Name, "child-") && !strings.HasPrefix(c.Name, "rule-") {
+		if !strings.HasPrefix(c.Name, "journal-") && !strings.HasPrefix(c.Name, "child-") &&
+			!strings.HasPrefix(c.Name, "rule-") {
 			skip = append(skip, c.Name)
 		}
 	}
@@ -388,7 +402,8 @@ func emptyDatabase(t *testing.T, db *pgxpool.Pool) {
 	t.Helper()
 	if _, err := db.Exec(t.Context(), `
 		set session_replication_role = replica; -- past the guards
-		delete from core_tool_receipts; delete from core_tool_events; delete from core_tool_calls; delete from core_workers; delete from gem.rule_runs;
+		delete from core_tool_receipts; delete from core_tool_events; delete from core_tool_calls; delete
+			from core_workers; delete from gem.rule_runs;
 		update public.clock set ahead = '0';
 		set session_replication_role = origin`); err != nil {
 		t.Fatal(err)
@@ -427,7 +442,8 @@ func run(rt *rapid.T, db *pgxpool.Pool, judges []judging, met map[string]int) {
 			rt.Skip("nobody has claimed yet")
 		}
 		among := m.attempts
-		if holding := slices.DeleteFunc(slices.Clone(among), func(a modelAttempt) bool { return !m.holds(a) }); len(holding) > 0 &&
+		if holding := slices.DeleteFunc(slices.Clone(among),
+			func(a modelAttempt) bool { return !m.holds(a) }); len(holding) > 0 &&
 			rapid.IntRange(0, 3).Draw(rt, "late") > 0 {
 			among = holding
 		}
@@ -445,7 +461,8 @@ func run(rt *rapid.T, db *pgxpool.Pool, judges []judging, met map[string]int) {
 	// finish ends a call by an attempt that holds it.
 	finish := func(rt *rapid.T, a modelAttempt, status, code, result string, replay *string) {
 		rt.Helper()
-		_, err := db.Exec(ctx, "select gem.finish($1, $2, $3, $4, $5, '{}', '1', $6)", a.call, a.number, a.worker, status, result, replay)
+		_, err := db.Exec(ctx, "select gem.finish($1, $2, $3, $4, $5, '{}', '1', $6)", a.call, a.number, a.worker, status,
+			result, replay)
 		if refused(err) != !m.holds(a) {
 			rt.Fatalf("%+v: %v", a, err)
 		}
@@ -469,16 +486,19 @@ func run(rt *rapid.T, db *pgxpool.Pool, judges []judging, met map[string]int) {
 		if a.number > 1 { // rules have often changed while the call waited
 			slices.Reverse(versions)
 		}
-		k, by := rapid.SampledFrom([]string{"", "", "k1", "k2"}).Draw(rt, "key"), rapid.SampledFrom(versions).Draw(rt, "rules")
+		k, by := rapid.SampledFrom([]string{"", "", "k1", "k2"}).Draw(rt, "key"),
+			rapid.SampledFrom(versions).Draw(rt, "rules")
 		c := m.call(a.call)
 		if m.holds(a) {
-			k = cmp.Or(c.Key, k)
+			k = cmp.Or(c.Key, c.hit, k)
 		}
+		open := map[bool]time.Duration{true: 366 * 24 * time.Hour}[rapid.IntRange(0, 2).Draw(rt, "its questions wait") > 0]
 		judgement := by.judge.Judge(rules.Call{ID: c.ID, Tool: by.tools[c.tool], Input: json.RawMessage(c.input)})
 		answer := rules.Answer{Outcome: rules.Passed}
 		if len(judgement.Checks) > 0 {
 			again := a.number > 1 || c.gated == a.number
-			held, got, err := store.Gate{Key: k, Checks: judgement.Checks, Version: by.version, Again: again}.Do(ctx, db, store.Attempt{CallID: a.call, Number: a.number, WorkerID: a.worker})
+			held, got, err := store.Gate{Key: k, Checks: judgement.Checks, Version: by.version, Again: again, Open: open}.Do(
+				ctx, db, store.Attempt{CallID: a.call, Number: a.number, WorkerID: a.worker})
 			if refused(err) != !m.holds(a) {
 				rt.Fatalf("%+v: %v", a, err)
 			}
@@ -486,7 +506,7 @@ func run(rt *rapid.T, db *pgxpool.Pool, judges []judging, met map[string]int) {
 				return
 			}
 			want := store.KeyTaken
-			denied := slices.ContainsFunc(judgement.Checks, func(k rules.Check) bool { return m.denied[k.Digest] })
+			denied := m.denied[c.ID]
 			if k != "" && denied {
 				met["denied, with a key"]++
 			} else if k != "" {
@@ -503,7 +523,8 @@ func run(rt *rapid.T, db *pgxpool.Pool, judges []judging, met map[string]int) {
 				m.putBack(c, "released")
 				return
 			}
-			if want := m.memory.Gate(got.At, rules.MemoryCall{ID: c.ID}, judgement.Checks); got.Outcome != want.Outcome || got.Outcome == rules.Delayed && !got.Turn.Equal(want.Turn) {
+			if want := m.memory.Gate(got.At, rules.MemoryCall{ID: c.ID}, judgement.Checks); got.Outcome != want.Outcome ||
+				got.Outcome == rules.Delayed && !got.StartsAt.Equal(want.StartsAt) {
 				rt.Fatalf("the gate says %+v, want %+v", got, want)
 			}
 			if got.Outcome != rules.Asked && got.Outcome != rules.Delayed && (got.Outcome != rules.Passed || again) {
@@ -517,15 +538,22 @@ func run(rt *rapid.T, db *pgxpool.Pool, judges []judging, met map[string]int) {
 		switch ruling := judgement.Rule(by.version, answer); {
 		case answer.Outcome == rules.Delayed:
 			m.putBack(c, "delayed")
-			c.runAt = answer.Turn
+			c.runAt = answer.StartsAt
 		case answer.Outcome == rules.Asked:
-			digest := judgement.Checks[slices.IndexFunc(judgement.Checks, func(k rules.Check) bool { return k.Digest != "" })].Digest
+			digest := judgement.Checks[slices.IndexFunc(judgement.Checks,
+				func(k rules.Check) bool { return k.Digest != "" })].Digest
 			if name, asked := m.ask(c, digest); asked {
-				q := &modelCall{Status: "queued", Priority: c.Priority, Journal: []string{"queued"}, tool: "wait.approval", parent: c, name: name, digest: digest}
-				if err := db.QueryRow(ctx, "select id::text, run_at from core_tool_calls where parent_call_id = $1 and parent_step = $2", c.ID, name).Scan(&q.ID, &q.asked); err != nil {
+				q := &modelCall{Status: "queued", Priority: c.Priority, Journal: []string{"queued"}, tool: "wait.approval",
+					parent: c, name: name, digest: digest}
+				if err := db.QueryRow(ctx, "select id::text, run_at from core_tool_calls where parent_call_id = $1 and "+
+					"parent_step = $2", c.ID, name).Scan(&q.ID, &q.asked); err != nil {
 					rt.Fatalf("the question %s: %v", name, err)
 				}
 				q.runAt = q.asked
+				if open > 0 {
+					q.Durable, q.awaits = true, "#answer"
+					q.move("waiting", "waiting")
+				}
 				m.calls = append(m.calls, q)
 			} else {
 				met["asked, and nothing new"]++
@@ -534,7 +562,8 @@ func run(rt *rapid.T, db *pgxpool.Pool, judges []judging, met map[string]int) {
 			met[ruling.Code]++
 			finish(rt, a, "failed", ruling.Code, fmt.Sprintf(`{"error": {"error_code": %q, "message": "y"}}`, ruling.Code), nil)
 		case ruling.Code == "" && rapid.Bool().Draw(rt, "its handler is durable"):
-			if err := store.NoteRuling(ctx, db, store.Attempt{CallID: a.call, Number: a.number, WorkerID: a.worker}, json.RawMessage("{}")); err != nil {
+			if err := store.NoteRuling(ctx, db, store.Attempt{CallID: a.call, Number: a.number, WorkerID: a.worker},
+				json.RawMessage("{}")); err != nil {
 				rt.Fatal(err)
 			}
 			if c.ruled != a.number {
@@ -544,13 +573,54 @@ func run(rt *rapid.T, db *pgxpool.Pool, judges []judging, met map[string]int) {
 		}
 	}
 
+	// decided ends a question that no worker has claimed: 1 is a yes, 2 a no, 0 that nobody answered in time.
+	decided := func(c *modelCall, value int) {
+		m.memory.Decided(rules.Decision{CallID: c.parent.ID, Rule: "dear", Digest: c.digest,
+			Outcome: [...]rules.Outcome{rules.Expired, rules.Passed, rules.Denied}[value]})
+		m.end(c, "succeeded", "", false)
+		met[fmt.Sprint("decided without a claim: ", value)]++
+	}
+	answered := func(c *modelCall, name string, value int) {
+		c.answers = maps.Clone(c.answers)
+		if c.answers == nil {
+			c.answers = map[string]int{}
+		}
+		c.answers[name] = value
+		c.Journal = append(c.Journal, "answered")
+		if c.digest != "" && value == 2 {
+			m.memory.Denied(rules.Decision{CallID: c.parent.ID, Rule: "dear", Digest: c.digest, Outcome: rules.Denied,
+				By: "eve"})
+			m.denied[c.parent.ID] = true
+		}
+		switch {
+		case c.Status != "waiting" || c.awaits != "#"+name:
+		case c.Attempt == 0:
+			decided(c, value)
+		default:
+			m.wake(c)
+		}
+	}
+	mayAnswer := func(c *modelCall) bool {
+		return !c.final() && !c.Cancel && !now().After(c.asked.Add(50*time.Minute)) // its time is not over
+	}
+	// decide answers a question: 1 is a yes, 2 a no, which counts at once.
+	decide := func(rt *rapid.T, c *modelCall, value int) {
+		answer := fmt.Sprintf(`{"approved": %t}`, value == 1)
+		if _, err := db.Exec(ctx, "select answer_tool_call($1, $2)", c.ID, answer); err != nil {
+			rt.Fatalf("the answer to %+v: %v", c, err)
+		}
+		answered(c, "answer", value)
+	}
+
 	// end ends an attempt as its handler may. That of a question decides it.
 	end := func(rt *rapid.T, a modelAttempt) {
 		status := rapid.SampledFrom([]string{"succeeded", "succeeded", "failed", "not_configured"}).Draw(rt, "status")
-		result := map[string]string{"succeeded": `{}`, "not_configured": `{"status": "not_configured", "reason": "z"}`}[status]
+		result := map[string]string{"succeeded": `{}`,
+			"not_configured": `{"status": "not_configured", "reason": "z"}`}[status]
 		var replay *string
 		if m.holds(a) && status == "succeeded" && m.call(a.call).hit != "" {
-			if err := db.QueryRow(ctx, "select id::text from core_tool_receipts where idempotency_key = $1 and status = 'succeeded' and replay_of is null", m.call(a.call).hit).Scan(&replay); err != nil {
+			if err := db.QueryRow(ctx, "select id::text from core_tool_receipts where idempotency_key = $1 and status = "+
+				"'succeeded' and replay_of is null", m.call(a.call).hit).Scan(&replay); err != nil {
 				rt.Fatal(err)
 			}
 		}
@@ -563,15 +633,18 @@ func run(rt *rapid.T, db *pgxpool.Pool, judges []judging, met map[string]int) {
 			result = fmt.Sprintf(`{"error": {"error_code": %q, "message": "y"}}`, code)
 		}
 		if c.digest != "" {
-			d := rules.Decision{Digest: c.digest, Outcome: rules.Unasked}
+			d := rules.Decision{CallID: c.parent.ID, Rule: "dear", Digest: c.digest, Outcome: rules.Unasked}
 			if status == "succeeded" {
-				d.Outcome = rapid.SampledFrom([]rules.Outcome{rules.Denied, rules.Passed, rules.Expired}).Draw(rt, "decision")
-				result = map[rules.Outcome]string{rules.Passed: `{"approved": true, "by": "eve"}`, rules.Denied: `{"approved": false, "by": "eve", "reason": "no"}`,
+				if m.holds(a) && len(c.answers) == 0 && mayAnswer(c) && rapid.IntRange(0, 2).Draw(rt, "someone decides") > 0 {
+					decide(rt, c, rapid.IntRange(1, 2).Draw(rt, "decision"))
+				}
+				d.Outcome = [...]rules.Outcome{rules.Expired, rules.Passed, rules.Denied}[c.answers["answer"]]
+				result = map[rules.Outcome]string{rules.Passed: `{"approved": true, "by": "eve"}`,
+					rules.Denied:  `{"approved": false, "by": "eve"}`,
 					rules.Expired: `{"approved": false, "reason": "expired"}`}[d.Outcome]
 			}
 			if code != "cancelled" && m.holds(a) {
 				m.memory.Decided(d)
-				m.denied[c.digest] = d.Outcome == rules.Denied
 			}
 		}
 		finish(rt, a, status, code, result, replay)
@@ -597,27 +670,38 @@ func run(rt *rapid.T, db *pgxpool.Pool, judges []judging, met map[string]int) {
 			for _, c := range m.in("waiting", func(c *modelCall) bool { return first && c.awaits == "a time" }) {
 				m.wake(c)
 			}
-			if len(due) == 0 {
+			late := m.in("waiting", func(c *modelCall) bool {
+				return c.digest != "" && c.Attempt == 0 && now().After(c.asked.Add(time.Hour))
+			})
+			for _, c := range late {
+				c.Journal = append(c.Journal, "timed_out")
+				decided(c, 0)
+			}
+			if len(due)+len(late) == 0 {
 				return
 			}
 		}
 	}
 
-	rt.Repeat(map[string]func(*rapid.T){ // those whose names come first are drawn most
+	rt.Repeat(map[string]func(*rapid.T){ // the first names are drawn most often
 		"a call comes": func(rt *rapid.T) {
 			for range rapid.IntRange(1, 3).Draw(rt, "calls") {
-				c := &modelCall{Status: "queued", Priority: rapid.SampledFrom([]int{0, 0, 0, 5, -5}).Draw(rt, "priority"), Journal: []string{"queued"},
-					tool: "t.x", input: task(Task{Text: text.Draw(rt, "text")})}
+				c := &modelCall{Status: "queued", Priority: rapid.SampledFrom([]int{0, 0, 0, 5, -5}).Draw(rt, "priority"),
+					Journal: []string{"queued"},
+					tool:    "t.x", input: task(Task{Text: text.Draw(rt, "text")})}
 				later := rapid.IntRange(0, 9).Draw(rt, "later") == 9
-				if err := db.QueryRow(ctx, `insert into core_tool_calls (tool_name, input, priority, run_at) values ($1, $2, $3, gem.now() + make_interval(years => $4))
-					returning id::text, run_at`, c.tool, c.input, c.Priority, map[bool]int{true: 1}[later]).Scan(&c.ID, &c.runAt); err != nil {
+				if err := db.QueryRow(ctx, `insert into core_tool_calls (tool_name, input, priority, run_at)
+					values ($1, $2, $3, gem.now() + make_interval(years => $4))
+					returning id::text, run_at`, c.tool, c.input, c.Priority, map[bool]int{true: 1}[later]).Scan(&c.ID,
+					&c.runAt); err != nil {
 					rt.Fatal(err)
 				}
 				m.calls = append(m.calls, c)
 			}
 		},
 		"a claim": func(rt *rapid.T) {
-			w, limit, suspect := worker.Draw(rt, "worker"), rapid.SampledFrom([]int{3, 4, 2, 1, 0}).Draw(rt, "limit"), rapid.Bool().Draw(rt, "suspect")
+			w, limit, suspect := worker.Draw(rt, "worker"), rapid.SampledFrom([]int{3, 4, 2, 1, 0}).Draw(rt, "limit"),
+				rapid.Bool().Draw(rt, "suspect")
 			at := now()
 			rows, err := db.Query(ctx, "select id::text from gem.claim($1, $2, $3)", w, limit, suspect)
 			if err != nil {
@@ -656,11 +740,12 @@ func run(rt *rapid.T, db *pgxpool.Pool, judges []judging, met map[string]int) {
 		},
 		"hold key": func(rt *rapid.T) {
 			a, k := attempt(rt), key.Draw(rt, "key")
-			if c := m.call(a.call); c.digest != "" || m.holds(a) && c.Key != "" && c.Key != k {
+			if c := m.call(a.call); c.digest != "" || m.holds(a) && cmp.Or(c.Key, c.hit, k) != k {
 				rt.Skip("a call has one key, and a question none")
 			}
 			var verdict store.KeyVerdict
-			err := db.QueryRow(ctx, "select verdict from gem.hold_key($1, $2, $3, $4)", a.call, a.number, a.worker, k).Scan(&verdict)
+			err := db.QueryRow(ctx, "select verdict from gem.hold_key($1, $2, $3, $4)", a.call, a.number, a.worker,
+				k).Scan(&verdict)
 			if refused(err) != !m.holds(a) {
 				rt.Fatalf("%+v: %v", a, err)
 			}
@@ -680,7 +765,8 @@ func run(rt *rapid.T, db *pgxpool.Pool, judges []judging, met map[string]int) {
 		},
 		"step": func(rt *rapid.T) {
 			a, event := attempt(rt), rapid.SampledFrom([]string{"began", "step"}).Draw(rt, "event")
-			_, err := db.Exec(ctx, "select gem.step($1, $2, $3, $4, jsonb_build_object('name', gen_random_uuid()), (select steps from core_tool_calls where id = $1), false)",
+			_, err := db.Exec(ctx, "select gem.step($1, $2, $3, $4, jsonb_build_object('name', gen_random_uuid()), (select "+
+				"steps from core_tool_calls where id = $1), false)",
 				a.call, a.number, a.worker, event)
 			if refused(err) != !m.holds(a) {
 				rt.Fatalf("%+v: %v", a, err)
@@ -695,7 +781,8 @@ func run(rt *rapid.T, db *pgxpool.Pool, judges []judging, met map[string]int) {
 		"retry": func(rt *rapid.T) {
 			a, attempts := attempt(rt), rapid.IntRange(1, 4).Draw(rt, "max attempts")
 			var at *time.Time
-			err := db.QueryRow(ctx, "select gem.retry($1, $2, $3, '{}', $4, '0')", a.call, a.number, a.worker, attempts).Scan(&at)
+			err := db.QueryRow(ctx, "select gem.retry($1, $2, $3, '{}', $4, '0')", a.call, a.number, a.worker,
+				attempts).Scan(&at)
 			if refused(err) != !m.holds(a) {
 				rt.Fatalf("%+v: %v", a, err)
 			}
@@ -727,11 +814,13 @@ func run(rt *rapid.T, db *pgxpool.Pool, judges []judging, met map[string]int) {
 			if c.depth() >= 8 {
 				rt.Skip("it may have no children")
 			}
-			child := &modelCall{Status: "queued", Priority: c.Priority, Journal: []string{"queued"}, parent: c, ID: uuid.NewString(), tool: "t.y",
+			child := &modelCall{Status: "queued", Priority: c.Priority, Journal: []string{"queued"}, parent: c,
+				ID: uuid.NewString(), tool: "t.y",
 				input: task(Task{Text: text.Draw(rt, "text")})}
 			child.name = child.ID
 			var verdict string
-			err := db.QueryRow(ctx, `select verdict from gem.wait($1, $2, $3, jsonb_build_array(jsonb_build_object('id', $4::text, 'name', $4::text, 'tool', 't.y', 'input', $5::jsonb)),
+			err := db.QueryRow(ctx, `select verdict from gem.wait($1, $2, $3,
+				jsonb_build_array(jsonb_build_object('id', $4::text, 'name', $4::text, 'tool', 't.y', 'input', $5::jsonb)),
 				'call', array[$4::text], 1, '{}', null)`, a.call, a.number, a.worker, child.ID, child.input).Scan(&verdict)
 			if refused(err) != !m.holds(a) || err == nil && (verdict == "cancelled") != c.Cancel {
 				rt.Fatalf("%+v: %s %v", a, verdict, err)
@@ -740,7 +829,8 @@ func run(rt *rapid.T, db *pgxpool.Pool, judges []judging, met map[string]int) {
 				c.Durable, c.Retries, c.Losses, c.Kills, c.awaits, c.waited = true, 0, 0, 0, child.name, ""
 				c.Journal = append(c.Journal, "called")
 				c.move("waiting", "waiting")
-				if err := db.QueryRow(ctx, "select run_at from core_tool_calls where id = $1", child.ID).Scan(&child.runAt); err != nil {
+				if err := db.QueryRow(ctx, "select run_at from core_tool_calls where id = $1",
+					child.ID).Scan(&child.runAt); err != nil {
 					rt.Fatal(err)
 				}
 				m.calls = append(m.calls, child)
@@ -750,8 +840,10 @@ func run(rt *rapid.T, db *pgxpool.Pool, judges []judging, met map[string]int) {
 			a, over := attempt(rt), rapid.Bool().Draw(rt, "over")
 			c := m.call(a.call)
 			var verdict string
-			err := db.QueryRow(ctx, `select verdict from gem.wait($1, $2, $3, '[]', 'time', array[$4::text], 1, jsonb_build_object($4::text, $5::bigint), null)`,
-				a.call, a.number, a.worker, uuid.NewString(), map[bool]int64{true: 0, false: 365 * 24 * 3600_000}[over]).Scan(&verdict)
+			err := db.QueryRow(ctx, `select verdict from gem.wait($1, $2, $3, '[]', 'time', array[$4::text], 1,
+				jsonb_build_object($4::text, $5::bigint), null)`,
+				a.call, a.number, a.worker, uuid.NewString(), map[bool]int64{true: 0, false: 365 * 24 * 3600_000}[over]).
+				Scan(&verdict)
 			if refused(err) != !m.holds(a) || err == nil && (verdict == "cancelled") != c.Cancel || verdict == "here" && !over {
 				rt.Fatalf("%+v: %s %v", a, verdict, err)
 			}
@@ -773,8 +865,10 @@ func run(rt *rapid.T, db *pgxpool.Pool, judges []judging, met map[string]int) {
 			}
 			_, here := c.answers[name]
 			var verdict string
-			err := db.QueryRow(ctx, "select verdict from gem.wait($1, $2, $3, '[]', 'answer', array['#' || $4], 1, '{}', null)", a.call, a.number, a.worker, name).Scan(&verdict)
-			if refused(err) != !m.holds(a) || err == nil && (verdict == "cancelled") != (c.Cancel && !here) || err == nil && (verdict == "here") != here {
+			err := db.QueryRow(ctx, "select verdict from gem.wait($1, $2, $3, '[]', 'answer', array['#' || $4], 1, '{}', null)",
+				a.call, a.number, a.worker, name).Scan(&verdict)
+			if refused(err) != !m.holds(a) || err == nil && (verdict == "cancelled") != (c.Cancel && !here) || err == nil &&
+				(verdict == "here") != here {
 				rt.Fatalf("%+v: %s %v", a, verdict, err)
 			}
 			if m.holds(a) && !c.Cancel && !here {
@@ -786,7 +880,12 @@ func run(rt *rapid.T, db *pgxpool.Pool, judges []judging, met map[string]int) {
 			if len(m.calls) == 0 {
 				rt.Skip("no calls")
 			}
-			c, name, value := rapid.SampledFrom(m.calls).Draw(rt, "call"), answerName.Draw(rt, "name"), rapid.IntRange(1, 2).Draw(rt, "value")
+			among := m.in("waiting", func(c *modelCall) bool { return c.digest != "" })
+			if len(among) == 0 || rapid.Bool().Draw(rt, "any call") {
+				among = m.calls
+			}
+			c, name, value := rapid.SampledFrom(among).Draw(rt, "call"), answerName.Draw(rt, "name"),
+				rapid.IntRange(1, 2).Draw(rt, "value")
 			answer, open := fmt.Sprint(value), !c.final()
 			if c.digest != "" {
 				name, answer, open = "answer", fmt.Sprintf(`{"approved": %t}`, value == 1), open && !c.Cancel
@@ -794,23 +893,16 @@ func run(rt *rapid.T, db *pgxpool.Pool, judges []judging, met map[string]int) {
 					rt.Skip("its time may be over")
 				}
 			}
-			given, answered := c.answers[name]
+			given, already := c.answers[name]
 			_, err := db.Exec(ctx, "select answer_tool_call($1, $2, $3)", c.ID, answer, name)
-			if taken := err == nil; taken != (answered && given == value || !answered && open) || !taken && !store.HasCode(err, "PT409") {
+			taken, want := err == nil, already && given == value || !already && open
+			if taken != want || !taken && !store.HasCode(err, "PT409") {
 				rt.Fatalf("an answer to %+v: %v", c, err)
 			}
-			if err != nil || answered {
+			if err != nil || already {
 				return
 			}
-			c.answers = maps.Clone(c.answers)
-			if c.answers == nil {
-				c.answers = map[string]int{}
-			}
-			c.answers[name] = value
-			c.Journal = append(c.Journal, "answered")
-			if c.Status == "waiting" && c.awaits == "#"+name {
-				m.wake(c)
-			}
+			answered(c, name, value)
 		},
 		"a call is resumed": func(rt *rapid.T) {
 			among := m.in("waiting", func(c *modelCall) bool { return c.awaits != "" })
@@ -822,7 +914,8 @@ func run(rt *rapid.T, db *pgxpool.Pool, judges []judging, met map[string]int) {
 			}
 			c := rapid.SampledFrom(among).Draw(rt, "call")
 			var resumed bool
-			if err := db.QueryRow(ctx, "select gem.resume($1)", c.ID).Scan(&resumed); err != nil || resumed != (c.Status == "waiting" && c.awaits != "") {
+			if err := db.QueryRow(ctx, "select gem.resume($1)", c.ID).Scan(&resumed); err != nil ||
+				resumed != (c.Status == "waiting" && c.awaits != "") {
 				rt.Fatalf("resumed %t, %v", resumed, err)
 			}
 			if resumed {
@@ -833,8 +926,10 @@ func run(rt *rapid.T, db *pgxpool.Pool, judges []judging, met map[string]int) {
 		"time passes": func(*rapid.T) { // what turns wait for, and nothing else here
 			timers() // they are looked at more often
 			exec(`with passed as (update public.clock set ahead = ahead + interval '40 minutes'),
-				workers as (update core_workers set heartbeat_at = heartbeat_at + interval '40 minutes', alive_until = alive_until + interval '40 minutes')
-				update core_tool_calls set updated_at = updated_at + interval '40 minutes' where status = 'waiting' and waits_for = 'key'`)
+				workers as (update core_workers set heartbeat_at = heartbeat_at + interval '40 minutes',
+					alive_until = alive_until + interval '40 minutes')
+				update core_tool_calls set updated_at = updated_at + interval '40 minutes' where status = 'waiting'
+					and waits_for = 'key'`)
 		},
 		"fall silent": func(rt *rapid.T) {
 			w := worker.Draw(rt, "worker")
@@ -850,10 +945,12 @@ func run(rt *rapid.T, db *pgxpool.Pool, judges []judging, met map[string]int) {
 			w := worker.Draw(rt, "worker")
 			// A worker that stopped and beats again is one whose last heartbeat was still under way.
 			var judges bool
-			if err := db.QueryRow(ctx, "select alive_until > gem.now() from core_workers where worker_id = $1", w).Scan(&judges); err != nil {
+			if err := db.QueryRow(ctx, "select alive_until > gem.now() from core_workers where worker_id = $1",
+				w).Scan(&judges); err != nil {
 				rt.Fatal(err)
 			}
-			rows, err := db.Query(ctx, "select call_id::text from gem.heartbeat($1, '1 hour', '{}', '{}', true) where verdict = 'unknown'", w)
+			rows, err := db.Query(ctx, "select call_id::text from gem.heartbeat($1, '1 hour', '{}', '{}', true) where verdict "+
+				"= 'unknown'", w)
 			if err != nil {
 				rt.Fatal(err)
 			}
@@ -862,7 +959,8 @@ func run(rt *rapid.T, db *pgxpool.Pool, judges []judging, met map[string]int) {
 				rt.Fatal(err)
 			}
 			m.alive[w] = true
-			exec("update core_workers set steady_since = null where worker_id = $1", w) // it has been steady for long by its next heartbeat
+			// it has been steady for long by its next heartbeat
+			exec("update core_workers set steady_since = null where worker_id = $1", w)
 			if judges {
 				freed := map[string]bool{}
 				for _, c := range m.in("running", func(c *modelCall) bool { return !m.alive[c.Holder] }) {
@@ -901,18 +999,22 @@ func run(rt *rapid.T, db *pgxpool.Pool, judges []judging, met map[string]int) {
 func compareWithModel(rt *rapid.T, db *pgxpool.Pool, m *model) {
 	rows, err := db.Query(context.Background(), `
 		select c.id::text, c.status, c.attempt, case when c.status = 'running' then c.claimed_by else '' end,
-			c.priority, case when c.status in ('queued', 'running', 'waiting') then coalesce(c.computed_key, '') else '' end, c.retries, c.losses, c.kills, c.steps > 0,
+			c.priority, case when c.status in ('queued', 'running', 'waiting') then coalesce(c.computed_key, '') else '' end,
+				c.retries, c.losses, c.kills, c.steps > 0,
 			c.cancel_requested_at is not null, coalesce(j.events, '{}'), coalesce(c.error ->> 'error_code', ''),
 			(select count(*) from core_tool_receipts r where r.call_id = c.id and r.status = c.status)::int
 		from core_tool_calls c
-		cross join lateral (select array_agg(e.event || case when e.data ->> 'name' like '##%' and e.event = 'called' then ' ##question' else '' end order by e.seq) events, count(*) n, max(e.seq) last from core_tool_events e where e.call_id = c.id) j
+		cross join lateral (select array_agg(e.event || case when e.data ->> 'name' like '##%'
+			and e.event = 'called' then ' ##question' else '' end order by e.seq) events, count(*) n, max(e.seq) last
+				from core_tool_events e where e.call_id = c.id) j
 		where j.n = c.events and j.last = c.events order by c.seq`)
 	if err != nil {
 		rt.Fatal(err)
 	}
 	got, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (string, error) {
 		var c modelCall
-		err := row.Scan(&c.ID, &c.Status, &c.Attempt, &c.Holder, &c.Priority, &c.Key, &c.Retries, &c.Losses, &c.Kills, &c.Durable, &c.Cancel, &c.Journal, &c.code, &c.Receipts)
+		err := row.Scan(&c.ID, &c.Status, &c.Attempt, &c.Holder, &c.Priority, &c.Key, &c.Retries, &c.Losses, &c.Kills,
+			&c.Durable, &c.Cancel, &c.Journal, &c.code, &c.Receipts)
 		return c.line(), err
 	})
 	if err != nil {
@@ -935,5 +1037,6 @@ func (c *modelCall) line() string {
 	if !c.final() {
 		key = c.Key
 	}
-	return fmt.Sprint(c.ID, c.Status, c.Attempt, holder, c.Priority, key, c.Retries, c.Losses, c.Kills, c.Durable, c.Cancel, c.Journal, c.code, c.Receipts)
+	return fmt.Sprint(c.ID, c.Status, c.Attempt, holder, c.Priority, key, c.Retries, c.Losses, c.Kills, c.Durable,
+		c.Cancel, c.Journal, c.code, c.Receipts)
 }

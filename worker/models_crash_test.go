@@ -12,8 +12,8 @@ import (
 	"github.com/gemworker/gem/audit"
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/handlers/llm"
-	"github.com/gemworker/gem/internal/llm/llmtest"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/llmtest"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/worker"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -22,8 +22,8 @@ import (
 // doomedModels is the mode of a doomed process that asks models.
 const doomedModels = "models"
 
-// chatPoints passes points at the span of each request to a model: it begins when the request's row has been committed and nothing was sent,
-// and ends when the answer has been read and nothing of it was written.
+// chatPoints passes points at the span of each request to a model: it begins when the request's row has been committed
+// and nothing was sent, and ends when the answer has been read and nothing of it was written.
 type chatPoints struct{ at func(point string) }
 
 func (p chatPoints) OnStart(_ context.Context, s sdktrace.ReadWriteSpan) {
@@ -40,7 +40,8 @@ func (p chatPoints) OnEnd(s sdktrace.ReadOnlySpan) {
 func (chatPoints) Shutdown(context.Context) error   { return nil }
 func (chatPoints) ForceFlush(context.Context) error { return nil }
 
-// An answer that is in the journal is not bought again. What else was under way is lost, and in the ledger and on the receipt.
+// An answer that is in the journal is not bought again. What else was under way is lost, and in the ledger and on the
+// receipt.
 func TestAQuestionToAModelWhoseWorkerDiesAtAnyPointIsPaidAsOftenAsTheReceiptSays(t *testing.T) {
 	t.Parallel()
 	const (
@@ -54,7 +55,7 @@ func TestAQuestionToAModelWhoseWorkerDiesAtAnyPointIsPaidAsOftenAsTheReceiptSays
 	for _, s := range some([]struct {
 		point, tool, input string
 		rows               string // of the ledger, in their order
-		unsent             int    // rows of which no provider heard
+		unsent             int    // rows whose request no provider got
 		attempts           int
 	}{
 		{"before work", "llm.chat", chat, "done", 0, 2},
@@ -69,7 +70,8 @@ func TestAQuestionToAModelWhoseWorkerDiesAtAnyPointIsPaidAsOftenAsTheReceiptSays
 		{"after stream", "llm.chat", chat, "lost done", 0, 2},
 		{"after stream 1", "llm.chat", failsOver, "lost failed done", 0, 2}, // it was refused, and that was not written
 		{"after begin 2", "llm.chat", failsOver, "failed lost failed done", 1, 2},
-		{"after step 1", "llm.structured", structured, "done done", 0, 2}, // what does not fit is in the journal; the repair is bought
+		// what does not fit is in the journal; the repair is bought
+		{"after step 1", "llm.structured", structured, "done done", 0, 2},
 		{"after stream 2", "llm.structured", structured, "done lost done", 0, 2},
 		{"after begin 2", "llm.structured", structured, "done lost done", 1, 2},
 		{"after step 2", "llm.structured", structured, "done done", 0, 2},
@@ -91,12 +93,13 @@ func TestAQuestionToAModelWhoseWorkerDiesAtAnyPointIsPaidAsOftenAsTheReceiptSays
 				}
 				server.Script("/up", first)
 			} else {
-				server.Script("/up", first) // which is no JSON
+				server.Script("/up", first) // which is not JSON
 				server.Always("/up", llmtest.Say(`{"n": 1}`))
 			}
 			server.Always("/down", llmtest.Script{Fault: llmtest.Status(503)})
 			routes := modelRoutes(t, server)
-			env := handlertest.Start(t, handlertest.Options{Registry: gem.BuiltInRegistry, NoWorker: true, Domains: []any{llm.Domain()},
+			env := handlertest.Start(t, handlertest.Options{Registry: gem.BuiltInRegistry, NoWorker: true,
+				Domains:     []any{llm.Domain()},
 				Environment: map[string]string{"LLM_ROUTES": routes}})
 			id := env.Insert(handlertest.Call{Tool: s.tool, Input: s.input})
 			dies := (<-chan struct{})(word)
@@ -110,18 +113,21 @@ func TestAQuestionToAModelWhoseWorkerDiesAtAnyPointIsPaidAsOftenAsTheReceiptSays
 			if r.Status != receipts.Succeeded || s.attempts > 0 && r.Attempt != s.attempts {
 				t.Errorf("attempt %d: %s %s", r.Attempt, r.Status, r.Result)
 			}
-			if got := text(t, env, "select coalesce(string_agg(status, ' ' order by n), '') from core_llm_requests where call_id = $1", id); s.rows != "" && got != s.rows {
+			if got := text(t, env, "select coalesce(string_agg(status, ' ' order by n), '') from core_llm_requests where "+
+				"call_id = $1", id); s.rows != "" && got != s.rows {
 				t.Errorf("the ledger has %q, want %q", got, s.rows)
 			}
 			rows := number(t, env, "select count(*) from core_llm_requests")
 			if n := server.Counts().Requests; n+s.unsent != rows {
-				t.Errorf("the server was asked %d times, and the ledger has %d requests, %d of which were not sent", n, rows, s.unsent)
+				t.Errorf("the server was asked %d times, and the ledger has %d requests, %d of which were not sent", n, rows,
+					s.unsent)
 			}
 			if n := number(t, env, "select count(*) from core_llm_requests where status = 'sent'"); n != 0 {
 				t.Errorf("%d requests are still sent", n)
 			}
 			if twice := text(t, env, `select coalesce(string_agg(what, ' '), '') from (
-				select call_id || ' ' || label as what from core_llm_requests where status = 'done' group by call_id, label having count(*) > 1) t`); twice != "" {
+				select call_id || ' ' || label as what from core_llm_requests where status = 'done' group by call_id,
+					label having count(*) > 1) t`); twice != "" {
 				t.Errorf("bought twice: %s", twice)
 			}
 			if s.tool != "llm.ensemble" {
@@ -138,18 +144,20 @@ func TestAQuestionToAModelWhoseWorkerDiesAtAnyPointIsPaidAsOftenAsTheReceiptSays
 	}
 }
 
-// modelRoutes is a routes file with two arms: one that answers, and one that a route asks first.
+// modelRoutes is a routes file with two targets: one that answers, and one that a route asks first.
 func modelRoutes(t *testing.T, server *llmtest.Server) string {
 	t.Helper()
 	type object = map[string]any
-	providers, arms := object{}, object{}
+	providers, targets := object{}, object{}
 	for _, name := range []string{"up", "down"} {
-		providers[name] = object{"dialect": llmtest.OpenAI, "base_url": server.BaseURL(llmtest.OpenAI, "/"+name), "local": true}
-		arms[name] = object{"provider": name, "model": "model-" + name, "context": 100_000, "max_output": 10_000, "capabilities": []string{"structured"},
+		providers[name] = object{"dialect": llmtest.OpenAI, "base_url": server.BaseURL(llmtest.OpenAI, "/"+name),
+			"local": true}
+		targets[name] = object{"provider": name, "model": "model-" + name, "context": 100_000, "max_output": 10_000,
+			"capabilities": []string{"structured"},
 			"usd_per_mtok": []any{object{"input": "1", "output": "2"}}}
 	}
-	encoded, err := json.Marshal(object{"version": "1", "providers": providers, "arms": arms,
-		"routes":  object{"default": object{"arms": []string{"up"}}, "over": object{"arms": []string{"down", "up"}}},
+	encoded, err := json.Marshal(object{"version": "1", "providers": providers, "targets": targets,
+		"routes":  object{"default": object{"targets": []string{"up"}}, "over": object{"targets": []string{"down", "up"}}},
 		"budgets": []any{object{"name": "all", "scope": "all", "period": "month", "usd": "5"}}})
 	if err != nil {
 		t.Fatal(err)

@@ -47,26 +47,31 @@ func TestACallIsNotRunBeforeItsTime(t *testing.T) {
 	t.Parallel()
 	env, lab := startLab(t, func(o *worker.Options) { o.PollInterval = 20 * time.Millisecond }, tool{name: "lab.send"})
 	env.StartWorker()
-	later := env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "later"}), RunAt: time.Now().Add(time.Hour), Priority: 100})
-	soon := env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "soon"}), RunAt: time.Now().Add(300 * time.Millisecond)})
+	later := env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "later"}),
+		RunAt: time.Now().Add(time.Hour), Priority: 100})
+	soon := env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "soon"}),
+		RunAt: time.Now().Add(300 * time.Millisecond)})
 	env.Await(soon)
 	var early bool
-	if err := env.DB.QueryRow(t.Context(), "select claimed_at < run_at from core_tool_calls where id = $1", soon).Scan(&early); err != nil || early {
+	if err := env.DB.QueryRow(t.Context(), "select claimed_at < run_at from core_tool_calls where id = $1",
+		soon).Scan(&early); err != nil || early {
 		t.Errorf("claimed before its time: %v", err)
 	}
-	if diff := cmp.Diff([]string{"queued"}, env.Journal(later)); diff != "" || !slices.Equal(lab.sentSoFar(), []string{"soon"}) {
+	if diff := cmp.Diff([]string{"queued"}, env.Journal(later)); diff != "" ||
+		!slices.Equal(lab.sentSoFar(), []string{"soon"}) {
 		t.Error(diff, lab.sentSoFar())
 	}
 }
 
-// With an hour between polls, only a notification can have brought the call: also when the worker was idle, when it was
-// full, and when an earlier call came back.
+// With an hour between polls, only a notification can have brought the call: whether the worker was idle or full, and
+// even when an earlier call came back.
 func TestANotificationWakesAnIdleWorker(t *testing.T) {
 	t.Parallel()
 	env, _ := startLab(t, func(o *worker.Options) { o.PollInterval = time.Hour }, tool{name: "lab.write"})
 	env.StartWorker()
 	for i := range 20 {
-		if r := env.Run(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: fmt.Sprint(i), Then: "transient once"})}); r.Status != receipts.Succeeded {
+		if r := env.Run(handlertest.Call{Tool: "lab.write",
+			Input: task(Task{Text: fmt.Sprint(i), Then: "transient once"})}); r.Status != receipts.Succeeded {
 			t.Fatalf("%s", r.Result)
 		}
 	}
@@ -89,7 +94,8 @@ func TestOnlyIdleWorkersAskForNotifications(t *testing.T) {
 	wants := func(wanted bool) func() bool {
 		return func() bool {
 			var wants bool
-			if err := env.DB.QueryRow(t.Context(), "select coalesce(bool_or(wants_wake), false) from core_workers").Scan(&wants); err != nil {
+			if err := env.DB.QueryRow(t.Context(), "select coalesce(bool_or(wants_wake), false) from core_workers").
+				Scan(&wants); err != nil {
 				t.Fatal(err)
 			}
 			return wants == wanted
@@ -110,14 +116,16 @@ func TestNotificationsComeBackAfterTheirConnectionIsCut(t *testing.T) {
 	env, _ := startLab(t, nil, tool{name: "lab.write"})
 	env.StartWorker()
 	listeners := func() (n int) {
-		err := env.DB.QueryRow(t.Context(), "select count(*) from pg_stat_activity where application_name = 'gem listen' and datname = current_database()").Scan(&n)
+		err := env.DB.QueryRow(t.Context(), "select count(*) from pg_stat_activity where application_name = 'gem listen' "+
+			"and datname = current_database()").Scan(&n)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return n
 	}
 	env.Until("the worker to listen", func() bool { return listeners() == 1 })
-	if _, err := env.DB.Exec(t.Context(), "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'gem listen' and datname = current_database()"); err != nil {
+	if _, err := env.DB.Exec(t.Context(), "select pg_terminate_backend(pid) from pg_stat_activity where "+
+		"application_name = 'gem listen' and datname = current_database()"); err != nil {
 		t.Fatal(err)
 	}
 	env.Run(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x"})})
@@ -133,14 +141,16 @@ func TestTheSameVersionWithOtherContentsIsRefused(t *testing.T) {
 	changed := func(version string) func(*worker.Options) {
 		return func(o *worker.Options) {
 			var err error
-			o.Registry, err = registry.Parse(labRegistry(version, tool{name: "lab.send"}, tool{name: "lab.write", mode: "safe-retry"}, tool{name: "lab.nothing"}))
+			o.Registry, err = registry.Parse(labRegistry(version, tool{name: "lab.send"},
+				tool{name: "lab.write", mode: "safe-retry"}, tool{name: "lab.nothing"}))
 			if err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	err := env.NewWorker(changed("1.0.0")).Run(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "lab.write") || !strings.Contains(err.Error(), "lab.nothing") || strings.Contains(err.Error(), "lab.send") {
+	if err == nil || !strings.Contains(err.Error(), "lab.write") || !strings.Contains(err.Error(), "lab.nothing") ||
+		strings.Contains(err.Error(), "lab.send") {
 		t.Errorf("got %v", err)
 	}
 	env.StartWorker(changed("1.1.0"))
@@ -153,12 +163,14 @@ func TestTheSameVersionWithOtherContentsIsRefused(t *testing.T) {
 	})
 }
 
-// Any registry works, whatever its tools: without handlers, valid inputs are not_configured and invalid ones are refused.
+// Any registry works, whatever its tools: without handlers, valid inputs are not_configured and invalid ones are
+// refused.
 func TestAHundredToolsWithoutHandlers(t *testing.T) {
 	t.Parallel()
 	var tools []tool
 	for i := range 100 {
-		tools = append(tools, tool{name: fmt.Sprintf("domain%d.part_%d.method", i%10, i), mode: []string{"none", "safe-retry", "keyed"}[i%3], keyField: []string{"", "", "key"}[i%3]})
+		tools = append(tools, tool{name: fmt.Sprintf("domain%d.part_%d.method", i%10, i),
+			mode: []string{"none", "safe-retry", "keyed"}[i%3], keyField: []string{"", "", "key"}[i%3]})
 	}
 	env := handlertest.Start(t, handlertest.Options{Registry: labRegistry("9", tools...)})
 	valid, invalid := []string{}, []string{}
@@ -180,7 +192,8 @@ func TestAHundredToolsWithoutHandlers(t *testing.T) {
 func TestManyMixedCallsOnSeveralWorkers(t *testing.T) {
 	t.Parallel()
 	env, _ := startLab(t, func(o *worker.Options) { o.Concurrency = 8 },
-		tool{name: "lab.write"}, tool{name: "lab.send", mode: "safe-retry"}, tool{name: "lab.nothing", mode: "keyed", keyField: "key"}, tool{name: "lab.unbuilt"})
+		tool{name: "lab.write"}, tool{name: "lab.send", mode: "safe-retry"},
+		tool{name: "lab.nothing", mode: "keyed", keyField: "key"}, tool{name: "lab.unbuilt"})
 	env.StartWorker()
 	env.StartWorker()
 	const clients = 4
@@ -216,7 +229,8 @@ func TestManyMixedCallsOnSeveralWorkers(t *testing.T) {
 					case 7:
 						input = task(Task{Text: fmt.Sprint(n), Then: "transient once"})
 					}
-					if _, err := conn.Exec(t.Context(), "insert into core_tool_calls (tool_name, input) values ($1, $2)", name, input); err != nil {
+					if _, err := conn.Exec(t.Context(), "insert into core_tool_calls (tool_name, input) values ($1, $2)", name,
+						input); err != nil {
 						return err
 					}
 				}
@@ -239,9 +253,13 @@ func TestManyMixedCallsOnSeveralWorkers(t *testing.T) {
 		env.Until(fmt.Sprint(n, " receipts"), func() bool { return count("select count(*) from core_tool_receipts") >= n })
 	}
 	for what, sql := range map[string]string{
-		"calls that disagree with their receipt": "select count(*) from core_tool_calls c left join core_tool_receipts r on r.call_id = c.id where r.status is distinct from c.status",
-		"journals with gaps":                     "select count(*) from core_tool_calls c where c.events <> (select count(*) from core_tool_events e where e.call_id = c.id) or c.events <> (select max(seq) from core_tool_events e where e.call_id = c.id)",
-		"rows that do not belong to one success": "select count(*) from (select text from lab_rows group by text having count(*) > 1) twice",
+		"calls that disagree with their receipt": "select count(*) from core_tool_calls c left join core_tool_receipts r " +
+			"on r.call_id = c.id where r.status is distinct from c.status",
+		"journals with gaps": "select count(*) from core_tool_calls c where c.events <> (select " +
+			"count(*) from core_tool_events e where e.call_id = c.id) or c.events <> (select max(seq) from core_tool_events e " +
+			"where e.call_id = c.id)",
+		"rows that do not belong to one success": "select count(*) from (select text from lab_rows group by text having " +
+			"count(*) > 1) twice",
 	} {
 		if n := count(sql); n != 0 {
 			t.Errorf("%d %s", n, what)
@@ -266,7 +284,8 @@ func TestManyMixedCallsOnSeveralWorkers(t *testing.T) {
 // Calls that come back to an earlier place in the queue are not starved by a backlog that a claim's cursor has passed.
 func TestCallsThatComeBackGoBeforeTheBacklog(t *testing.T) {
 	t.Parallel()
-	env, lab := startLab(t, func(o *worker.Options) { o.Concurrency, o.HeartbeatInterval = 1, 20*time.Millisecond }, tool{name: "lab.send"})
+	env, lab := startLab(t, func(o *worker.Options) { o.Concurrency, o.HeartbeatInterval = 1, 20*time.Millisecond },
+		tool{name: "lab.send"})
 	exec := func(sql string) {
 		t.Helper()
 		if _, err := env.DB.Exec(t.Context(), sql); err != nil {
@@ -274,7 +293,8 @@ func TestCallsThatComeBackGoBeforeTheBacklog(t *testing.T) {
 		}
 	}
 	const insert = `insert into core_tool_calls (tool_name, input)
-		select 'lab.send', jsonb_build_object('text', '%s', 'then', 'take a while', 'gate', case n when 7 then '%s' else '' end)
+		select 'lab.send', jsonb_build_object('text', '%s', 'then', 'take a while', 'gate', case n when 7 then '%s'
+			else '' end)
 		from generate_series(1, %d) n`
 	exec(fmt.Sprintf(insert, "back", "", 10))
 	exec("update core_tool_calls set run_at = run_at - interval '1 minute'")
@@ -311,11 +331,13 @@ func TestACallerWhoCrowdsLeavesSlotsForOthers(t *testing.T) {
 	for range 8 { // a quarter of ten slots, and five eighths of them for what is background
 		lab.awaitBegin(t)
 	}
-	if r := env.Run(handlertest.Call{Tool: "lab.nothing", Input: task(Task{}), CreatedBy: "ada"}); r.Status != receipts.Succeeded {
+	if r := env.Run(handlertest.Call{Tool: "lab.nothing", Input: task(Task{}),
+		CreatedBy: "ada"}); r.Status != receipts.Succeeded {
 		t.Errorf("%+v", r)
 	}
 	var running, queued int
-	if err := env.DB.QueryRow(t.Context(), `select count(*) filter (where status = 'running'), count(*) filter (where status = 'queued' and level = -500)
+	if err := env.DB.QueryRow(t.Context(), `select count(*) filter (where status = 'running'),
+		count(*) filter (where status = 'queued' and level = -500)
 		from core_tool_calls where created_by = 'grace'`).Scan(&running, &queued); err != nil {
 		t.Fatal(err)
 	}
@@ -336,14 +358,18 @@ func TestACallIsLeftToAWorkerThatKnowsItsTool(t *testing.T) {
 	other := env.StartWorker(func(o *worker.Options) {
 		o.Registry = must(registry.Parse(labRegistry("2.0.0", tool{name: "lab.nothing"})))
 	})
-	runSQL(t, connection(t, env), "select gem.start_worker('knows it', 1, '', '1.0.0', '1 hour', '{tool lab.send}')") // and is busy
+	// and is busy
+	runSQL(t, connection(t, env), "select gem.start_worker('knows it', 1, '', '1.0.0', '1 hour', '{tool lab.send}')")
 	id := env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "x"})})
 	env.Until("the call to be left to the other", func() bool { return len(env.Journal(id)) == 3 })
-	env.Run(handlertest.Call{Tool: "lab.nothing", Input: task(Task{})}) // this worker goes on, and does not claim that call again
-	if diff := cmp.Diff([]string{"queued", "claimed", "released"}, env.Journal(id)); diff != "" || len(lab.sentSoFar()) != 0 {
+	// this worker continues, and does not claim that call again
+	env.Run(handlertest.Call{Tool: "lab.nothing", Input: task(Task{})})
+	if diff := cmp.Diff([]string{"queued", "claimed", "released"}, env.Journal(id)); diff != "" ||
+		len(lab.sentSoFar()) != 0 {
 		t.Fatal(diff, lab.sentSoFar())
 	}
-	if e := handlertest.ErrorOf(t, env.Run(handlertest.Call{Tool: "lab.nothink"})); e.Code != receipts.UnknownTool || !strings.Contains(e.Message, "did you mean lab.nothing?") {
+	if e := handlertest.ErrorOf(t, env.Run(handlertest.Call{Tool: "lab.nothink"})); e.Code != receipts.UnknownTool ||
+		!strings.Contains(e.Message, "did you mean lab.nothing?") {
 		t.Errorf("a tool that nobody knows: %+v", e)
 	}
 	env.StartWorker()
@@ -352,20 +378,21 @@ func TestACallIsLeftToAWorkerThatKnowsItsTool(t *testing.T) {
 	}
 }
 
-// A worker that was suspended for longer than rows of dead workers stay goes on when it wakes up.
+// A worker that was suspended for longer than rows of dead workers are kept continues when it wakes up.
 func TestAWorkerWhoseRowHasLeftRegistersAgain(t *testing.T) {
 	t.Parallel()
 	env, _ := startLab(t, nil, tool{name: "lab.nothing"})
 	w := env.StartWorker()
 	env.Run(handlertest.Call{Tool: "lab.nothing", Input: task(Task{})})
 	runSQL(t, connection(t, env), "delete from core_workers")
-	if r := env.Run(handlertest.Call{Tool: "lab.nothing", Input: task(Task{})}); r.Status != receipts.Succeeded || r.WorkerID != w.ID() {
+	if r := env.Run(handlertest.Call{Tool: "lab.nothing", Input: task(Task{})}); r.Status != receipts.Succeeded ||
+		r.WorkerID != w.ID() {
 		t.Errorf("%+v", r)
 	}
 }
 
-// While a program restarts, another whose registry lacks its tools may claim its calls. No call ends for that, and one that had run does
-// not end as if its tool had never been known.
+// While a program restarts, another whose registry lacks its tools may claim its calls. No call ends for that, and one
+// that had run does not end as if its tool had never been known.
 func TestACallOfAToolThatNobodyKnowsAnyMoreSaysWhatMayHaveHappened(t *testing.T) {
 	t.Parallel()
 	env, _ := startLab(t, nil, tool{name: "lab.nothing"})

@@ -16,8 +16,8 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 )
 
-// A server that takes no receipt, for reasons of its own, gets it when it does again: what a handler did outside is not done
-// twice for it, and not reported as the handler's fault.
+// A server that takes no receipt, for reasons of its own, gets it when it does again: what a handler did outside is not
+// done twice for it, and not reported as the handler's fault.
 func TestAServerThatRefusesReceiptsForAWhileGetsThem(t *testing.T) {
 	t.Parallel()
 	const readOnly = "default_transaction_read_only = on"
@@ -41,7 +41,8 @@ func TestAServerThatRefusesReceiptsForAWhileGetsThem(t *testing.T) {
 			database := strings.TrimPrefix(must(url.Parse(env.URL)).Path, "/")
 			runSQL(t, admin, fmt.Sprintf("alter database %s set %s", database, setting))
 			endAll := func() {
-				runSQL(t, admin, fmt.Sprintf("select pg_terminate_backend(pid) from pg_stat_activity where datname = '%s' and pid not in (%d, %d)",
+				runSQL(t, admin, fmt.Sprintf("select pg_terminate_backend(pid) from pg_stat_activity where datname = '%s' and "+
+					"pid not in (%d, %d)",
 					database, admin.PgConn().PID(), lock.PgConn().PID()))
 			}
 			endAll()
@@ -66,21 +67,23 @@ func TestAServerThatRefusesReceiptsForAWhileGetsThem(t *testing.T) {
 	}
 }
 
-// A call that ran, and whose receipt the database refuses whatever it says, is not given back as if it had not run. Its worker goes
-// on until the receipt is taken.
+// If the database refuses every receipt of a call that ran, the call is not released as if it had not run. Its worker
+// keeps trying until a receipt is accepted.
 func TestAWorkerGoesOnTryingToWriteAReceiptThatIsRefused(t *testing.T) {
 	t.Parallel()
 	env, lab := startLab(t, nil, tool{name: "lab.send"})
 	admin := connection(t, env)
 	runSQL(t, admin, `
-		create function refuse() returns trigger language plpgsql as $$ begin raise check_violation using message = 'no'; end $$;
+		create function refuse() returns trigger language plpgsql as $$ begin raise check_violation using message = 'no';
+			end $$;
 		create trigger refuse before insert on core_tool_receipts for each row execute function refuse()`)
 	env.StartWorker()
 	id := env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "x"})})
 	refused := func() int { return env.Logs.FilterMessage("could not write the receipt, trying again").Len() }
 	env.Until("the receipt to be refused", func() bool { return refused() > 4 })
 	// A worker whose connections were cut looks over all calls that it has: see heartbeat.go.
-	runSQL(t, admin, "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()")
+	runSQL(t, admin, "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid "+
+		"<> pg_backend_pid()")
 	env.DB.Reset()
 	before := refused()
 	env.Until("it to be refused again", func() bool { return refused() > before+2 })
@@ -99,8 +102,10 @@ func TestAReceiptWhoseEffectsAreRefusedIsWrittenWithout(t *testing.T) {
 	t.Parallel()
 	env, lab := startLab(t, nil, tool{name: "lab.send"})
 	runSQL(t, connection(t, env), `
-		create function refuse() returns trigger language plpgsql as $$ begin raise program_limit_exceeded using message = 'too large'; end $$;
-		create trigger refuse before insert on core_tool_receipts for each row when (new.effects <> '{}') execute function refuse()`)
+		create function refuse() returns trigger language plpgsql as $$ begin raise program_limit_exceeded
+			using message = 'too large'; end $$;
+		create trigger refuse before insert on core_tool_receipts for each row
+			when (new.effects <> '{}') execute function refuse()`)
 	env.StartWorker()
 	r := env.Run(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "x"})})
 	if e := handlertest.ErrorOf(t, r); e.Code != receipts.OutputInvalid || string(r.Effects) != "{}" || r.Attempt != 1 {
@@ -119,7 +124,8 @@ func TestACallWhoseHitWasPrunedIsDecidedAgain(t *testing.T) {
 	first := env.Run(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "first", Key: "k"})})
 	admin := connection(t, env)
 	// At its first try the second receipt finds that the first has gone, as after gem.prune.
-	runSQL(t, admin, `create table public.gone (n int); create function prune_once() returns trigger language plpgsql as $$ begin
+	runSQL(t, admin, `create table public.gone (n int); create function prune_once() returns trigger
+		language plpgsql as $$ begin
 			if new.replay_of is not null and not exists (select from public.gone) then
 				raise foreign_key_violation using message = 'gone';
 			end if;
@@ -134,7 +140,8 @@ func TestACallWhoseHitWasPrunedIsDecidedAgain(t *testing.T) {
 	}
 }
 
-// A handler's first statement may have to be prepared, and waits for a lock as any other does: as long as its tool may take.
+// A handler's first statement may have to be prepared, and waits for a lock as any other does: as long as its tool may
+// take.
 func TestAFirstStatementWaitsForALockAsLongAsItsToolMayTake(t *testing.T) {
 	t.Parallel()
 	env, _ := startLab(t, nil, tool{name: "lab.write"})
@@ -168,7 +175,8 @@ func TestAFirstStatementEndsWithItsCall(t *testing.T) {
 
 func waitingForLocks(t *testing.T, env *handlertest.Env) (n int) {
 	t.Helper()
-	if err := env.DB.QueryRow(t.Context(), "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'").Scan(&n); err != nil {
+	if err := env.DB.QueryRow(t.Context(), "select count(*) from pg_stat_activity where datname = current_database() "+
+		"and wait_event_type = 'Lock'").Scan(&n); err != nil {
 		t.Fatal(err)
 	}
 	return n
@@ -205,14 +213,16 @@ func TestAnOutageIsOneWarningASecondAtMost(t *testing.T) {
 	env.StartWorker()
 	var ids []string
 	for n := range 8 {
-		ids = append(ids, env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: fmt.Sprint(n), Gate: fmt.Sprint(n)})}))
+		ids = append(ids, env.Insert(handlertest.Call{Tool: "lab.send",
+			Input: task(Task{Text: fmt.Sprint(n), Gate: fmt.Sprint(n)})}))
 		lab.awaitBegin(t)
 	}
 	admin := connection(t, env)
 	database := strings.TrimPrefix(must(url.Parse(env.URL)).Path, "/")
 	runSQL(t, admin, "set default_transaction_read_only = off") // for itself
 	runSQL(t, admin, "alter database "+database+" set default_transaction_read_only = on")
-	runSQL(t, admin, "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()")
+	runSQL(t, admin, "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid "+
+		"<> pg_backend_pid()")
 	for n := range 8 {
 		lab.tell(t, fmt.Sprint(n), Order{})
 	}
@@ -229,13 +239,15 @@ func TestAnOutageIsOneWarningASecondAtMost(t *testing.T) {
 			}
 		}
 	}
-	// Two more, for what is rounded and for those whose time was read just before.
-	if seconds := int(all[len(all)-1].Time.Sub(all[0].Time).Seconds()); warnings == 0 || warnings > seconds+2 || unsaid > int64(len(all)-warnings) {
+	// Two more: one for rounding, one for a warning whose time was read just before.
+	if seconds := int(all[len(all)-1].Time.Sub(all[0].Time).Seconds()); warnings == 0 || warnings > seconds+2 ||
+		unsaid > int64(len(all)-warnings) {
 		t.Errorf("%d warnings in %d s, which speak of %d of the %d others", warnings, seconds, unsaid, len(all)-warnings)
 	}
 	runSQL(t, admin, "alter database "+database+" reset default_transaction_read_only")
 	// A pooler keeps server connections that were opened while no writes were taken.
-	runSQL(t, admin, "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()")
+	runSQL(t, admin, "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid "+
+		"<> pg_backend_pid()")
 	env.DB.Reset()
 	for _, id := range ids {
 		if r := env.Await(id); r.Status != receipts.Succeeded || r.Attempt != 1 {
@@ -249,7 +261,8 @@ func TestAHandlersTransactionReadsWhatIsCommitted(t *testing.T) {
 	t.Parallel()
 	env, _ := startLab(t, nil, tool{name: "lab.write"})
 	admin := connection(t, env)
-	runSQL(t, admin, "alter database "+strings.TrimPrefix(must(url.Parse(env.URL)).Path, "/")+" set default_transaction_isolation = serializable")
+	runSQL(t, admin, "alter database "+strings.TrimPrefix(must(url.Parse(env.URL)).Path, "/")+
+		" set default_transaction_isolation = serializable")
 	runSQL(t, admin, `create function look() returns trigger language plpgsql as $$ begin
 			new.text = current_setting('transaction_isolation'); return new;
 		end $$;

@@ -10,36 +10,47 @@ import (
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/receipts"
+	"github.com/gemworker/gem/worker/internal/durable"
 )
 
-// Replayed is what came of a replay: one of Misfit, Stopped and Outcome.
+// Replayed is the result of a replay: one of Misfit, Stopped and Outcome.
 type Replayed struct {
-	// Misfit says what in the journal does not fit the code, or why there is no code for it.
+	// Misfit describes how the journal contradicts the code, or why the code is missing.
 	Misfit string
-	// Stopped is the first operation that the journal lacks. An open call stops so where it waits or would go on.
+	// Stopped is the first operation that the journal lacks. An open call stops where it waits or would continue.
 	Stopped string
-	// Outcome is what the handler returned; Differs says that the receipt has another.
+	// Outcome is the handler's result. Differs reports that the receipt has another outcome.
 	Outcome receipts.Outcome
 	Differs bool
-	// Unread are the names of the journal to which the run did not come.
+	// Unread are the names in the journal that the run did not use.
 	Unread []string
 }
 
-// Same reports whether the handler came to what the receipt says.
+// Same reports whether the handler returned the outcome on the receipt.
 func (r *Replayed) Same() bool { return r.Misfit == "" && r.Stopped == "" && !r.Differs }
 
 // replayed is the end of a replay at the first operation that the journal lacks.
 const replayed how = "replayed"
 
-// Replay runs a durable handler on what was recorded of a call, as this program would go on with it. It reads nothing else, and writes nothing: an
-// operation that the journal lacks ends it. The worker need not have been started.
-func (w *Worker) Replay(ctx context.Context, r *store.Recorded) *Replayed {
-	w = &Worker{id: w.id, options: w.options, log: w.log, handed: make(chan func())} // of which nothing is left
+// Replay runs a durable handler on a recording of a call by gem replay --save, as this program would continue it. It
+// reads only the recording, and writes nothing: the first operation that the journal lacks ends the replay. The worker
+// need not have been started. It returns an error if the recording cannot be read.
+func (w *Worker) Replay(ctx context.Context, recording json.RawMessage) (*Replayed, error) {
+	var r store.Recorded
+	if err := json.Unmarshal(recording, &r); err != nil {
+		return nil, fmt.Errorf("read the recording of the call: %w", err)
+	}
+	return w.replay(ctx, &r), nil
+}
+
+func (w *Worker) replay(ctx context.Context, r *store.Recorded) *Replayed {
+	w = &Worker{id: w.id, options: w.options, log: w.log, handed: make(chan func())} // the caller's worker does not change
 	defer close(w.handed)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	a := &attempt{Worker: w, started: time.Now(), claimedCall: &claimedCall{life: ctx, Call: store.Call{
-		Attempt: store.Attempt{CallID: r.ID, Number: r.Attempt, WorkerID: w.id}, Tool: r.Tool, Input: r.Input, SessionID: r.SessionID, CreatedBy: r.CreatedBy,
+	a := &attempt{worker: w, started: time.Now(), claim: &claimedCall{life: ctx, Call: store.Call{
+		Attempt: store.Attempt{CallID: r.ID, Number: r.Attempt, WorkerID: w.id}, Tool: r.Tool, Input: r.Input,
+		SessionID: r.SessionID, CreatedBy: r.CreatedBy,
 		Cancelled: r.Cancelled, Steps: 1}}}
 	var known, bound bool
 	if a.tool, known = w.options.Registry.Tool(r.Tool); !known {
@@ -48,20 +59,24 @@ func (w *Worker) Replay(ctx context.Context, r *store.Recorded) *Replayed {
 	if a.handler, bound = w.options.Handlers.For(r.Tool); !bound || !a.handler.Durable {
 		return &Replayed{Misfit: fmt.Sprintf("The program has no durable handler for %s.", r.Tool)}
 	}
-	if end := a.takeSteps(r.Events); end != nil {
+	if end := a.takeJournal(r.Events); end != nil {
 		return &Replayed{Misfit: end.misfit.Message}
 	}
-	a.steps.replaying = true
-	a.call = &handlers.Call{ID: r.ID, Tool: r.Tool, Attempt: r.Attempt, SessionID: r.SessionID, CreatedBy: r.CreatedBy, Input: r.Input}
-	output, err := a.runHandler(a.steps.start(ctx))
-	end := a.steps.stop()
-	result := &Replayed{Unread: a.steps.unread()}
+	a.call = &handlers.Call{ID: r.ID, Tool: r.Tool, Attempt: r.Attempt, SessionID: r.SessionID, CreatedBy: r.CreatedBy,
+		Input: r.Input}
+	options := a.durableOptions()
+	options.Replay = true
+	a.steps = durable.New(options)
+	life, endLife := a.claim.uncancelled(ctx)
+	output, err := a.runHandler(a.steps.Begin(ctx, life, endLife))
+	end := endOfExit(a.steps.Stop())
+	result := &Replayed{Unread: a.steps.Unread()}
 	switch {
 	case end != nil && end.how == waitingForCode:
 		result.Misfit = fmt.Sprintf("%s: %s", end.misfit.Name, end.misfit.Message)
 		return result
 	case end != nil:
-		result.Stopped = end.misfit.Message
+		result.Stopped = end.lacks
 		return result
 	case err == nil:
 		result.Outcome = receipts.Success(output)
@@ -78,7 +93,7 @@ func (w *Worker) Replay(ctx context.Context, r *store.Recorded) *Replayed {
 	return result
 }
 
-// sameJSON reports whether two texts are the same JSON, however it is written.
+// sameJSON reports whether two texts are the same JSON, in any notation.
 func sameJSON(a, b json.RawMessage) bool {
 	var one, two any
 	return json.Unmarshal(a, &one) == nil && json.Unmarshal(b, &two) == nil && reflect.DeepEqual(one, two)

@@ -77,13 +77,20 @@ func TestAReplaySaysWhatTheJournalLacks(t *testing.T) {
 		code code
 		want func(*worker.Replayed) bool
 	}{
-		"a step more": {func(ctx context.Context, d *handlers.Durable) (string, error) { return step(ctx, d, "new", "new"), nil }, func(r *worker.Replayed) bool { return r.Stopped == "the step new" }},
-		"a step less": {func(ctx context.Context, d *handlers.Durable) (string, error) { return step(ctx, d, "a", "axb"), nil }, func(r *worker.Replayed) bool { return r.Differs && slices.Equal(r.Unread, []string{"#x", "b"}) }},
+		"a step more": {func(ctx context.Context, d *handlers.Durable) (string, error) {
+			return step(ctx, d, "new", "new"), nil
+		}, func(r *worker.Replayed) bool { return r.Stopped == "the step new" }},
+		"a step less": {func(ctx context.Context, d *handlers.Durable) (string, error) {
+			return step(ctx, d, "a", "axb"), nil
+		}, func(r *worker.Replayed) bool { return r.Differs && slices.Equal(r.Unread, []string{"#x", "b"}) }},
 		"another kind": {func(ctx context.Context, d *handlers.Durable) (string, error) {
 			return "", handlers.Sleep(ctx, d, "a", 1)
 		}, func(r *worker.Replayed) bool { return r.Misfit != "" }},
 		"the same again": {firstCode, func(r *worker.Replayed) bool { return !r.Differs && r.Outcome.Status == "succeeded" }},
-		"no handler":     {nil, func(r *worker.Replayed) bool { return r.Misfit == "The program has no durable handler for coded.run." }},
+		"no handler": {nil, func(r *worker.Replayed) bool {
+			return r.Misfit == "The program has no durable handler for "+
+				"coded.run."
+		}},
 	} {
 		if got := replay(t, env, id, with(t, c.code)); !c.want(got) {
 			t.Errorf("%s: %+v", name, got)
@@ -111,7 +118,8 @@ func TestAJournalIsKeptInAFileAndReplayed(t *testing.T) {
 		t.Fatal(err)
 	}
 	other, lab := startTree(t, nil)
-	if got := other.ReplayFile(file); got.Differs || got.Misfit != "" || got.Stopped != "" || len(got.Unread) > 0 || got.Outcome.Status != recorded.Receipt.Status {
+	if got := other.ReplayFile(file); got.Differs || got.Misfit != "" || got.Stopped != "" || len(got.Unread) > 0 ||
+		got.Outcome.Status != recorded.Receipt.Status {
 		t.Errorf("%+v", got)
 	}
 	if len(lab.sentSoFar()) > 0 || number(t, other, "select count(*) from core_tool_calls") > 0 {
@@ -119,10 +127,12 @@ func TestAJournalIsKeptInAFileAndReplayed(t *testing.T) {
 	}
 }
 
-// Its step took effect, and its journal does not say so: it runs again elsewhere, and the worker that died is heard no more.
+// Its step took effect, and its journal does not say so: it runs again elsewhere, and the worker that died is heard no
+// more.
 func TestAKilledWorkerIsHeardNoMore(t *testing.T) {
 	t.Parallel()
-	env := handlertest.Start(t, handlertest.Options{Registry: labRegistry("1.0.0", tool{name: "coded.run"}), NoWorker: true, Domains: []any{Coded{firstCode}}})
+	env := handlertest.Start(t, handlertest.Options{Registry: labRegistry("1.0.0", tool{name: "coded.run"}),
+		NoWorker: true, Domains: []any{Coded{firstCode}}})
 	var runs atomic.Int32
 	killed, runs1 := make(chan struct{}), make(chan struct{})
 	code := func(ctx context.Context, d *handlers.Durable) (string, error) {
@@ -166,15 +176,16 @@ func randomScript(r *rand.Rand) (script string, steps, answers []string) {
 			lines, answers = append(lines, "hear h"+n, "wait h"+n), append(answers, "h"+n)
 		case 6:
 			if len(open) > 0 {
-				lines = append(lines, []string{"all ", "first "}[r.IntN(2)]+strings.Join(open, " "), "wait "+open[r.IntN(len(open))])
+				lines = append(lines, []string{"all ", "first "}[r.IntN(2)]+strings.Join(open, " "),
+					"wait "+open[r.IntN(len(open))])
 			}
 		}
 	}
 	return strings.Join(append(lines, "down 1"), "; "), steps, answers
 }
 
-// Workers are taken for dead anywhere, and wake up later. In the end each handler was told the same in every run, a transaction took effect once, and
-// each step at least once.
+// Workers are declared dead at any point, and wake up later. In the end each handler saw the same results in every run,
+// a transaction took effect once, and each step at least once.
 func TestWhateverRunsAndDiesItsJournalGivesItsReceipt(t *testing.T) {
 	t.Parallel()
 	seeds := uint64(4)
@@ -213,7 +224,8 @@ func TestWhateverRunsAndDiesItsJournalGivesItsReceipt(t *testing.T) {
 						}
 						mu.Unlock()
 						if me, known := id.Load().(string); dies && known {
-							_, _ = env.DB.Exec(context.Background(), "update core_workers set alive_until = clock_timestamp() - interval '1 ms' where worker_id = $1", me)
+							_, _ = env.DB.Exec(context.Background(), "update core_workers set alive_until = clock_timestamp() - interval "+
+								"'1 ms' where worker_id = $1", me)
 							time.Sleep(150 * time.Millisecond)
 						}
 					})

@@ -13,7 +13,8 @@ import (
 
 func TestTransientErrorsAreTriedAgainWhereThatDoesNoHarm(t *testing.T) {
 	t.Parallel()
-	env, lab := startLab(t, nil, tool{name: "lab.write", attempts: 2}, tool{name: "lab.nothing", mode: "safe-retry"}, tool{name: "lab.send"})
+	env, lab := startLab(t, nil, tool{name: "lab.write", attempts: 2}, tool{name: "lab.nothing", mode: "safe-retry"},
+		tool{name: "lab.send"})
 	env.StartWorker()
 	for _, c := range []struct {
 		name, tool, then string
@@ -52,7 +53,8 @@ func TestTransientErrorsAreTriedAgainWhereThatDoesNoHarm(t *testing.T) {
 // An entry's max_attempts bounds attempts at the effect. A try for which nothing was sent was none.
 func TestWhereNothingWasSentNoAttemptIsSpent(t *testing.T) {
 	t.Parallel()
-	env, _ := startLab(t, nil, tool{name: "lab.send", attempts: 1}, tool{name: "lab.nothing", mode: "safe-retry", attempts: 2})
+	env, _ := startLab(t, nil, tool{name: "lab.send", attempts: 1},
+		tool{name: "lab.nothing", mode: "safe-retry", attempts: 2})
 	env.StartWorker()
 	r := env.Run(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "none", Then: "nothing sent four times"})})
 	if r.Status != receipts.Succeeded || r.Attempt != 5 {
@@ -78,7 +80,8 @@ func TestADeadlockIsTriedAgain(t *testing.T) {
 				perform from locks where id = 1 for update;
 				loop -- until the test waits for it, or holds nothing any more
 					perform from locks where id = 2 for update skip locked;
-					exit when found or exists (select from pg_locks l where not l.granted and pg_backend_pid() = any (pg_blocking_pids(l.pid)));
+					exit when found or exists (select from pg_locks l where not l.granted
+						and pg_backend_pid() = any (pg_blocking_pids(l.pid)));
 					perform pg_sleep(0.01);
 				end loop;
 				perform from locks where id = 2 for update;
@@ -93,7 +96,7 @@ func TestADeadlockIsTriedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(t.Context()) }()
-	// The victim is whoever asks for the deadlock check first; a long deadlock_timeout here makes it the call.
+	// The first to check for the deadlock is the victim; a long deadlock_timeout here makes it the call.
 	for _, sql := range []string{"set local deadlock_timeout = '60s'", "select from locks where id = 2 for update"} {
 		if _, err := tx.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
@@ -102,7 +105,8 @@ func TestADeadlockIsTriedAgain(t *testing.T) {
 	id := env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "deadlock"})})
 	env.Until("the call to hold its lock", func() bool {
 		var held int
-		if err := env.DB.QueryRow(t.Context(), "select count(*) from (select from locks where id = 1 for update skip locked) l").Scan(&held); err != nil {
+		if err := env.DB.QueryRow(t.Context(), "select count(*) from (select from locks where id = 1 for update skip "+
+			"locked) l").Scan(&held); err != nil {
 			t.Fatal(err)
 		}
 		return held == 0
@@ -119,7 +123,7 @@ func TestADeadlockIsTriedAgain(t *testing.T) {
 	_ = lab
 }
 
-// A retry says in the journal what went wrong and when it goes on, doubling its pause.
+// A retry records in the journal what failed and when it continues, doubling its pause.
 func TestTheJournalSaysWhyACallIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	env, _ := startLab(t, nil, tool{name: "lab.write", attempts: 5})
@@ -143,7 +147,8 @@ func TestTheJournalSaysWhyACallIsTriedAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		longest := time.Millisecond << retries
-		if pause := data.RunAt.Sub(e.At); pause < longest/2-time.Microsecond || pause > longest+time.Microsecond || data.Error.Message != "come back later" {
+		if pause := data.RunAt.Sub(e.At); pause < longest/2-time.Microsecond || pause > longest+time.Microsecond ||
+			data.Error.Message != "come back later" {
 			t.Errorf("retry %d: pause %s, %+v", retries, pause, data.Error)
 		}
 		retries++
@@ -161,7 +166,8 @@ func TestARetryComesNoEarlierThanItsErrorAsks(t *testing.T) {
 		id := env.Insert(handlertest.Call{Tool: name, Input: task(Task{Text: "x", Then: "transient after a minute"})})
 		var pause time.Duration
 		env.Until("the call to be put back", func() bool {
-			return env.DB.QueryRow(t.Context(), `select c.run_at - e.at from core_tool_calls c join core_tool_events e on e.call_id = c.id
+			return env.DB.QueryRow(t.Context(), `select c.run_at - e.at from core_tool_calls c
+				join core_tool_events e on e.call_id = c.id
 				where c.id = $1 and c.status = 'queued' and e.event = 'retried'`, id).Scan(&pause) == nil
 		})
 		if pause != time.Minute {

@@ -13,17 +13,20 @@ import (
 func TestACallOfASignedInUserToAClosedToolEndsBeforeItsHandler(t *testing.T) {
 	t.Parallel()
 	env, lab := startLab(t, nil,
-		tool{name: "lab.send", permissions: []string{"send:email"}}, tool{name: "lab.write", permissions: []string{"write:db"}})
+		tool{name: "lab.send", permissions: []string{"send:email"}},
+		tool{name: "lab.write", permissions: []string{"write:db"}})
 	call := func(tool, text string, signedIn bool) string {
 		return env.Insert(handlertest.Call{Tool: tool, Input: task(Task{Text: text}), CreatedBy: "ada", SignedIn: signedIn})
 	}
-	closed, wrong := call("lab.send", "a user's mail", true), env.Insert(handlertest.Call{Tool: "lab.send", Input: `{"no": 1}`, CreatedBy: "ada", SignedIn: true})
+	closed, wrong := call("lab.send", "a user's mail", true),
+		env.Insert(handlertest.Call{Tool: "lab.send", Input: `{"no": 1}`, CreatedBy: "ada", SignedIn: true})
 	open, server := call("lab.write", "a user's row", true), call("lab.send", "a server's mail", false)
 	env.StartWorker()
 
 	for _, id := range []string{closed, wrong} {
 		refused := handlertest.ErrorOf(t, env.Await(id))
-		if refused.Code != receipts.NotAllowed || !strings.Contains(refused.Message, "lab.send is closed to signed-in users: it needs the permission send:email") ||
+		if refused.Code != receipts.NotAllowed || !strings.Contains(refused.Message,
+			"lab.send is closed to signed-in users: it needs the permission send:email") ||
 			!strings.Contains(refused.Message, `"frontends": true`) {
 			t.Errorf("got %+v", refused)
 		}
@@ -39,7 +42,8 @@ func TestACallOfASignedInUserToAClosedToolEndsBeforeItsHandler(t *testing.T) {
 
 	// From now on the insert refuses.
 	err := pgx.BeginFunc(t.Context(), env.DB, func(tx pgx.Tx) error {
-		_, err := tx.Exec(t.Context(), `set local request.jwt.claims = '{"role": "authenticated", "sub": "ada"}'; insert into core_tool_calls (tool_name) values ('lab.send')`)
+		_, err := tx.Exec(t.Context(), `set local request.jwt.claims = '{"role": "authenticated", "sub": "ada"}'; insert
+			into core_tool_calls (tool_name) values ('lab.send')`)
 		return err
 	})
 	if err == nil || !strings.Contains(err.Error(), "lab.send is closed to signed-in users") {

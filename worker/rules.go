@@ -6,25 +6,29 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/gemworker/gem/internal/pgpool"
+	"github.com/gemworker/gem/internal/postgres/pgpool"
 	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/rules"
+	"github.com/gemworker/gem/worker/internal/plain"
 )
 
-// judgeCall asks the rules for what the call shows of itself. The attempt ends if one of them blocks it. What is left to ask of the calls before it,
-// and of people, is asked with the key: see [attempt.pass].
+// judgeCall applies the rules that need only the call itself. The attempt ends if one of them blocks it. Rules about
+// earlier calls and about people are checked with the key: see [attempt.pass].
 func (a *attempt) judgeCall() *end {
-	if a.judge == nil || a.OfRules || a.Steps > 0 { // a call that made progress was judged before it
+	if a.worker.judge == nil || a.claim.OfRules || a.claim.Steps > 0 { // a call that made progress was judged before it
 		return nil
 	}
-	if a.judge.OnResult(a.tool) && !a.handler.Transactional { // it may have been found after the start, which refuses such rules
-		if rule, blocks := a.options.Rules.BlocksResult(a.tool); blocks {
-			return failed(receipts.RuleError, fmt.Sprintf("The rule %s blocks results of %s, which lives in %s (%s), where its effects cannot be taken back: the call did not run. "+
-				"Give the rule the action warn, or let it block calls by their input.", rule, a.tool.Name, a.handler.File, a.handler.Func), map[string]string{"rule": rule})
+	// the handler may have been added after the start, which refuses such rules
+	if a.worker.judge.OnResult(a.tool) && !a.handler.Transactional {
+		if rule, blocks := a.worker.options.Rules.BlocksResult(a.tool); blocks {
+			return failed(receipts.RuleError, fmt.Sprintf("The rule %s blocks results of %s, which lives in %s (%s). Its "+
+				"effects cannot be undone, so the call did not run. Give the rule the action warn, or let it block calls by "+
+				"their input.", rule, a.tool.Name, a.handler.File,
+				a.handler.Func), map[string]string{"rule": rule})
 		}
 	}
-	a.judged = a.judge.Judge(a.ruledCall())
+	a.judged = a.worker.judge.Judge(a.ruledCall())
 	if len(a.judged.Checks) > 0 {
 		return nil
 	}
@@ -32,47 +36,55 @@ func (a *attempt) judgeCall() *end {
 }
 
 func (a *attempt) ruledCall() rules.Call {
-	return rules.Call{ID: a.CallID, Tool: a.tool, Input: a.Input, SessionID: a.SessionID, CreatedBy: a.CreatedBy, SignedIn: a.SignedIn, Child: a.Child}
+	return rules.Call{ID: a.claim.CallID, Tool: a.tool, Input: a.claim.Input, SessionID: a.claim.SessionID,
+		CreatedBy: a.claim.CreatedBy,
+		SignedIn:  a.claim.SignedIn, Child: a.claim.Child}
 }
 
-// pass takes the key, if the call has one, and asks what the rules ask of the calls before it and of people.
+// pass takes the key, if the call has one, and applies the rules about earlier calls and about people.
 func (a *attempt) pass(ctx context.Context, key, keyField string, refuse bool) (held store.Key, end *end, err error) {
-	gate := store.Gate{Key: key, KeyField: keyField, Refuse: refuse, Checks: a.judged.Checks, Version: a.options.Rules.Version, Again: a.Number > 1}
+	gate := store.Gate{Key: key, KeyField: keyField, Refuse: refuse, Checks: a.judged.Checks,
+		Version: a.worker.rulesVersion(),
+		Again:   a.claim.Number > 1}
 	if a.handler.Durable {
 		gate.Deadline = a.tool.Deadline
 	}
+	gate.Open = a.openOfRules(gate.Checks)
 	var answer rules.Answer
-	err = a.persist(ctx, "ask what the rules ask", func(ctx context.Context) (err error) {
-		return pgpool.ReadCommitted(ctx, a.options.Calls, func(db pgpool.Querier) (err error) {
-			held, answer, err = gate.Do(ctx, db, a.Attempt)
+	err = a.persist(ctx, "check the rules", func(ctx context.Context) (err error) {
+		return pgpool.ReadCommitted(ctx, a.worker.options.Calls, func(db pgpool.Querier) (err error) {
+			held, answer, err = gate.Do(ctx, db, a.claim.Attempt)
 			gate.Again = true
 			return err
 		})
 	})
 	switch {
 	case store.IsRefusal(err):
-		return held, failed(receipts.RuleError, "The rules could not be asked about this call: "+ownMessage(err), nil), nil
+		return held, failed(receipts.RuleError, "The rules could not be checked for this call: "+plain.OwnMessage(err), nil),
+			nil
 	case err != nil || answer.Outcome == "":
 		return held, nil, err
 	}
 	return held, a.ruledBy(answer), nil
 }
 
-// ruledBy takes note of what the rules say, and returns how the attempt ends by that.
+// ruledBy records the verdicts of the rules, and returns how they end the attempt, or nil.
 func (a *attempt) ruledBy(answer rules.Answer) *end {
-	ruling := a.judged.Rule(a.options.Rules.Version, answer)
+	ruling := a.judged.Rule(a.worker.rulesVersion(), answer)
 	if len(ruling.Verdicts) > 0 || len(answer.Approvals) > 0 {
-		a.ruling = &receipts.Rules{Version: a.options.Rules.Version, Verdicts: ruling.Verdicts, Approvals: answer.Approvals, At: answer.At}
+		a.ruling = &receipts.Rules{Version: a.worker.rulesVersion(), Verdicts: rules.OnReceipt(ruling.Verdicts),
+			Approvals: answer.Approvals,
+			At:        answer.At}
 	}
 	switch answer.Outcome {
 	case rules.Delayed:
-		return &end{how: delayed, again: time.Now().Add(answer.Turn.Sub(answer.At))}
+		return &end{how: delayed, again: time.Now().Add(answer.StartsAt.Sub(answer.At))}
 	case rules.Asked:
 		return &end{how: waiting}
 	}
 	if ruling.Code != "" {
 		message := ruling.Message
-		if a.Losses+a.Retries > 0 {
+		if a.claim.Losses+a.claim.Retries > 0 {
 			message += " An earlier attempt had begun. " + a.mayHaveDone()
 		}
 		return failed(receipts.Code(ruling.Code), message, ruling.Details)
@@ -80,17 +92,17 @@ func (a *attempt) ruledBy(answer rules.Answer) *end {
 	return nil
 }
 
-// noteRuling writes what the rules said into the journal of a durable call, which may end on a worker that has other rules.
+// noteRuling writes the verdicts to the journal of a durable call, which may end on a worker with other rules.
 func (a *attempt) noteRuling(ctx context.Context) *end {
-	if a.ruling == nil || !a.handler.Durable || a.Steps > 0 {
+	if a.ruling == nil || !a.handler.Durable || a.claim.Steps > 0 {
 		return nil
 	}
 	encoded, err := json.Marshal(a.ruling)
 	if err != nil {
-		return a.endOf(fmt.Errorf("what the rules said cannot be encoded: %w", err), nil)
+		return a.endOf(fmt.Errorf("encode the verdicts of the rules: %w", err), nil)
 	}
-	err = a.persist(ctx, "write what the rules said", func(ctx context.Context) error {
-		return store.NoteRuling(ctx, a.options.Calls, a.Attempt, receipts.CleanJSON(encoded))
+	err = a.persist(ctx, "write the verdicts of the rules", func(ctx context.Context) error {
+		return store.NoteRuling(ctx, a.worker.options.Calls, a.claim.Attempt, receipts.CleanJSON(encoded))
 	})
 	if err != nil {
 		if end := a.endedBefore(ctx); end != nil {
@@ -101,36 +113,39 @@ func (a *attempt) noteRuling(ctx context.Context) *end {
 	return nil
 }
 
-// judgeResult asks the rules for what the handler returned and did. A handler whose rows can be taken back is rolled back if one of them blocks it.
+// judgeResult applies the rules about the handler's result and effects. If one of them blocks the call, a transactional
+// handler is rolled back.
 func (a *attempt) judgeResult(output json.RawMessage) *end {
-	if a.OfRules || !a.judge.OnResult(a.tool) {
+	if a.claim.OfRules || !a.worker.judge.OnResult(a.tool) {
 		return nil
 	}
 	effects := a.call.Effects()
 	if a.handler.Durable {
-		effects = a.steps.effects()
+		effects = a.steps.Summary().Effects
 	}
 	encoded, err := json.Marshal(effects)
 	if err != nil {
 		encoded = []byte("{}")
 	}
-	verdicts := a.judge.JudgeResult(a.ruledCall(), output, encoded)
+	verdicts := a.worker.judge.JudgeResult(a.ruledCall(), output, encoded)
 	if len(verdicts) == 0 {
 		return nil
 	}
 	if a.ruling == nil {
-		a.ruling = &receipts.Rules{Version: a.options.Rules.Version}
+		a.ruling = &receipts.Rules{Version: a.worker.rulesVersion()}
 	}
-	a.ruling.Verdicts = append(a.ruling.Verdicts, verdicts...)
-	ruling := rules.Judgement{Verdicts: verdicts}.Rule(a.options.Rules.Version, rules.Answer{Outcome: rules.Passed})
-	if ruling.Code == "" || !a.handler.Transactional { // the worker starts with no rule that blocks the result of another handler
+	a.ruling.Verdicts = append(a.ruling.Verdicts, rules.OnReceipt(verdicts)...)
+	ruling := rules.Judgement{Verdicts: verdicts}.Rule(a.worker.rulesVersion(), rules.Answer{Outcome: rules.Passed})
+	// the worker starts with no rule that blocks the result of another handler
+	if ruling.Code == "" || !a.handler.Transactional {
 		return nil
 	}
 	_ = a.rollback()
 	return failed(receipts.Code(ruling.Code), ruling.Message, ruling.Details)
 }
 
-// checkRules refuses rules that this program cannot keep, or whose version was recorded with other contents, and records the others.
+// checkRules returns an error for rules that this program cannot enforce, or whose version was recorded with other
+// contents. It records all others.
 func (w *Worker) checkRules(ctx context.Context) error {
 	ours := w.options.Rules
 	if ours == nil {
@@ -139,11 +154,12 @@ func (w *Worker) checkRules(ctx context.Context) error {
 	for _, t := range w.options.Registry.Tools() {
 		rule, blocks := ours.BlocksResult(t)
 		if h, bound := w.options.Handlers.For(t.Name); blocks && bound && !h.Transactional {
-			return fmt.Errorf("the rule %s blocks results of %s, whose handler has effects that cannot be taken back: give it the action warn, or block "+
-				"the call by its input", rule, t.Name)
+			return fmt.Errorf("the rule %s blocks results of %s, whose handler has effects that cannot be undone: give it "+
+				"the action warn, or block the call by its input", rule, t.Name)
 		}
 	}
-	sha256, recorded, err := store.RecordRules(ctx, w.options.Control, ours.Version, ours.SHA256(), ours.JSON(), ours.Longest())
+	sha256, recorded, err := store.RecordRules(ctx, w.options.Control, ours.Version, ours.SHA256(), ours.JSON(),
+		ours.Longest())
 	switch {
 	case err != nil:
 		return fmt.Errorf("record the version of the rules: %w", err)
@@ -152,7 +168,8 @@ func (w *Worker) checkRules(ctx context.Context) error {
 	}
 	earlier, err := rules.Parse(recorded)
 	if err != nil {
-		return fmt.Errorf("other rules were recorded as version %s, and this program cannot read them: raise the version", ours.Version)
+		return fmt.Errorf("other rules were recorded as version %s, and this program cannot read them: raise the version",
+			ours.Version)
 	}
 	return rules.CheckUpgrade(earlier, ours)
 }

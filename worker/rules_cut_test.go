@@ -8,12 +8,13 @@ import (
 	"testing"
 
 	"github.com/gemworker/gem/handlers/handlertest"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/worker"
 	"github.com/google/go-cmp/cmp"
 )
 
-// A gate whose answer is lost has counted its call, and is asked again: the call keeps its place, and takes no second one.
+// A gate whose answer is lost has counted its call, and is asked again: the call keeps its place, and takes no second
+// one.
 func TestALimitHoldsWhereAnswersAreCut(t *testing.T) {
 	t.Parallel()
 	const (
@@ -32,11 +33,12 @@ func TestALimitHoldsWhereAnswersAreCut(t *testing.T) {
 		"with a key":           {[]string{fiveASession}, "lab.nothing", ""},
 	} {
 		for whose, loses := range map[string]func(n int64, gate bool) bool{
-			// Those that are let through are among the first: all of them lose their answers.
+			// The gate lets only some of the first calls through: all of these lose their answers.
 			"gates'": func(n int64, gate bool) bool { return gate && (n <= 20 || n%2 == 0) },
 			"any":    func(n int64, _ bool) bool { return n%9 == 0 },
 		} {
-			if os.Getenv("GEM_TEST_LONG") == "" && (len(test.rules) == 1 && test.input != "" || whose == "any" && test.tool != "lab.pay") {
+			if os.Getenv("GEM_TEST_LONG") == "" && (len(test.rules) == 1 && test.input != "" || whose == "any" &&
+				test.tool != "lab.pay") {
 				continue // two rules count, or sum, as one does
 			}
 			t.Run(name+", "+whose, func(t *testing.T) {
@@ -79,7 +81,8 @@ func TestALimitHoldsWhereAnswersAreCut(t *testing.T) {
 					r := env.Await(id)
 					ends[codeOf(r)]++
 					counted := number(t, env, "select count(*) from gem.rule_runs where call_id = '"+id+"'")
-					if want := len(test.rules); codeOf(r) != "limit_reached" && counted != want || codeOf(r) == "limit_reached" && counted != 0 {
+					if want := len(test.rules); codeOf(r) != "limit_reached" && counted != want || codeOf(r) == "limit_reached" &&
+						counted != 0 {
 						t.Errorf("a call that ended with %s has %d rows", codeOf(r), counted)
 					}
 				}
@@ -94,7 +97,8 @@ func TestALimitHoldsWhereAnswersAreCut(t *testing.T) {
 					t.Errorf("%d calls were let through: %v", calls-ends["limit_reached"], ends)
 				}
 				var places []int64
-				if err := env.DB.QueryRow(t.Context(), "select array_agg(n order by counter, n) from gem.rule_runs").Scan(&places); err != nil {
+				if err := env.DB.QueryRow(t.Context(), "select array_agg(n order by counter, n) from gem.rule_runs").
+					Scan(&places); err != nil {
 					t.Fatal(err)
 				}
 				if want := slices.Repeat([]int64{1, 2, 3, 4, 5}, len(test.rules)); !slices.Equal(places, want) {
@@ -109,7 +113,8 @@ func TestALimitHoldsWhereAnswersAreCut(t *testing.T) {
 	}
 }
 
-// A call that has its turn, or whose question has been put, is no longer the attempt's that has not heard of it: nothing is booked or asked twice.
+// A call that has its turn, or whose question has been put, is no longer the attempt's that has not heard of it:
+// nothing is booked or asked twice.
 func TestTurnsAndQuestionsHoldWhereAnswersAreCut(t *testing.T) {
 	t.Parallel()
 	env := startRuled(t, func(o *worker.Options) {
@@ -119,7 +124,8 @@ func TestTurnsAndQuestionsHoldWhereAnswersAreCut(t *testing.T) {
 	financed(t, env)
 	var gates atomic.Int64
 	w := wire{loses: func(request []byte) bool {
-		return (bytes.Contains(request, []byte(`"counter":"`)) || bytes.Contains(request, []byte(`"digest":"`))) && gates.Add(1)%2 == 1
+		return (bytes.Contains(request, []byte(`"counter":"`)) || bytes.Contains(request, []byte(`"digest":"`))) &&
+			gates.Add(1)%2 == 1
 	}}
 	for range 2 {
 		pool := w.through(t, testdb.RouteTo(t, env.URL))
@@ -151,7 +157,8 @@ func TestTurnsAndQuestionsHoldWhereAnswersAreCut(t *testing.T) {
 	if n := number(t, env, "select count(*) from gem.rule_runs"); n != len(turns) {
 		t.Errorf("the counter has %d rows for %d calls", n, len(turns))
 	}
-	if n := number(t, env, "select count(*) from gem.rule_runs a join gem.rule_runs b on b.counter = a.counter and b.n = a.n + 5 where b.at - a.at < '1s'"); n != 0 {
+	if n := number(t, env, "select count(*) from gem.rule_runs a join gem.rule_runs b on b.counter = a.counter and b.n "+
+		"= a.n + 5 where b.at - a.at < '1s'"); n != 0 {
 		t.Errorf("%d windows have six calls", n)
 	}
 	sound(t, env)

@@ -17,7 +17,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// stopsAt lets a worker stand still at a point, the first time that it comes there: reached is closed then, and the worker goes on when goOn is called.
+// stopsAt halts a worker the first time it reaches a point: reached is closed then, and the worker continues when
+// goOn is called.
 func stopsAt(t *testing.T, point string) (change func(*worker.Options), reached chan struct{}, goOn func()) {
 	t.Helper()
 	reached = make(chan struct{})
@@ -51,7 +52,8 @@ func await(t *testing.T, what string, c chan struct{}) {
 // A worker dies after the gate let a call through: on the next one the call has the place that it took.
 func TestACallThatLostItsWorkerKeepsItsPlace(t *testing.T) {
 	t.Parallel()
-	env := startRuled(t, ruledBy(t, `{"name": "one", "tools": ["lab.write"], "action": "block", "limit": {"max": 1, "within": "1h"}}`))
+	env := startRuled(t,
+		ruledBy(t, `{"name": "one", "tools": ["lab.write"], "action": "block", "limit": {"max": 1, "within": "1h"}}`))
 	stops, counted, goOn := stopsAt(t, "after gate")
 	first := env.StartWorker(stops)
 	id := env.Insert(inSession("s", "lab.write", "x"))
@@ -71,7 +73,8 @@ func TestACallThatLostItsWorkerKeepsItsPlace(t *testing.T) {
 // A call whose key is another's is counted when it runs, and not when it comes to wait.
 func TestACallThatWaitedForItsKeyIsCountedOnce(t *testing.T) {
 	t.Parallel()
-	env := startRuled(t, ruledBy(t, `{"name": "two", "tools": ["lab.nothing"], "action": "block", "limit": {"max": 2, "within": "1h"}}`))
+	env := startRuled(t,
+		ruledBy(t, `{"name": "two", "tools": ["lab.nothing"], "action": "block", "limit": {"max": 2, "within": "1h"}}`))
 	stops, runs, goOn := stopsAt(t, "before handler")
 	env.StartWorker(stops)
 	fails := handlertest.Call{Tool: "lab.nothing", Input: task(Task{Text: "x", Key: "k", Then: "fail"})}
@@ -96,7 +99,8 @@ func TestACallThatWaitedForItsKeyIsCountedOnce(t *testing.T) {
 // While people are asked others take the places: what they approved is then told that there is none.
 func TestACallThatWaitsForPeopleTakesNoPlace(t *testing.T) {
 	t.Parallel()
-	env := startRuled(t, ruledBy(t, asks, `{"name": "one", "tools": ["lab.write"], "action": "block", "limit": {"max": 1, "within": "1h"}}`))
+	env := startRuled(t,
+		ruledBy(t, asks, `{"name": "one", "tools": ["lab.write"], "action": "block", "limit": {"max": 1, "within": "1h"}}`))
 	financed(t, env)
 	env.StartWorker()
 	dear := env.Insert(inSession("s", "lab.write", "dear"))
@@ -126,7 +130,8 @@ func TestACallThatWaitsForPeopleTakesNoPlace(t *testing.T) {
 // A turn that was cancelled is given to nobody else, and no later one comes earlier for it.
 func TestACancelledTurnIsNobodyElses(t *testing.T) {
 	t.Parallel()
-	env := startRuled(t, ruledBy(t, `{"name": "pace", "tools": ["lab.write"], "action": "wait", "at_most": "24h", "limit": {"max": 1, "within": "1h"}}`))
+	env := startRuled(t,
+		ruledBy(t, `{"name": "pace", "tools": ["lab.write"], "action": "wait", "at_most": "24h", "limit": {"max": 1, "within": "1h"}}`))
 	env.StartWorker()
 	env.Run(inSession("s", "lab.write", "0"))
 	turn := func() (id string) {
@@ -143,20 +148,23 @@ func TestACancelledTurnIsNobodyElses(t *testing.T) {
 	}
 	fourth := turn()
 	var apart []int
-	if err := env.DB.QueryRow(t.Context(), `select array_agg(round(extract(epoch from r.at - first.at) / 3600)::int order by array_position($1, r.call_id))
-		from gem.rule_runs r, gem.rule_runs first where first.n = 1 and r.call_id = any ($1)`, []string{second, third, fourth}).Scan(&apart); err != nil {
+	if err := env.DB.QueryRow(t.Context(), `select array_agg(round(extract(epoch from r.at - first.at) / 3600)::int
+		order by array_position($1, r.call_id))
+		from gem.rule_runs r, gem.rule_runs first where first.n = 1 and r.call_id = any ($1)`,
+		[]string{second, third, fourth}).Scan(&apart); err != nil {
 		t.Fatal(err)
 	}
 	if !slices.Equal(apart, []int{1, 2, 3}) {
 		t.Errorf("the turns come %v hours after the first call", apart)
 	}
-	if n := number(t, env, "select count(*) from core_tool_calls c join gem.rule_runs r on r.call_id = c.id where c.status = 'queued' and c.run_at = r.at"); n != 2 {
+	if n := number(t, env, "select count(*) from core_tool_calls c join gem.rule_runs r on r.call_id = c.id where "+
+		"c.status = 'queued' and c.run_at = r.at"); n != 2 {
 		t.Errorf("%d calls are in the queue for their turns", n)
 	}
 	sound(t, env)
 }
 
-// An approval outlives every worker: those that asked die, and so does one that was about to run the call.
+// An approval outlives every worker: the workers that asked die, and so does one that was about to run the call.
 func TestAnApprovalOutlivesWorkers(t *testing.T) {
 	t.Parallel()
 	env := startRuled(t, ruledBy(t, asks))
@@ -185,27 +193,26 @@ func TestAnApprovalOutlivesWorkers(t *testing.T) {
 	sound(t, env)
 }
 
-// An approval is of the call, its input, its tool's entry and the rule. Another version of both files that touches none of these leaves it open.
+// An approval is of the call, its input, its tool's entry and the rule. Another version of both files that touches none
+// of these leaves it open.
 func TestADeployAsksAnewWhereItConcernsTheCall(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		entry string // of the tool whose description changes
-		anew  bool
+		entry, field string // what changes
+		to           any
+		anew         bool
 	}{
-		"another tool's entry": {"lab.send", false},
-		"the tool's entry":     {"lab.write", true},
+		"another tool's entry":   {"lab.send", "permissions", []string{"send:any"}, false},
+		"the tool's description": {"lab.write", "description", "It says it in other words.", false},
+		"the tool's permissions": {"lab.write", "permissions", []string{"send:any"}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			env := startRuled(t, ruledBy(t, asks))
-			financed(t, env)
-			first := env.StartWorker()
-			id := env.Insert(inSession("s", "lab.write", "dear"))
-			question := questionOf(t, env, id)
-			first.Stop()
-			env.StartWorker(ruledAs(t, "2.0.0", asks, `{"name": "other", "tools": ["lab.send"], "action": "warn"}`), func(o *worker.Options) {
-				o.Registry = redescribed(t, o.Registry, test.entry)
-			})
+			env, id, question := askedAndStopped(t)
+			env.StartWorker(ruledAs(t, "2.0.0", asks, `{"name": "other", "tools": ["lab.send"], "action": "warn"}`),
+				func(o *worker.Options) {
+					o.Registry = changed(t, o.Registry, test.entry, test.field, test.to)
+				})
 			if err := answerAs(t, env, "carol", question, map[string]any{"approved": true}, ""); err != nil {
 				t.Fatal(err)
 			}
@@ -221,7 +228,8 @@ func TestADeployAsksAnewWhereItConcernsTheCall(t *testing.T) {
 			if r := env.Await(id); codeOf(r) != "succeeded" || rowsWith(t, env, "dear") != 1 {
 				t.Errorf("got %s", r.Result)
 			}
-			if n := number(t, env, "select count(*) from core_tool_calls where tool_name = 'wait.approval'"); (n == 2) != test.anew {
+			n := number(t, env, "select count(*) from core_tool_calls where tool_name = 'wait.approval'")
+			if (n == 2) != test.anew {
 				t.Errorf("people were asked %d times", n)
 			}
 			sound(t, env)
@@ -229,8 +237,8 @@ func TestADeployAsksAnewWhereItConcernsTheCall(t *testing.T) {
 	}
 }
 
-// redescribed is the next version of a registry, in which a tool has another description.
-func redescribed(t *testing.T, r *registry.Registry, name string) *registry.Registry {
+// changed returns the next version of a registry, with another value in a field of an entry.
+func changed(t *testing.T, r *registry.Registry, name, field string, to any) *registry.Registry {
 	t.Helper()
 	var of map[string]any
 	if err := json.Unmarshal(r.JSON(), &of); err != nil {
@@ -239,7 +247,7 @@ func redescribed(t *testing.T, r *registry.Registry, name string) *registry.Regi
 	of["version"] = "1.1.0"
 	for _, entry := range of["tools"].([]any) {
 		if tool := entry.(map[string]any); tool["name"] == name {
-			tool["description"] = "It does something else."
+			tool[field] = to
 		}
 	}
 	text, err := json.Marshal(of)
@@ -345,7 +353,8 @@ func TestAnApprovedCallWhoseKeySucceededRunsNothing(t *testing.T) {
 	sound(t, env)
 }
 
-// A call that waits for people, and the answers that it has so far, are not old calls. They leave together, after its end.
+// A call that waits for people, and the answers that it has so far, are not old calls. They leave together, after its
+// end.
 func TestACallThatWaitsForPeopleIsNotPruned(t *testing.T) {
 	t.Parallel()
 	second := strings.Replace(asks, `"dear"`, `"twice"`, 1)
@@ -355,7 +364,8 @@ func TestACallThatWaitsForPeopleIsNotPruned(t *testing.T) {
 	id := env.Insert(inSession("s", "lab.write", "dear"))
 	var questions []string
 	env.Until("two questions", func() bool {
-		err := env.DB.QueryRow(t.Context(), `select array_agg(k.id::text) from core_tool_calls k join core_tool_calls c on c.id = k.parent_call_id
+		err := env.DB.QueryRow(t.Context(), `select array_agg(k.id::text) from core_tool_calls k
+			join core_tool_calls c on c.id = k.parent_call_id
 			where c.id = $1 and c.status = 'waiting' and k.status = 'waiting'`, id).Scan(&questions)
 		return err == nil && len(questions) == 2
 	})
@@ -384,14 +394,17 @@ func TestACallThatWaitsForPeopleIsNotPruned(t *testing.T) {
 // What a call is judged by was there when it was made, whichever call a worker takes first.
 func TestTheOrderOfClaimsChangesNoVerdict(t *testing.T) {
 	t.Parallel()
-	for name, priorities := range map[string][3]int{"as they were made": {3, 2, 1}, "the last first": {1, 2, 3}, "the one that is looked for first": {1, 3, 1}} {
+	for name, priorities := range map[string][3]int{"as they were made": {3, 2, 1}, "the last first": {1, 2, 3},
+		"the one that is looked for first": {1, 3, 1}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			env := startRuled(t, ruledBy(t, `{"name": "look", "tools": ["lab.write"], "action": "block", "requires": {"tool": "lab.send"}}`,
-				`{"name": "never_after", "tools": ["lab.nothing"], "action": "block", "after": {"tools": ["lab.send"], "ended": ["succeeded"]}}`))
+			env := startRuled(t,
+				ruledBy(t, `{"name": "look", "tools": ["lab.write"], "action": "block", "requires": {"tool": "lab.send"}}`,
+					`{"name": "never_after", "tools": ["lab.nothing"], "action": "block", "after": {"tools": ["lab.send"], "ended": ["succeeded"]}}`))
 			var ids []string
 			for i, tool := range []string{"lab.write", "lab.send", "lab.nothing"} {
-				ids = append(ids, env.Insert(handlertest.Call{Tool: tool, Input: task(Task{Text: "x", Key: "a"}), CreatedBy: "ada", Session: "s", Priority: priorities[i]}))
+				ids = append(ids, env.Insert(handlertest.Call{Tool: tool, Input: task(Task{Text: "x", Key: "a"}), CreatedBy: "ada",
+					Session: "s", Priority: priorities[i]}))
 			}
 			w := env.StartWorker(one)
 			var ends []string
@@ -399,10 +412,12 @@ func TestTheOrderOfClaimsChangesNoVerdict(t *testing.T) {
 				ends = append(ends, codeOf(env.Await(id)))
 			}
 			for _, tool := range []string{"lab.write", "lab.nothing"} { // made after it
-				ends = append(ends, codeOf(env.Run(handlertest.Call{Tool: tool, Input: task(Task{Text: "x", Key: "b"}), CreatedBy: "ada", Session: "s"})))
+				ends = append(ends, codeOf(env.Run(handlertest.Call{Tool: tool, Input: task(Task{Text: "x", Key: "b"}),
+					CreatedBy: "ada", Session: "s"})))
 			}
 			w.Stop()
-			if want := []string{"rule_blocked", "succeeded", "succeeded", "succeeded", "rule_blocked"}; !slices.Equal(ends, want) {
+			if want := []string{"rule_blocked", "succeeded", "succeeded", "succeeded", "rule_blocked"}; !slices.Equal(ends,
+				want) {
 				t.Errorf("got %v", ends)
 			}
 			sound(t, env)

@@ -126,7 +126,8 @@ func TestTheReasonOfADecisionIsOnTheReceiptOfTheCall(t *testing.T) {
 				t.Errorf("got %s", r.Effects)
 			}
 		case len(given) != 0 || effects.Rules.Verdicts[0].Seen.Reason != reason ||
-			effects.Rules.Verdicts[0].Seen.By != "carol" || !strings.Contains(handlertest.ErrorOf(t, r).Message, "carol denied it: the guest is right."):
+			effects.Rules.Verdicts[0].Seen.By != "carol" ||
+			!strings.Contains(handlertest.ErrorOf(t, r).Message, "carol denied it: the guest is right."):
 			t.Errorf("got %s, %s", r.Result, r.Effects)
 		}
 		sound(t, env)
@@ -136,7 +137,8 @@ func TestTheReasonOfADecisionIsOnTheReceiptOfTheCall(t *testing.T) {
 // A call that a person denied does not repeat the success of another call with its key.
 func TestADenialCountsBeforeTheKey(t *testing.T) {
 	t.Parallel()
-	env := startRuled(t, ruledBy(t, `{"name": "dear", "tools": ["lab.nothing"], "action": "ask", "ask": {"of": ["finance"]}}`))
+	env := startRuled(t,
+		ruledBy(t, `{"name": "dear", "tools": ["lab.nothing"], "action": "ask", "ask": {"of": ["finance"]}}`))
 	financed(t, env)
 	env.StartWorker()
 	call := handlertest.Call{Tool: "lab.nothing", Input: task(Task{Text: "x", Key: "k"}), CreatedBy: "ada"}
@@ -146,10 +148,12 @@ func TestADenialCountsBeforeTheKey(t *testing.T) {
 		approved bool
 		want     string
 	}{{first, true, "succeeded"}, {second, false, "approval_denied"}} {
-		if err := answerAs(t, env, "carol", questionOf(t, env, of.id), map[string]any{"approved": of.approved, "reason": "once"}, ""); err != nil {
+		if err := answerAs(t, env, "carol", questionOf(t, env, of.id),
+			map[string]any{"approved": of.approved, "reason": "once"}, ""); err != nil {
 			t.Fatal(err)
 		}
-		if r := env.Await(of.id); codeOf(r) != of.want || of.approved == strings.Contains(string(r.Result), "carol denied it: once.") {
+		if r := env.Await(of.id); codeOf(r) != of.want ||
+			of.approved == strings.Contains(string(r.Result), "carol denied it: once.") {
 			t.Errorf("got %s, repeating %q", r.Result, r.ReplayOf)
 		}
 	}

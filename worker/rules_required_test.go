@@ -22,7 +22,8 @@ func TestAWorkerWithoutRulesSaysThatTheyAreRequired(t *testing.T) {
 	env.Until("the worker to say why it claims nothing", func() bool {
 		said := env.Logs.Filter(func(e observer.LoggedEntry) bool {
 			why, _ := e.ContextMap()["error"].(string)
-			return e.Message == "could not claim calls" && strings.Contains(why, "TOOLS_RULES") && strings.Contains(why, "gem rules require --off")
+			return e.Message == "could not claim calls" && strings.Contains(why, "TOOLS_RULES") &&
+				strings.Contains(why, "gem rules require --off")
 		})
 		return said.Len() > 0
 	})

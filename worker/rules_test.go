@@ -18,7 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// ruledBy gives a worker these rules, as they stand in a file.
+// ruledBy gives a worker these rules, in the form of a file.
 func ruledBy(t *testing.T, entries ...string) func(*worker.Options) {
 	t.Helper()
 	set, err := rules.Parse([]byte(`{"version": "1.0.0", "rules": [` + strings.Join(entries, ", ") + `]}`))
@@ -53,7 +53,8 @@ func TestALimitHoldsOnTwoWorkers(t *testing.T) {
 	}{
 		"counted": {[]string{fiveASession}, `{"text": "a"}`, map[string]int{"lab.write": 5}},
 		"summed":  {[]string{sums}, `{"text": "a", "amount": 10}`, map[string]int{"lab.pay": 5}},
-		"two rules that share": {[]string{fiveASession, `{"name": "seven", "tools": ["lab.*"], "action": "block", "limit": {"max": 7, "within": "1h"}}`},
+		"two rules that share": {[]string{fiveASession,
+			`{"name": "seven", "tools": ["lab.*"], "action": "block", "limit": {"max": 7, "within": "1h"}}`},
 			`{"text": "a"}`, map[string]int{"lab.write": 5}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -90,7 +91,8 @@ func startRuled(t *testing.T, change func(*worker.Options)) *handlertest.Env {
 		Version string           `json:"version"`
 		Tools   []map[string]any `json:"tools"`
 	}
-	if err := json.Unmarshal(asking(labRegistry("1.0.0", tool{name: "tree.run", calls: []string{"lab.*"}}, tool{name: "lab.send"}, tool{name: "lab.write"},
+	if err := json.Unmarshal(asking(labRegistry("1.0.0", tool{name: "tree.run", calls: []string{"lab.*"}},
+		tool{name: "lab.send"}, tool{name: "lab.write"},
 		tool{name: "lab.nothing", mode: "keyed", keyField: "key"}, tool{name: "lab.pay"})), &of); err != nil {
 		t.Fatal(err)
 	}
@@ -105,8 +107,10 @@ func startRuled(t *testing.T, change func(*worker.Options)) *handlertest.Env {
 	if err != nil {
 		t.Fatal(err)
 	}
-	env := handlertest.Start(t, handlertest.Options{Registry: registry, Domains: []any{lab, Tree{lab}}, Worker: change, NoWorker: true})
-	if _, err := env.DB.Exec(t.Context(), "create table lab_rows (id bigint generated always as identity primary key, text text)"); err != nil {
+	env := handlertest.Start(t, handlertest.Options{Registry: registry, Domains: []any{lab, Tree{lab}}, Worker: change,
+		NoWorker: true})
+	if _, err := env.DB.Exec(t.Context(), "create table lab_rows (id bigint generated always as identity primary key, "+
+		"text text)"); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { close(lab.gate("never")) })
@@ -128,8 +132,10 @@ func TestABlockSaysWhatToDoAndCountsNothing(t *testing.T) {
 		`{"name": "hm", "tools": ["lab.send"], "action": "warn", "say": "Think twice."}`))
 	env.StartWorker()
 	blocked := env.Run(inSession("s", "lab.write", "secret"))
-	if failure := handlertest.ErrorOf(t, blocked); failure.Code != receipts.RuleBlocked || !strings.Contains(failure.Message, "no_secrets") ||
-		!strings.Contains(failure.Message, "Leave it out.") || !strings.Contains(string(failure.Details), `"rules_version": "1.0.0"`) {
+	if failure := handlertest.ErrorOf(t, blocked); failure.Code != receipts.RuleBlocked ||
+		!strings.Contains(failure.Message, "no_secrets") ||
+		!strings.Contains(failure.Message, "Leave it out.") ||
+		!strings.Contains(string(failure.Details), `"rules_version": "1.0.0"`) {
 		t.Errorf("got %+v", failure)
 	}
 	if n := number(t, env, "select count(*) from gem.rule_runs"); n != 0 {
@@ -137,11 +143,14 @@ func TestABlockSaysWhatToDoAndCountsNothing(t *testing.T) {
 	}
 	warned := env.Run(inSession("s", "lab.send", "x"))
 	var effects receipts.Effects
-	if err := json.Unmarshal(warned.Effects, &effects); err != nil || warned.Status != receipts.Succeeded || effects.Rules == nil ||
-		len(effects.Rules.Verdicts) != 1 || effects.Rules.Verdicts[0].Action != rules.Warn || !strings.Contains(effects.Rules.Verdicts[0].Message, "Think twice.") {
+	if err := json.Unmarshal(warned.Effects, &effects); err != nil || warned.Status != receipts.Succeeded ||
+		effects.Rules == nil ||
+		len(effects.Rules.Verdicts) != 1 || effects.Rules.Verdicts[0].Action != rules.Warn ||
+		!strings.Contains(effects.Rules.Verdicts[0].Message, "Think twice.") {
 		t.Errorf("the warning: %s, %s %v", warned.Status, warned.Effects, err)
 	}
-	if r := env.Run(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x"}), CreatedBy: "ada"}); codeOf(r) != "rule_blocked" ||
+	if r := env.Run(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x"}), CreatedBy: "ada"}); codeOf(
+		r) != "rule_blocked" ||
 		!strings.Contains(handlertest.ErrorOf(t, r).Message, "session") {
 		t.Errorf("without a session: %s", r.Result)
 	}
@@ -151,7 +160,8 @@ func TestABlockSaysWhatToDoAndCountsNothing(t *testing.T) {
 // A hit of a key runs nothing, and is counted nowhere.
 func TestAHitIsNotCounted(t *testing.T) {
 	t.Parallel()
-	env := startRuled(t, ruledBy(t, `{"name": "one", "tools": ["lab.nothing"], "action": "block", "limit": {"max": 1, "within": "1h"}}`))
+	env := startRuled(t,
+		ruledBy(t, `{"name": "one", "tools": ["lab.nothing"], "action": "block", "limit": {"max": 1, "within": "1h"}}`))
 	env.StartWorker()
 	keyed := func(key string) handlertest.Call {
 		return handlertest.Call{Tool: "lab.nothing", Input: task(Task{Text: "x", Key: key}), CreatedBy: "ada"}
@@ -164,7 +174,8 @@ func TestAHitIsNotCounted(t *testing.T) {
 		FreeAt time.Time `json:"free_at"`
 		After  int64     `json:"retry_after_ms"`
 	}
-	if err := json.Unmarshal(handlertest.ErrorOf(t, other).Details, &details); err != nil || details.After <= 3_500_000 || details.After > 3_780_000 {
+	if err := json.Unmarshal(handlertest.ErrorOf(t, other).Details, &details); err != nil || details.After <= 3_500_000 ||
+		details.After > 3_780_000 {
 		t.Errorf("it says %s %v", other.Result, err)
 	}
 	if n := number(t, env, "select count(*) from gem.rule_runs"); n != 1 {
@@ -173,7 +184,8 @@ func TestAHitIsNotCounted(t *testing.T) {
 	sound(t, env)
 }
 
-// A shared counter reveals to a caller neither the exact time of another's call, nor what that call added, nor its receipts.
+// A shared counter reveals to a caller neither the exact time of another's call, nor what that call added, nor its
+// receipts.
 func TestASharedCounterTellsNoCallerWhatAnotherDid(t *testing.T) {
 	t.Parallel()
 	env := startRuled(t, ruledBy(t,
@@ -193,7 +205,8 @@ func TestASharedCounterTellsNoCallerWhatAnotherDid(t *testing.T) {
 				Total  string    `json:"total"`
 			} `json:"seen"`
 		}
-		if err := json.Unmarshal(handlertest.ErrorOf(t, r).Details, &details); err != nil || details.FreeAt.IsZero() || !details.FreeAt.Equal(details.Seen.FreeAt) {
+		if err := json.Unmarshal(handlertest.ErrorOf(t, r).Details, &details); err != nil || details.FreeAt.IsZero() ||
+			!details.FreeAt.Equal(details.Seen.FreeAt) {
 			t.Fatalf("%s: %v", r.Result, err)
 		}
 		if !strings.Contains(string(r.Result), details.FreeAt.UTC().Format("2006-01-02T15:04:05.999Z07:00")) {
@@ -224,7 +237,8 @@ func TestASharedCounterTellsNoCallerWhatAnotherDid(t *testing.T) {
 	env.Until("a turn", func() bool {
 		return number(t, env, "select count(*) from core_tool_events where call_id = '"+waits+"' and event = 'delayed'") == 1
 	})
-	if n := number(t, env, "select count(*) from core_tool_calls where id = '"+waits+"' and extract(epoch from run_at) * 1000000 % 60000000 = 0"); n != 1 {
+	if n := number(t, env, "select count(*) from core_tool_calls where id = '"+waits+
+		"' and extract(epoch from run_at) * 1000000 % 60000000 = 0"); n != 1 {
 		t.Error("its turn reveals when the other call ran")
 	}
 }
@@ -232,11 +246,13 @@ func TestASharedCounterTellsNoCallerWhatAnotherDid(t *testing.T) {
 // A call that is tried again keeps the place that it has.
 func TestACallIsCountedOnce(t *testing.T) {
 	t.Parallel()
-	env := startRuled(t, ruledBy(t, `{"name": "two", "tools": ["lab.write"], "action": "block", "limit": {"max": 2, "within": "1h"}}`))
+	env := startRuled(t,
+		ruledBy(t, `{"name": "two", "tools": ["lab.write"], "action": "block", "limit": {"max": 2, "within": "1h"}}`))
 	env.StartWorker()
 	r := env.Run(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x", Then: "transient once"})})
 	second, third := env.Run(inSession("", "lab.write", "y")), env.Run(inSession("", "lab.write", "z"))
-	if r.Attempt != 2 || r.Status != receipts.Succeeded || second.Status != receipts.Succeeded || codeOf(third) != "limit_reached" {
+	if r.Attempt != 2 || r.Status != receipts.Succeeded || second.Status != receipts.Succeeded ||
+		codeOf(third) != "limit_reached" {
 		t.Errorf("got %+v, %s, %s", r, second.Result, third.Result)
 	}
 	sound(t, env)
@@ -244,7 +260,8 @@ func TestACallIsCountedOnce(t *testing.T) {
 
 func TestWaitingCallsRunInOrderEachAtItsTurn(t *testing.T) {
 	t.Parallel()
-	env := startRuled(t, ruledBy(t, `{"name": "pace", "tools": ["lab.write"], "action": "wait", "limit": {"max": 5, "within": "1s"}}`))
+	env := startRuled(t,
+		ruledBy(t, `{"name": "pace", "tools": ["lab.write"], "action": "wait", "limit": {"max": 5, "within": "1s"}}`))
 	ids := make([]string, 50)
 	for i := range ids {
 		ids[i] = env.Insert(inSession("s", "lab.write", fmt.Sprint(i)))
@@ -253,11 +270,13 @@ func TestWaitingCallsRunInOrderEachAtItsTurn(t *testing.T) {
 	env.StartWorker()
 	for _, id := range ids {
 		r := env.Await(id)
-		if delays := slices.DeleteFunc(env.Journal(id), func(e string) bool { return e != "delayed" }); r.Status != receipts.Succeeded || len(delays) > 1 {
+		if delays := slices.DeleteFunc(env.Journal(id),
+			func(e string) bool { return e != "delayed" }); r.Status != receipts.Succeeded || len(delays) > 1 {
 			t.Errorf("%s, put back %d times", r.Result, len(delays))
 		}
 	}
-	if n := number(t, env, "select count(*) from gem.rule_runs a join gem.rule_runs b on b.counter = a.counter and b.n = a.n + 5 where b.at - a.at < '1s'"); n != 0 {
+	if n := number(t, env, "select count(*) from gem.rule_runs a join gem.rule_runs b on b.counter = a.counter and b.n "+
+		"= a.n + 5 where b.at - a.at < '1s'"); n != 0 {
 		t.Errorf("%d windows have six calls", n)
 	}
 	sound(t, env)
@@ -266,10 +285,12 @@ func TestWaitingCallsRunInOrderEachAtItsTurn(t *testing.T) {
 // A limit besides a pace counts the call when it runs, and not when it gets its turn.
 func TestALimitCountsACallThatWaitedWhenItRuns(t *testing.T) {
 	t.Parallel()
-	env := startRuled(t, ruledBy(t, `{"name": "pace", "tools": ["lab.write"], "action": "wait", "limit": {"max": 1, "within": "1s"}}`,
-		`{"name": "two", "tools": ["lab.write"], "action": "block", "limit": {"max": 2, "within": "1h"}}`))
+	env := startRuled(t,
+		ruledBy(t, `{"name": "pace", "tools": ["lab.write"], "action": "wait", "limit": {"max": 1, "within": "1s"}}`,
+			`{"name": "two", "tools": ["lab.write"], "action": "block", "limit": {"max": 2, "within": "1h"}}`))
 	env.StartWorker()
-	ids := []string{env.Insert(inSession("s", "lab.write", "a")), env.Insert(inSession("s", "lab.write", "b")), env.Insert(inSession("s", "lab.write", "c"))}
+	ids := []string{env.Insert(inSession("s", "lab.write", "a")), env.Insert(inSession("s", "lab.write", "b")),
+		env.Insert(inSession("s", "lab.write", "c"))}
 	ends := map[string]int{}
 	for _, id := range ids {
 		ends[codeOf(env.Await(id))]++
@@ -282,8 +303,9 @@ func TestALimitCountsACallThatWaitedWhenItRuns(t *testing.T) {
 
 func TestSequencesAreJudgedAsOfWhenTheCallWasMade(t *testing.T) {
 	t.Parallel()
-	env := startRuled(t, ruledBy(t, `{"name": "look", "tools": ["lab.write"], "action": "block", "requires": {"tool": "lab.send", "within": "30m"}}`,
-		`{"name": "then_no_more", "tools": ["lab.nothing"], "action": "block", "after": {"tools": ["lab.*"], "ended": ["rule_blocked"]}}`))
+	env := startRuled(t,
+		ruledBy(t, `{"name": "look", "tools": ["lab.write"], "action": "block", "requires": {"tool": "lab.send", "within": "30m"}}`,
+			`{"name": "then_no_more", "tools": ["lab.nothing"], "action": "block", "after": {"tools": ["lab.*"], "ended": ["rule_blocked"]}}`))
 	early := env.Insert(inSession("s", "lab.write", "before"))
 	send := env.Insert(inSession("s", "lab.send", "x"))
 	env.StartWorker()
@@ -295,9 +317,12 @@ func TestSequencesAreJudgedAsOfWhenTheCallWasMade(t *testing.T) {
 		"made before the other ended": {env.Await(early), "rule_blocked"},
 		"made after":                  {env.Run(inSession("s", "lab.write", "after")), "succeeded"},
 		"in another session":          {env.Run(inSession("t", "lab.write", "x")), "rule_blocked"},
-		"of another caller":           {env.Run(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x"}), CreatedBy: "bob", Session: "s"}), "rule_blocked"},
-		"after a block":               {env.Run(handlertest.Call{Tool: "lab.nothing", Input: task(Task{Text: "x", Key: "k"}), CreatedBy: "ada", Session: "s"}), "rule_blocked"},
-		"after none":                  {env.Run(handlertest.Call{Tool: "lab.nothing", Input: task(Task{Text: "x", Key: "k"}), CreatedBy: "eve", Session: "s"}), "succeeded"},
+		"of another caller": {env.Run(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x"}),
+			CreatedBy: "bob", Session: "s"}), "rule_blocked"},
+		"after a block": {env.Run(handlertest.Call{Tool: "lab.nothing", Input: task(Task{Text: "x", Key: "k"}),
+			CreatedBy: "ada", Session: "s"}), "rule_blocked"},
+		"after none": {env.Run(handlertest.Call{Tool: "lab.nothing", Input: task(Task{Text: "x", Key: "k"}),
+			CreatedBy: "eve", Session: "s"}), "succeeded"},
 	} {
 		if got := codeOf(test.r); got != test.want {
 			t.Errorf("%s: %s, want %s", name, test.r.Result, test.want)
@@ -308,7 +333,8 @@ func TestSequencesAreJudgedAsOfWhenTheCallWasMade(t *testing.T) {
 
 func TestFailuresInARowRestTheTool(t *testing.T) {
 	t.Parallel()
-	env := startRuled(t, ruledBy(t, `{"name": "strikes", "tools": ["lab.write"], "action": "block", "failures": {"in_a_row": 3, "per": ["tool"], "rest": "5m"}}`))
+	env := startRuled(t,
+		ruledBy(t, `{"name": "strikes", "tools": ["lab.write"], "action": "block", "failures": {"in_a_row": 3, "per": ["tool"], "rest": "5m"}}`))
 	env.StartWorker()
 	for _, then := range []string{"fail", "fail", "", "fail", "fail", "fail"} {
 		env.Run(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x", Then: then})})
@@ -326,14 +352,16 @@ func TestFailuresInARowRestTheTool(t *testing.T) {
 // A rule on the result takes the rows back.
 func TestABlockedResultLeavesNothing(t *testing.T) {
 	t.Parallel()
-	env := startRuled(t, ruledBy(t, `{"name": "few", "tools": ["lab.write"], "action": "block", "when": {"effects": {"db_writes": {"minItems": 1}}}}`,
-		`{"name": "told", "tools": ["lab.send"], "action": "warn", "when": {"result": {"text": {"const": "loud"}}}}`))
+	env := startRuled(t,
+		ruledBy(t, `{"name": "few", "tools": ["lab.write"], "action": "block", "when": {"effects": {"db_writes": {"minItems": 1}}}}`,
+			`{"name": "told", "tools": ["lab.send"], "action": "warn", "when": {"result": {"text": {"const": "loud"}}}}`))
 	env.StartWorker()
 	r := env.Run(inSession("", "lab.write", "x"))
 	if codeOf(r) != "rule_blocked" || rowsWith(t, env, "x") != 0 {
 		t.Errorf("got %s, %d rows", r.Result, rowsWith(t, env, "x"))
 	}
-	if r := env.Run(inSession("", "lab.send", "loud")); r.Status != receipts.Succeeded || !strings.Contains(string(r.Effects), `"told"`) {
+	if r := env.Run(inSession("", "lab.send", "loud")); r.Status != receipts.Succeeded ||
+		!strings.Contains(string(r.Effects), `"told"`) {
 		t.Errorf("got %s", r.Effects)
 	}
 	sound(t, env)
@@ -344,17 +372,32 @@ const asks = `{"name": "dear", "tools": ["lab.write", "tree.run"], "action": "as
 // financed gives carol the role that decides.
 func financed(t *testing.T, env *handlertest.Env) {
 	t.Helper()
-	if _, err := env.DB.Exec(t.Context(), "insert into gem.roles values ('carol', 'finance'), ('ada', 'finance')"); err != nil {
+	if _, err := env.DB.Exec(t.Context(),
+		"insert into gem.roles values ('carol', 'finance'), ('ada', 'finance')"); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// askedAndStopped starts a worker, which asks people about a call and is then stopped.
+func askedAndStopped(t *testing.T) (env *handlertest.Env, id, question string) {
+	t.Helper()
+	env = startRuled(t, ruledBy(t, asks))
+	financed(t, env)
+	first := env.StartWorker()
+	id = env.Insert(inSession("s", "lab.write", "dear"))
+	question = questionOf(t, env, id)
+	first.Stop()
+	return env, id, question
 }
 
 // questionOf is the open approval for which a call waits.
 func questionOf(t *testing.T, env *handlertest.Env, callID string) (id string) {
 	t.Helper()
 	env.Until("the call to ask", func() bool {
-		return env.DB.QueryRow(t.Context(), `select k.id::text from core_tool_calls k join core_tool_calls c on c.id = k.parent_call_id
-			where c.id = $1 and c.status = 'waiting' and k.status = 'waiting' and k.parent_step like '##%'`, callID).Scan(&id) == nil
+		return env.DB.QueryRow(t.Context(), `select k.id::text from core_tool_calls k
+			join core_tool_calls c on c.id = k.parent_call_id
+			where c.id = $1 and c.status = 'waiting' and k.status = 'waiting' and k.parent_step like '##%'`,
+			callID).Scan(&id) == nil
 	})
 	return id
 }
@@ -370,12 +413,7 @@ func TestACallRunsOnlyOnceItIsApproved(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			env := startRuled(t, ruledBy(t, asks))
-			financed(t, env)
-			first := env.StartWorker()
-			id := env.Insert(inSession("s", "lab.write", "dear"))
-			question := questionOf(t, env, id)
-			first.Stop() // a restart in between
+			env, id, question := askedAndStopped(t) // a restart in between
 			env.StartWorker()
 			for _, who := range []string{"ada", "bob"} { // who made it; who has no role
 				if err := answerAs(t, env, who, question, test.decision, ""); err == nil {
@@ -420,7 +458,8 @@ func TestNobodyDecidesInTime(t *testing.T) {
 // A denial stays though the limit that asked has room again.
 func TestADenialStaysThoughTheLimitHasRoomAgain(t *testing.T) {
 	t.Parallel()
-	env := startRuled(t, ruledBy(t, `{"name": "more", "tools": ["lab.write"], "action": "ask", "limit": {"max": 1, "within": "1h"}, "ask": {"of": ["finance"], "within": "7d"}}`))
+	env := startRuled(t,
+		ruledBy(t, `{"name": "more", "tools": ["lab.write"], "action": "ask", "limit": {"max": 1, "within": "1h"}, "ask": {"of": ["finance"], "within": "7d"}}`))
 	financed(t, env)
 	w := env.StartWorker()
 	env.Run(inSession("s", "lab.write", "first"))
@@ -438,7 +477,7 @@ func TestADenialStaysThoughTheLimitHasRoomAgain(t *testing.T) {
 	sound(t, env)
 }
 
-// An approval is of this input: another one is asked anew, and the old question is withdrawn.
+// An approval is for one input: another input is asked about again, and the old question is withdrawn.
 func TestAChangedInputIsAskedAnew(t *testing.T) {
 	t.Parallel()
 	env := startRuled(t, ruledBy(t, asks))
@@ -455,7 +494,8 @@ func TestAChangedInputIsAskedAnew(t *testing.T) {
 	}
 	id = env.Insert(inSession("s", "lab.write", "dear"))
 	old = questionOf(t, env, id)
-	if _, err := env.DB.Exec(t.Context(), "set session_replication_role = replica; update core_tool_calls set input = '{\"text\": \"dearer\"}' where id = '"+id+"'; set session_replication_role = origin"); err != nil {
+	if _, err := env.DB.Exec(t.Context(), "set session_replication_role = replica; update core_tool_calls set input = "+
+		"'{\"text\": \"dearer\"}' where id = '"+id+"'; set session_replication_role = origin"); err != nil {
 		t.Fatal(err)
 	}
 	if resumed, err := client.Resume(t.Context(), env.DB, id); err != nil || !resumed {
@@ -463,7 +503,8 @@ func TestAChangedInputIsAskedAnew(t *testing.T) {
 	}
 	var anew string
 	env.Until("a new question", func() bool {
-		return env.DB.QueryRow(t.Context(), "select id::text from core_tool_calls where parent_call_id = $1 and id <> $2 and status = 'waiting'", id, old).Scan(&anew) == nil
+		return env.DB.QueryRow(t.Context(), "select id::text from core_tool_calls where parent_call_id = $1 and id <> $2 "+
+			"and status = 'waiting'", id, old).Scan(&anew) == nil
 	})
 	if r := env.Await(old); codeOf(r) != "cancelled" {
 		t.Errorf("the old question: %s", r.Result)
@@ -495,7 +536,8 @@ func TestACallThatWaitsForPeopleIsCancelled(t *testing.T) {
 	sound(t, env)
 }
 
-// What the rules asked before the first step of a durable call is no step of its handler, and stays on the receipt of another worker.
+// A question of the rules before the first step of a durable call is not a step of its handler, and is on the receipt
+// even if another worker writes it.
 func TestADurableCallIsAskedAboutOnce(t *testing.T) {
 	t.Parallel()
 	env := startRuled(t, ruledBy(t, asks))
@@ -507,7 +549,8 @@ func TestADurableCallIsAskedAboutOnce(t *testing.T) {
 	}
 	var color string
 	env.Until("the handler to ask", func() bool {
-		return env.DB.QueryRow(t.Context(), "select id::text from core_tool_calls where parent_call_id = $1 and tool_name = 'wait.answer' and status = 'waiting'", id).Scan(&color) == nil
+		return env.DB.QueryRow(t.Context(), "select id::text from core_tool_calls where parent_call_id = $1 and tool_name "+
+			"= 'wait.answer' and status = 'waiting'", id).Scan(&color) == nil
 	})
 	w.Stop()
 	env.StartWorker(func(o *worker.Options) { o.Rules = nil })
@@ -533,6 +576,6 @@ func TestAWorkerRefusesRulesThatAreNotWhatTheySay(t *testing.T) {
 	}
 	taken := `{"name": "late", "tools": ["lab.send"], "action": "block", "when": {"result": {"text": {"const": "x"}}}}`
 	if err := env.NewWorker(ruledBy(t, taken)).Run(t.Context()); err == nil || !strings.Contains(err.Error(), "late") {
-		t.Errorf("a block of what cannot be taken back: %v", err)
+		t.Errorf("a block of effects that cannot be undone: %v", err)
 	}
 }

@@ -32,14 +32,38 @@ func TestTheTurnsOfOneCallerKeepNoOtherWaiting(t *testing.T) {
 	env.Until("bob's call to have come to the rules", func() bool { return len(env.Journal(other)) > 2 })
 	if got := env.Journal(other); slices.Contains(got, "delayed") {
 		t.Errorf("bob's only call, of one in a second where a hundred may run, has its turn in %d minutes: %v",
-			number(t, env, "select (extract(epoch from run_at - gem.now()) / 60)::int from core_tool_calls where id = $1", other), got)
+			number(t, env, "select (extract(epoch from run_at - gem.now()) / 60)::int from core_tool_calls where id = $1",
+				other), got)
 	}
 }
 
-// No window has more calls than it may, also where nobody ran them at their turns.
+// A replay of the rules reads the journal: a later time may lie behind the start that the decision found free.
+func TestADelayHasTheTimeOfItsDecision(t *testing.T) {
+	t.Parallel()
+	env := startRuled(t, ruledBy(t,
+		`{"name": "pace", "tools": ["lab.write"], "action": "wait", "at_most": "24h", "limit": {"max": 1, "within": "1h"}}`))
+	if _, err := env.DB.Exec(t.Context(), `
+		create table counted (call_id uuid, at timestamptz);
+		create function note() returns trigger language plpgsql security definer as $$
+		begin insert into public.counted values (new.call_id, clock_timestamp()); return new; end $$;
+		create trigger note before insert on gem.rule_runs for each row execute function note()`); err != nil {
+		t.Fatal(err)
+	}
+	env.StartWorker()
+	env.Run(inSession("s", "lab.write", "0"))
+	id := env.Insert(inSession("s", "lab.write", "1"))
+	env.Until("it to have a turn", func() bool { return slices.Contains(env.Journal(id), "delayed") })
+	if n := number(t, env, "select count(*) from counted n join core_tool_events e using (call_id) where call_id = $1 "+
+		"and e.event = 'delayed' and e.at < n.at", id); n != 1 {
+		t.Error("the event has a later time than its row in the counter")
+	}
+}
+
+// No window has more calls than its limit, even if no worker ran them at their turns.
 func TestAPaceHoldsAfterAnOutage(t *testing.T) {
 	t.Parallel()
-	env := startRuled(t, ruledBy(t, `{"name": "pace", "tools": ["lab.write"], "action": "wait", "at_most": "24h", "limit": {"max": 1, "within": "1h"}}`))
+	env := startRuled(t,
+		ruledBy(t, `{"name": "pace", "tools": ["lab.write"], "action": "wait", "at_most": "24h", "limit": {"max": 1, "within": "1h"}}`))
 	w := env.StartWorker()
 	env.Run(inSession("s", "lab.write", "0"))
 	var ids []string
@@ -55,7 +79,8 @@ func TestAPaceHoldsAfterAnOutage(t *testing.T) {
 		return number(t, env, `select count(*) from core_tool_calls c where id = any ($1) and (status = 'succeeded'
 			or (select count(*) from core_tool_events e where e.call_id = c.id and e.event = 'delayed') = 2)`, ids) == 5
 	})
-	if n := number(t, env, "select count(*) from core_tool_calls where id = any ($1) and status = 'succeeded'", ids); n != 1 {
+	if n := number(t, env, "select count(*) from core_tool_calls where id = any ($1) and status = 'succeeded'",
+		ids); n != 1 {
 		t.Errorf("%d calls ran at once, and one an hour may", n)
 	}
 }
@@ -66,7 +91,8 @@ func TestAWithdrawnQuestionIsNoDenial(t *testing.T) {
 	env := startRuled(t, nil)
 	financed(t, env)
 	rule := func(say string) string {
-		return `{"name": "dear", "tools": ["lab.write"], "action": "ask", "say": "` + say + `", "ask": {"of": ["finance"], "within": "24h"}}`
+		return `{"name": "dear", "tools": ["lab.write"], "action": "ask", "say": "` + say +
+			`", "ask": {"of": ["finance"], "within": "24h"}}`
 	}
 	first := env.StartWorker(ruledBy(t, rule("a")))
 	id := env.Insert(inSession("s", "lab.write", "dear"))
@@ -75,14 +101,17 @@ func TestAWithdrawnQuestionIsNoDenial(t *testing.T) {
 	second := env.StartWorker(ruledAs(t, "2.0.0", rule("b")))
 	resume(t, env, id)
 	env.Until("the new rules to ask", func() bool {
-		return number(t, env, "select count(*) from core_tool_calls where parent_call_id = $1 and id <> $2 and status = 'waiting'", id, question) == 1
+		return number(t, env, "select count(*) from core_tool_calls where parent_call_id = $1 and id <> $2 and status = "+
+			"'waiting'", id, question) == 1
 	})
 	second.Stop()
 	env.StartWorker(ruledBy(t, rule("a")))
 	resume(t, env, id)
 	env.Until("an open question, or an end", func() bool {
-		return number(t, env, `select count(*) from core_tool_calls c where c.id = $1 and (c.status = 'failed' or c.attempt >= 3 and exists (
-			select from core_tool_calls k where k.parent_call_id = c.id and k.status = 'waiting' and k.parent_step = any (c.waits)))`, id) == 1
+		return number(t, env, `select count(*) from core_tool_calls c where c.id = $1
+			and (c.status = 'failed' or c.attempt >= 3 and exists (
+			select from core_tool_calls k where k.parent_call_id = c.id and k.status = 'waiting'
+				and k.parent_step = any (c.waits)))`, id) == 1
 	})
 	if n := number(t, env, "select count(*) from core_tool_calls where id = $1 and status = 'failed'", id); n == 1 {
 		t.Errorf("nobody was asked or said anything: %s", env.Await(id).Result)
@@ -131,7 +160,8 @@ func TestAQuestionEndsWithItsCall(t *testing.T) {
 			resume(t, env, id)
 			env.Await(id)
 			time.Sleep(3 * time.Second)
-			if n := number(t, env, "select count(*) from core_tool_calls where id = $1 and status = 'waiting'", question); n > 0 {
+			if n := number(t, env, "select count(*) from core_tool_calls where id = $1 and status = 'waiting'",
+				question); n > 0 {
 				err := answerAs(t, env, "carol", question, map[string]any{"approved": true}, "")
 				t.Errorf("the call has ended, and its question is open; to approve it gives %v", err)
 			}
@@ -142,7 +172,8 @@ func TestAQuestionEndsWithItsCall(t *testing.T) {
 // A sum may be of any size, and gem audit reads it.
 func TestAuditReadsALargeSum(t *testing.T) {
 	t.Parallel()
-	env := startRuled(t, ruledBy(t, `{"name": "budget", "tools": ["lab.pay"], "action": "block", "limit": {"max": 1e30, "sum": "/amount", "within": "1h"}}`))
+	env := startRuled(t,
+		ruledBy(t, `{"name": "budget", "tools": ["lab.pay"], "action": "block", "limit": {"max": 1e30, "sum": "/amount", "within": "1h"}}`))
 	env.StartWorker()
 	r := env.Run(handlertest.Call{Tool: "lab.pay", Input: `{"text": "a", "amount": 1e29}`, CreatedBy: "ada"})
 	if codeOf(r) != "succeeded" {
@@ -151,44 +182,50 @@ func TestAuditReadsALargeSum(t *testing.T) {
 	sound(t, env)
 }
 
-// A question that somebody cancelled is no answer.
+// A cancelled question does not count as an answer.
 func TestACancelledQuestionIsAskedAnew(t *testing.T) {
 	t.Parallel()
 	env := startRuled(t, nil)
 	financed(t, env)
-	env.StartWorker(ruledBy(t, `{"name": "dear", "tools": ["lab.write"], "action": "ask", "ask": {"of": ["finance"], "within": "24h"}}`,
-		`{"name": "mute", "tools": ["wait.*"], "action": "block"}`))
+	env.StartWorker(
+		ruledBy(t, `{"name": "dear", "tools": ["lab.write"], "action": "ask", "ask": {"of": ["finance"], "within": "24h"}}`,
+			`{"name": "mute", "tools": ["wait.*"], "action": "block"}`))
 	id := env.Insert(inSession("s", "lab.write", "x"))
 	question := questionOf(t, env, id)
 	if _, err := client.Cancel(t.Context(), env.DB, question); err != nil {
 		t.Fatal(err)
 	}
 	env.Until("people to be asked anew", func() bool {
-		return number(t, env, "select count(*) from core_tool_calls where parent_call_id = $1 and parent_step like '##%#2' and status = 'waiting'", id) == 1
+		return number(t, env, "select count(*) from core_tool_calls where parent_call_id = $1 and parent_step like '##%#2' "+
+			"and status = 'waiting'", id) == 1
 	})
 }
 
-// A call that has a turn after its deadline would only end then: it is told at once.
+// A call whose turn would come after its deadline could only end then, so it is blocked at once.
 func TestACallGetsNoTurnBeyondItsDeadline(t *testing.T) {
 	t.Parallel()
-	env := startRuled(t, ruledBy(t, `{"name": "pace", "tools": ["tree.run"], "action": "wait", "at_most": "365d", "limit": {"max": 1, "within": "60d"}}`))
+	env := startRuled(t,
+		ruledBy(t, `{"name": "pace", "tools": ["tree.run"], "action": "wait", "at_most": "365d", "limit": {"max": 1, "within": "60d"}}`))
 	env.StartWorker()
 	env.Await(startTreeCall(env, "step x"))
 	id := startTreeCall(env, "step x") // its tool has a deadline of thirty days
 	env.Until("it to have come to the rules", func() bool { return len(env.Journal(id)) > 2 })
 	if got := env.Journal(id); slices.Contains(got, "delayed") {
-		t.Errorf("it has its turn %d days from now, and a deadline of thirty: %v", number(t, env, "select extract(day from run_at - gem.now())::int from core_tool_calls where id = $1", id), got)
+		t.Errorf("it has its turn %d days from now, and a deadline of thirty: %v", number(t, env, "select extract(day from "+
+			"run_at - gem.now())::int from core_tool_calls where id = $1", id), got)
 	}
 }
 
-// A warning stands on the receipt also where the call was tried again.
+// A warning is on the receipt even if the call was retried.
 func TestAWarningStaysThroughARetry(t *testing.T) {
 	t.Parallel()
-	env := startRuled(t, ruledBy(t, `{"name": "warned", "tools": ["lab.write"], "action": "warn", "limit": {"max": 0, "within": "1h"}}`))
+	env := startRuled(t,
+		ruledBy(t, `{"name": "warned", "tools": ["lab.write"], "action": "warn", "limit": {"max": 0, "within": "1h"}}`))
 	env.StartWorker()
 	once := env.Run(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x"})})
 	twice := env.Run(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "y", Then: "transient once"})})
-	if !strings.Contains(string(once.Effects), `"warned"`) || twice.Attempt != 2 || !strings.Contains(string(twice.Effects), `"warned"`) {
+	if !strings.Contains(string(once.Effects), `"warned"`) || twice.Attempt != 2 ||
+		!strings.Contains(string(twice.Effects), `"warned"`) {
 		t.Errorf("tried once: %s\ntwice: %s", once.Effects, twice.Effects)
 	}
 	sound(t, env)
@@ -198,14 +235,16 @@ func TestAWarningStaysThroughARetry(t *testing.T) {
 func TestACancelledCallLeavesNoQuestion(t *testing.T) {
 	t.Parallel()
 	ask := func(name string) string {
-		return `{"name": "` + name + `", "tools": ["lab.write"], "action": "ask", "ask": {"of": ["finance"], "within": "24h"}}`
+		return `{"name": "` + name +
+			`", "tools": ["lab.write"], "action": "ask", "ask": {"of": ["finance"], "within": "24h"}}`
 	}
 	env := startRuled(t, ruledBy(t, ask("one"), ask("two")))
 	financed(t, env)
 	w := env.StartWorker()
 	id := env.Insert(inSession("s", "lab.write", "x"))
 	env.Until("two questions", func() bool {
-		return number(t, env, "select count(*) from core_tool_calls where parent_call_id = $1 and status = 'waiting'", id) == 2
+		return number(t, env, "select count(*) from core_tool_calls where parent_call_id = $1 and status = 'waiting'",
+			id) == 2
 	})
 	w.Stop()
 	resume(t, env, id)
@@ -215,7 +254,8 @@ func TestACancelledCallLeavesNoQuestion(t *testing.T) {
 	env.StartWorker()
 	env.Await(id)
 	time.Sleep(3 * time.Second)
-	if n := number(t, env, "select count(*) from core_tool_calls where parent_call_id = $1 and status = 'waiting'", id); n > 0 {
+	if n := number(t, env, "select count(*) from core_tool_calls where parent_call_id = $1 and status = 'waiting'",
+		id); n > 0 {
 		t.Errorf("%d questions are open", n)
 	}
 	sound(t, env)
@@ -224,7 +264,8 @@ func TestACancelledCallLeavesNoQuestion(t *testing.T) {
 // What a counter was named after leaves with the calls: it may be a telephone number.
 func TestWhatACounterIsNamedAfterLeaves(t *testing.T) {
 	t.Parallel()
-	env := startRuled(t, ruledBy(t, `{"name": "once", "tools": ["lab.write"], "action": "block", "limit": {"max": 1, "within": "1h", "per": ["input:/text"]}}`))
+	env := startRuled(t,
+		ruledBy(t, `{"name": "once", "tools": ["lab.write"], "action": "block", "limit": {"max": 1, "within": "1h", "per": ["input:/text"]}}`))
 	env.StartWorker()
 	env.Run(inSession("s", "lab.write", "+49 170 1234567"))
 	env.Pass(365 * 24 * time.Hour)
@@ -234,19 +275,23 @@ func TestWhatACounterIsNamedAfterLeaves(t *testing.T) {
 	}
 }
 
-// A rule that changed while its question was open, beside one that did not: workers of both versions run, and all people say yes.
+// One rule changes while its question is open, and another does not. Workers of both versions run, and all people say
+// yes.
 func TestAllApproveWhileTwoVersionsRun(t *testing.T) {
 	t.Parallel()
 	rule := func(name, say string) string {
-		return `{"name": "` + name + `", "tools": ["lab.write"], "action": "ask", "say": "` + say + `", "ask": {"of": ["finance"], "within": "24h"}}`
+		return `{"name": "` + name + `", "tools": ["lab.write"], "action": "ask", "say": "` + say +
+			`", "ask": {"of": ["finance"], "within": "24h"}}`
 	}
 	env := startRuled(t, nil)
 	financed(t, env)
 	open := func(id string, n int, but string) (ids []string) {
 		env.Until(fmt.Sprint(n, " questions that the call waits for"), func() bool {
 			ids = nil
-			rows, err := env.DB.Query(t.Context(), `select k.id::text from core_tool_calls c join core_tool_calls k on k.parent_call_id = c.id
-				where c.id = $1 and c.status = 'waiting' and k.status = 'waiting' and k.cancel_requested_at is null and k.parent_step = any (c.waits) and k.id::text <> $2 order by k.input ->> 'text'`, id, but)
+			rows, err := env.DB.Query(t.Context(), `select k.id::text from core_tool_calls c
+				join core_tool_calls k on k.parent_call_id = c.id
+				where c.id = $1 and c.status = 'waiting' and k.status = 'waiting' and k.cancel_requested_at is null
+					and k.parent_step = any (c.waits) and k.id::text <> $2 order by k.input ->> 'text'`, id, but)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -272,12 +317,13 @@ func TestAllApproveWhileTwoVersionsRun(t *testing.T) {
 	old.Stop()
 	fresh := env.StartWorker(ruledAs(t, "2.0.0", rule("changed", "b"), rule("same", "s")))
 	yes(questions[1])
-	anew := open(id, 1, questions[0]) // the worker of the new version asks anew for the rule that changed
+	anew := open(id, 1, questions[0]) // the worker of the new version asks again for the rule that changed
 	fresh.Stop()
 	env.StartWorker(ruledBy(t, rule("changed", "a"), rule("same", "s")))
 	yes(anew[0])
 	env.Until("the end, or a question", func() bool {
-		return number(t, env, "select count(*) from core_tool_calls where id = $1 and (status in ('succeeded', 'failed') or status = 'waiting' and attempt >= 3)", id) == 1
+		return number(t, env, "select count(*) from core_tool_calls where id = $1 and (status in ('succeeded', 'failed') "+
+			"or status = 'waiting' and attempt >= 3)", id) == 1
 	})
 	time.Sleep(time.Second)
 	if n := number(t, env, "select count(*) from core_tool_calls where id = $1 and status = 'failed'", id); n > 0 {

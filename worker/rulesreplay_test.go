@@ -37,15 +37,18 @@ func busy(t *testing.T, env *handlertest.Env) {
 	t.Helper()
 	financed(t, env)
 	write := func(caller, session, text, then string) handlertest.Call {
-		return handlertest.Call{Tool: "lab.write", Input: task(Task{Text: text, Then: then}), CreatedBy: caller, Session: session}
+		return handlertest.Call{Tool: "lab.write", Input: task(Task{Text: text, Then: then}), CreatedBy: caller,
+			Session: session}
 	}
 	pay := func(session, amount string) handlertest.Call {
-		return handlertest.Call{Tool: "lab.pay", Input: `{"text": "x", "amount": ` + amount + `}`, CreatedBy: "ada", Session: session}
+		return handlertest.Call{Tool: "lab.pay", Input: `{"text": "x", "amount": ` + amount + `}`, CreatedBy: "ada",
+			Session: session}
 	}
 	var ids []string
 	for i := range 12 { // at once
 		ids = append(ids, env.Insert(inSession("at once", "lab.write", "x")))
-		ids = append(ids, env.Insert(handlertest.Call{Tool: "lab.nothing", Input: task(Task{Text: "x", Key: fmt.Sprint(i % 7)}), CreatedBy: "bob", Session: "at once"}))
+		ids = append(ids, env.Insert(handlertest.Call{Tool: "lab.nothing",
+			Input: task(Task{Text: "x", Key: fmt.Sprint(i % 7)}), CreatedBy: "bob", Session: "at once"}))
 	}
 	first := env.StartWorker()
 	env.StartWorker()
@@ -53,9 +56,12 @@ func busy(t *testing.T, env *handlertest.Env) {
 		env.Await(id)
 	}
 	for _, c := range []handlertest.Call{
-		pay("s", "10"), inSession("s", "lab.send", "loud"), pay("s", "10.25"), pay("s", "20"), pay("s", "15.25"), pay("s", "1"), inSession("s", "lab.send", "x"),
-		write("eve", "e", "a", "fail"), write("eve", "e", "b", "transient once"), write("eve", "e", "c", "fail"), write("eve", "e", "d", "fail"), write("eve", "e", "e", ""),
-		write("mia", "m", "secret", ""), write("mia", "m", "undone", ""), write("mia", "", "x", ""), write("mia", "m", "fine", ""),
+		pay("s", "10"), inSession("s", "lab.send", "loud"), pay("s", "10.25"), pay("s", "20"), pay("s", "15.25"),
+		pay("s", "1"), inSession("s", "lab.send", "x"),
+		write("eve", "e", "a", "fail"), write("eve", "e", "b", "transient once"), write("eve", "e", "c", "fail"),
+		write("eve", "e", "d", "fail"), write("eve", "e", "e", ""),
+		write("mia", "m", "secret", ""), write("mia", "m", "undone", ""), write("mia", "", "x", ""),
+		write("mia", "m", "fine", ""),
 		{Tool: "lab.missing", Input: "{}"}, {Tool: "lab.write", Input: `{"nothing": 1}`, CreatedBy: "mia"},
 	} {
 		env.Run(c)
@@ -75,7 +81,8 @@ func busy(t *testing.T, env *handlertest.Env) {
 	env.Pass(25 * time.Hour)
 	env.Await(late)
 	env.Run(write("eve", "e", "after the rest", ""))
-	env.Run(handlertest.Call{Tool: "lab.nothing", Input: task(Task{Text: "x", Key: "late"}), CreatedBy: "bob"}) // its turn is at once
+	// its turn is at once
+	env.Run(handlertest.Call{Tool: "lab.nothing", Input: task(Task{Text: "x", Key: "late"}), CreatedBy: "bob"})
 	open := env.Insert(write("zoe", "z", "dear", ""))
 	questionOf(t, env, open)
 }
@@ -99,7 +106,7 @@ func TestWhatRulesDecidedComesOutAgain(t *testing.T) {
 		if report.Calls < 40 || report.Decisions < report.Calls || len(report.Differences) > 0 {
 			t.Fatalf("%d calls, %d decisions: %+v", report.Calls, report.Decisions, report.Differences)
 		}
-		if len(report.Unknown) > 1 || report.Unknown["what its handler returned was not kept"] != 1 {
+		if len(report.Unknown) > 1 || report.Unknown["its handler's result was not kept"] != 1 {
 			t.Errorf("not computed again: %v", report.Unknown)
 		}
 	}
@@ -115,7 +122,8 @@ func TestADecisionThatWasForgedComesOutOtherwise(t *testing.T) {
 	t.Parallel()
 	env := startRuled(t, func(o *worker.Options) { o.Concurrency = 8; ruledBy(t, allWords...)(o) })
 	busy(t, env)
-	const stopped = `(select call_id from core_tool_receipts where result #>> '{error,error_code}' = 'limit_reached' and tool_name = 'lab.write' order by id limit 1)`
+	const stopped = `(select call_id from core_tool_receipts where result #>> '{error,error_code}' = 'limit_reached'
+		and tool_name = 'lab.write' order by id limit 1)`
 	for name, test := range map[string]struct{ forge, says string }{
 		"who said it": {`update core_tool_receipts set effects = jsonb_set(effects, '{rules,verdicts,0,rule}', '"many"') where call_id = ` + stopped, "few"},
 		"when it is free": {`update core_tool_receipts set effects = jsonb_set(effects, '{rules,verdicts,0,seen,free_at}', '"2020-01-01T00:00:00Z"')
@@ -123,12 +131,16 @@ func TestADecisionThatWasForgedComesOutOtherwise(t *testing.T) {
 		"a warning that is gone": {`update core_tool_receipts set effects = effects - 'rules' where status = 'succeeded' and tool_name = 'lab.send'
 			and effects #>> '{rules,verdicts,0,rule}' = 'loud'`, "loud"},
 		"a call that was stopped": {`update core_tool_receipts set status = 'succeeded', result = '{"text": "x"}', effects = effects - 'rules' where call_id = ` + stopped, "counted in few/"},
-		"a turn": {`update gem.rule_runs set at = at + interval '1 hour' where (counter, n) = (select r.counter, r.n from gem.rule_runs r
-			where r.counter like 'pace/%' and exists (select from core_tool_events e where e.call_id = r.call_id and e.event = 'delayed') order by r.n desc limit 1)`, "pace"},
-		"the turn of a call that did not wait": {`update gem.rule_runs set at = at + interval '1 hour' where counter like 'pace/%' and n = (select max(n) from gem.rule_runs where counter like 'pace/%')`,
+		"a turn": {`update gem.rule_runs set at = at + interval '1 hour'
+			where (counter, n) = (select r.counter, r.n from gem.rule_runs r
+			where r.counter like 'pace/%' and exists (select from core_tool_events e where e.call_id = r.call_id
+				and e.event = 'delayed') order by r.n desc limit 1)`, "pace"},
+		"the turn of a call that did not wait": {`update gem.rule_runs set at = at + interval '1 hour'
+			where counter like 'pace/%' and n = (select max(n) from gem.rule_runs where counter like 'pace/%')`,
 			"pace"},
-		"a place that is gone": {`delete from gem.rule_runs where counter like 'budget/%' and n = (select max(n) from gem.rule_runs where counter like 'budget/%')`, "budget/sum"},
-		"who approved":         {`update core_tool_receipts set effects = jsonb_set(effects, '{rules,approvals,0,by}', '"ada"') where effects #> '{rules,approvals}' is not null`, "approved for dear by ada"},
+		"a place that is gone": {`delete from gem.rule_runs where counter like 'budget/%'
+			and n = (select max(n) from gem.rule_runs where counter like 'budget/%')`, "budget/sum"},
+		"who approved": {`update core_tool_receipts set effects = jsonb_set(effects, '{rules,approvals,0,by}', '"ada"') where effects #> '{rules,approvals}' is not null`, "approved for dear by ada"},
 	} {
 		tx, err := env.DB.Begin(t.Context())
 		if err != nil {
@@ -202,7 +214,8 @@ func TestADraftIsTriedOnTheCallsThatWereMade(t *testing.T) {
 			{Rule: "dear", Action: "ask", Met: 1, Asked: 1, Succeeded: 1, Examples: ids[8:9]},
 			{Rule: "then", Action: "block", Met: 1, Blocked: 1, Succeeded: 1, Examples: ids[10:11]},
 		}
-		if diff := cmp.Diff(want, got.Rules, cmpopts.IgnoreUnexported(rulesreplay.Effect{})); diff != "" || got.Calls != 11 || got.Stopped != 3 || len(got.Unknown) > 0 {
+		if diff := cmp.Diff(want, got.Rules, cmpopts.IgnoreUnexported(rulesreplay.Effect{})); diff != "" || got.Calls != 11 ||
+			got.Stopped != 3 || len(got.Unknown) > 0 {
 			t.Errorf("%d calls, %d stopped, %v: %s", got.Calls, got.Stopped, got.Unknown, diff)
 		}
 	}
@@ -220,7 +233,8 @@ func TestWhatHangsOnRowsThatArePrunedIsNotComputedAgain(t *testing.T) {
 	if report := replayed(t, env); report.Decisions != 13 || len(report.Differences)+len(report.Unknown) > 0 {
 		t.Fatalf("%+v", report)
 	}
-	if _, err := env.DB.Exec(t.Context(), "delete from gem.rule_runs where n <= 3 and counter like '%[[\"s\",%'"); err != nil {
+	if _, err := env.DB.Exec(t.Context(),
+		"delete from gem.rule_runs where n <= 3 and counter like '%[[\"s\",%'"); err != nil {
 		t.Fatal(err)
 	}
 	report := replayed(t, env)
@@ -253,7 +267,8 @@ func TestDecisionsOfSeveralVersionsComeOutAgain(t *testing.T) {
 	if err := answerAs(t, env, "carol", question, map[string]any{"approved": true}, ""); err != nil {
 		t.Fatal(err)
 	}
-	if got := codeOf(env.Await(id)) + " " + codeOf(env.Run(inSession("s", "lab.write", "x"))); got != "succeeded limit_reached" {
+	if got := codeOf(env.Await(id)) + " " + codeOf(
+		env.Run(inSession("s", "lab.write", "x"))); got != "succeeded limit_reached" {
 		t.Errorf("got %s", got)
 	}
 	second.Stop()

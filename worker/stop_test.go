@@ -23,7 +23,10 @@ func TestAStoppingWorkerLetsWhatRunsEnd(t *testing.T) {
 	waiting := env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "waiting"})})
 	stopped := make(chan struct{})
 	go func() { w.Stop(); close(stopped) }()
-	env.Until("the worker to stop", func() bool { return env.Logs.FilterMessage("stopping: waiting for running calls").Len() == 1 })
+	env.Until("the worker to stop", func() bool {
+		return env.Logs.FilterMessage("stopping: waiting for running calls").
+			Len() == 1
+	})
 	lab.tell(t, "g", Order{})
 	<-stopped
 	if r := env.Await(id); r.Status != receipts.Succeeded {
@@ -33,7 +36,8 @@ func TestAStoppingWorkerLetsWhatRunsEnd(t *testing.T) {
 		t.Errorf("a stopping worker claimed: %s", diff)
 	}
 	var said bool
-	if err := env.DB.QueryRow(t.Context(), "select stopped_at is not null and not wants_wake from core_workers").Scan(&said); err != nil || !said {
+	if err := env.DB.QueryRow(t.Context(), "select stopped_at is not null and not wants_wake from core_workers").
+		Scan(&said); err != nil || !said {
 		t.Errorf("no goodbye: %v", err)
 	}
 }
@@ -45,13 +49,15 @@ func TestWhatDoesNotEndInTheGraceTime(t *testing.T) {
 		tool{name: "lab.write"}, tool{name: "lab.nothing"}, tool{name: "lab.send"})
 	w := env.StartWorker()
 	write := env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "write", Gate: "g"})})
-	ignore := env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "ignore", Then: "ignore the context in a statement"})})
+	ignore := env.Insert(handlertest.Call{Tool: "lab.write",
+		Input: task(Task{Text: "ignore", Then: "ignore the context in a statement"})})
 	send := env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "send", Gate: "g"})})
 	lab.awaitBegin(t)
 	lab.awaitBegin(t)
 	env.Until("the statement to run", func() bool {
 		var n int
-		if err := env.DB.QueryRow(t.Context(), "select count(*) from pg_stat_activity where query = 'select pg_sleep(60)' and state = 'active' and datname = current_database()").Scan(&n); err != nil {
+		if err := env.DB.QueryRow(t.Context(), "select count(*) from pg_stat_activity where query = 'select pg_sleep(60)' "+
+			"and state = 'active' and datname = current_database()").Scan(&n); err != nil {
 			t.Fatal(err)
 		}
 		return n == 1
@@ -77,10 +83,11 @@ func TestWhatDoesNotEndInTheGraceTime(t *testing.T) {
 	}
 }
 
-// silent makes a worker whose heartbeats stop: to the others it is dead. It goes on all the same.
+// silence stops a worker's heartbeats: to the others it is dead, but it continues to run.
 func silence(t *testing.T, env *handlertest.Env, workerID string) {
 	t.Helper()
-	if _, err := env.DB.Exec(t.Context(), "update core_workers set alive_until = now() where worker_id = $1", workerID); err != nil {
+	if _, err := env.DB.Exec(t.Context(), "update core_workers set alive_until = now() where worker_id = $1",
+		workerID); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -90,7 +97,9 @@ func TestTheCallsOfADeadWorkerRunElsewhereAndItFinishesNothing(t *testing.T) {
 	t.Parallel()
 	env, lab := startLab(t, nil,
 		tool{name: "lab.write"}, tool{name: "lab.nothing", mode: "safe-retry"}, tool{name: "lab.send"})
-	mute := env.StartWorker(func(o *worker.Options) { o.HeartbeatInterval, o.DeadAfter, o.ListenURL = time.Hour, 2*time.Hour, "" })
+	mute := env.StartWorker(func(o *worker.Options) {
+		o.HeartbeatInterval, o.DeadAfter, o.ListenURL = time.Hour, 2*time.Hour, ""
+	})
 	write := env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "write", Gate: "write"})})
 	lab.awaitBegin(t)
 	send := env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "send", Gate: "send"})})
@@ -107,7 +116,9 @@ func TestTheCallsOfADeadWorkerRunElsewhereAndItFinishesNothing(t *testing.T) {
 	lab.tell(t, "write", Order{})
 	lab.tell(t, "send", Order{})
 	r := env.Await(write)
-	env.Until("both attempts to end", func() bool { return env.Logs.FilterMessage("call ended").Len() == 4 })
+	env.Until("both attempts to end", func() bool {
+		return env.Logs.FilterMessage("call ended").Len() == 2 && env.Logs.FilterMessage("attempt ended").Len() == 2
+	})
 	if r.Status != receipts.Succeeded || r.WorkerID != rescuer.ID() || r.Attempt != 2 {
 		t.Errorf("%+v", r)
 	}
@@ -128,7 +139,8 @@ func TestACallThatLosesItsWorkerEveryTimeEnds(t *testing.T) {
 	id := env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x"})})
 	for i := range 3 { // a worker that claims and dies, three times
 		for _, sql := range []string{
-			fmt.Sprintf("select gem.start_worker('w%d', 1, '', '', '1 hour')", i), fmt.Sprintf("select gem.claim('w%d', 1, true)", i),
+			fmt.Sprintf("select gem.start_worker('w%d', 1, '', '', '1 hour')", i),
+			fmt.Sprintf("select gem.claim('w%d', 1, true)", i),
 			"update core_workers set alive_until = now()", "select gem.recover('other', null)",
 		} {
 			if _, err := env.DB.Exec(t.Context(), sql); err != nil {
@@ -181,7 +193,8 @@ func TestCutConnectionsCostNoCall(t *testing.T) {
 	lab.awaitBegin(t)
 	send := env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "send", Gate: "send"})})
 	lab.awaitBegin(t)
-	if _, err := env.DB.Exec(t.Context(), "select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'gem%' and datname = current_database()"); err != nil {
+	if _, err := env.DB.Exec(t.Context(), "select pg_terminate_backend(pid) from pg_stat_activity where "+
+		"application_name like 'gem%' and datname = current_database()"); err != nil {
 		t.Fatal(err)
 	}
 	lab.tell(t, "write", Order{})
@@ -213,7 +226,7 @@ func TestAWorkerThatIsToldToStopBeforeItBeganStops(t *testing.T) {
 	}
 }
 
-// What died twice beside a call that kills its workers does not die beside it a third time.
+// Calls that died twice next to a call that kills its workers do not die next to it a third time.
 func TestCallsThatLostTwoWorkersRunOneAtATime(t *testing.T) {
 	t.Parallel()
 	env, lab := startLab(t, nil, tool{name: "lab.write"})
@@ -222,7 +235,8 @@ func TestCallsThatLostTwoWorkersRunOneAtATime(t *testing.T) {
 	}
 	for i := range 2 {
 		for _, sql := range []string{
-			fmt.Sprintf("select gem.start_worker('w%d', 3, '', '', '1 hour')", i), fmt.Sprintf("select gem.claim('w%d', 3, true)", i),
+			fmt.Sprintf("select gem.start_worker('w%d', 3, '', '', '1 hour')", i),
+			fmt.Sprintf("select gem.claim('w%d', 3, true)", i),
 			"update core_workers set alive_until = now()", "select gem.recover('other', null)",
 		} {
 			if _, err := env.DB.Exec(t.Context(), sql); err != nil {
@@ -230,7 +244,8 @@ func TestCallsThatLostTwoWorkersRunOneAtATime(t *testing.T) {
 			}
 		}
 		var ready int
-		err := env.DB.QueryRow(t.Context(), "select count(*) from core_tool_calls where status = 'queued' and losses = $1", i+1).Scan(&ready)
+		err := env.DB.QueryRow(t.Context(), "select count(*) from core_tool_calls where status = 'queued' and losses = $1",
+			i+1).Scan(&ready)
 		if err != nil || (i == 0 && ready != 3) {
 			t.Fatalf("%d calls after loss %d: %v", ready, i+1, err)
 		}
@@ -241,14 +256,16 @@ func TestCallsThatLostTwoWorkersRunOneAtATime(t *testing.T) {
 		lab.awaitBegin(t)
 		env.Await(fresh) // is not held up
 		var running int
-		if err := env.DB.QueryRow(t.Context(), "select count(*) from core_tool_calls where status = 'running'").Scan(&running); err != nil || running != 1 {
+		if err := env.DB.QueryRow(t.Context(), "select count(*) from core_tool_calls where status = 'running'").
+			Scan(&running); err != nil || running != 1 {
 			t.Errorf("%d suspects run at once, %v", running, err)
 		}
 		lab.tell(t, "g", Order{})
 	}
 	env.Until("all to end", func() bool {
 		var n int
-		if err := env.DB.QueryRow(t.Context(), "select count(*) from core_tool_receipts where status = 'succeeded'").Scan(&n); err != nil {
+		if err := env.DB.QueryRow(t.Context(), "select count(*) from core_tool_receipts where status = 'succeeded'").
+			Scan(&n); err != nil {
 			t.Fatal(err)
 		}
 		return n == 4
@@ -261,7 +278,8 @@ func TestALoopThatStandsStillIsNoticed(t *testing.T) {
 	env, _ := startLab(t, func(o *worker.Options) {
 		o.StallLimit, o.OnStall = 200*time.Millisecond, func(d time.Duration) { stalled <- d }
 	}, tool{name: "lab.write"})
-	env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x"})}) // without any call a claim looks at no table of calls
+	// without any call a claim looks at no table of calls
+	env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x"})})
 	unlock := lock(t, env, "lock core_tool_calls")
 	env.StartWorker()
 	select {
@@ -275,7 +293,7 @@ func TestALoopThatStandsStillIsNoticed(t *testing.T) {
 	unlock()
 }
 
-// It would be taken for one that stands still.
+// Otherwise it would be taken for a loop that hangs.
 func TestAnIdleLoopGoesRound(t *testing.T) {
 	t.Parallel()
 	var rounds atomic.Int64
@@ -293,7 +311,8 @@ func TestAnIdleLoopGoesRound(t *testing.T) {
 	env.Until("it to go round without a call", func() bool { return rounds.Load() > begun+5 })
 }
 
-// The answer to a claim may be lost on the way: the database then has a call as the worker's that the worker knows nothing of.
+// The answer to a claim may be lost on the way: the database then has a call as the worker's that the worker knows
+// nothing of.
 func TestACallWhoseClaimWasLostOnTheWayIsGivenBack(t *testing.T) {
 	t.Parallel()
 	env, lab := startLab(t, one, tool{name: "lab.send"})

@@ -17,7 +17,7 @@ import (
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 )
 
-// telemetry tells OpenTelemetry what becomes of calls, but never their input, output or messages.
+// telemetry reports calls to OpenTelemetry, but never their input, output or messages.
 type telemetry struct {
 	registry  *registry.Registry
 	workerID  string
@@ -29,7 +29,7 @@ type telemetry struct {
 	verdicts  metric.Int64Counter
 }
 
-// The names of attributes: those of OpenTelemetry's conventions where they have one, and otherwise GEM's own.
+// The names of attributes: OpenTelemetry's conventional names if they exist, otherwise GEM's own.
 const (
 	attrOperation = attribute.Key("gen_ai.operation.name")
 	attrTool      = attribute.Key("gen_ai.tool.name")
@@ -46,10 +46,10 @@ const (
 	attrAction    = attribute.Key("gem.rule.action")
 )
 
-// other stands for values without end: names of tools that are in no registry, and error codes that handlers give.
+// other replaces unbounded values: names of tools that are in no registry, and error codes of handlers.
 const other = "_OTHER"
 
-// buckets are in seconds: a call that writes a row takes a few milliseconds, one of a slow service minutes.
+// buckets are in seconds: a call that writes a row takes milliseconds, and a call to a slow service takes minutes.
 var buckets = metric.WithExplicitBucketBoundaries(
 	0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 
@@ -68,7 +68,7 @@ func newTelemetry(w *Worker) (*telemetry, error) {
 	t := &telemetry{registry: w.options.Registry, workerID: w.id, tracer: tracer}
 	var errs [7]error
 	t.ended, errs[0] = meter.Int64Counter("gem.call.ended", metric.WithUnit("{call}"),
-		metric.WithDescription("Calls that got their receipt."))
+		metric.WithDescription("Calls that ended with a receipt."))
 	t.duration, errs[1] = meter.Float64Histogram("gem.call.duration", metric.WithUnit("s"), buckets,
 		metric.WithDescription("Duration of an attempt, from its claim to its end."))
 	t.queueWait, errs[2] = meter.Float64Histogram("gem.call.queue_wait", metric.WithUnit("s"), buckets,
@@ -76,7 +76,7 @@ func newTelemetry(w *Worker) (*telemetry, error) {
 	t.claims, errs[3] = meter.Float64Histogram("gem.claim.duration", metric.WithUnit("s"), buckets,
 		metric.WithDescription("Duration of a claim."))
 	claimed, err := meter.Int64ObservableUpDownCounter("gem.worker.calls", metric.WithUnit("{call}"),
-		metric.WithDescription("Calls that the worker has claimed: running ones, and those that are ready to run."))
+		metric.WithDescription("Calls that the worker has claimed: running, and ready to run."))
 	errs[4] = err
 	_, errs[5] = meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 		w.mu.Lock()
@@ -87,7 +87,7 @@ func newTelemetry(w *Worker) (*telemetry, error) {
 		return nil
 	}, claimed)
 	t.verdicts, errs[6] = meter.Int64Counter("gem.rules.verdicts", metric.WithUnit("{verdict}"),
-		metric.WithDescription("Calls that rules blocked, warned of, asked about or gave a turn."))
+		metric.WithDescription("Calls that rules blocked, warned about, asked about or delayed."))
 	return t, errors.Join(errs[:]...)
 }
 
@@ -103,37 +103,39 @@ func (t *telemetry) claim(began time.Time, found int, err error) {
 	t.claims.Record(context.Background(), time.Since(began).Seconds(), metric.WithAttributes(attrClaim.String(result)))
 }
 
-// attemptSpan is the span of an attempt, and what is measured at its end; nil without telemetry.
+// attemptSpan is the span of an attempt, and the values that it measures at its end; nil without telemetry.
 type attemptSpan struct {
 	*telemetry
-	ctx   context.Context // of the span, so that a measurement can name its trace
+	ctx   context.Context // with the span, so that a measurement can name its trace
 	span  trace.Span
 	tool  attribute.KeyValue
 	began time.Time
 }
 
-// begin begins the span of an attempt at its claim, and returns the context that carries it to the handler. The span begins a
-// trace of its own and links to the frontend's, which ended long ago and may have made many calls.
+// begin starts the span of an attempt at its claim, and returns the context that passes it to the handler. The span
+// starts a new trace and links to the frontend's, which ended long ago and may have made many calls.
 func (t *telemetry) begin(ctx context.Context, c *claimedCall) (context.Context, *attemptSpan) {
 	s := &attemptSpan{telemetry: t, tool: attrTool.String(other), began: c.claimedAt}
 	if _, known := t.registry.Tool(c.Tool); known {
 		s.tool = attrTool.String(c.Tool)
 	}
 	wait := max(c.Waited, 0).Seconds()
-	s.ctx, s.span = t.tracer.Start(ctx, "execute_tool "+s.tool.Value.AsString(), trace.WithNewRoot(), trace.WithTimestamp(s.began),
+	s.ctx, s.span = t.tracer.Start(ctx, "execute_tool "+s.tool.Value.AsString(), trace.WithNewRoot(),
+		trace.WithTimestamp(s.began),
 		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithLinks(frontendLinks(c.Traceparent)...),
-		trace.WithAttributes(attrOperation.String("execute_tool"), s.tool, attrCallID.String(c.CallID), attrAttempt.Int(c.Number),
+		trace.WithAttributes(attrOperation.String("execute_tool"), s.tool, attrCallID.String(c.CallID),
+			attrAttempt.Int(c.Number),
 			attrWorkerID.String(t.workerID), attrQueueWait.Float64(wait)))
 	t.queueWait.Record(s.ctx, wait, metric.WithAttributes(s.tool))
 	return s.ctx, s
 }
 
-// inTrace returns a context in the frontend's trace. Handlers pass it on where no span of the worker takes its place.
+// inTrace returns a context in the frontend's trace. Handlers pass it on if the worker has no span for them.
 func inTrace(ctx context.Context, traceparent string) context.Context {
 	return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{"traceparent": traceparent})
 }
 
-// frontendLinks is the link to the span in which the call was made, if the call has one.
+// frontendLinks returns the link to the span that made the call, if the call has one.
 func frontendLinks(traceparent string) []trace.Link {
 	if traceparent == "" {
 		return nil
@@ -145,7 +147,7 @@ func frontendLinks(traceparent string) []trace.Link {
 	return []trace.Link{{SpanContext: made}}
 }
 
-// traceparent is the W3C trace context of the span; empty if it is not recorded.
+// traceparent returns the W3C trace context of the span, or "" if the span is not recorded.
 func (s *attemptSpan) traceparent() string {
 	carrier := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(s.ctx, carrier)
@@ -180,8 +182,8 @@ func (s *attemptSpan) end(e *end) {
 	}
 }
 
-// ruled counts what the rules said, once for each rule of a call, however often the call is judged anew: what stands on its receipt, and the turns that
-// it gets. The names are those of the rules file.
+// ruled counts the verdicts on a call's receipt, and its delays. It counts each rule once per call, however often the
+// call is judged. Labels are the names in the rules file.
 func (s *attemptSpan) ruled(e *end, said *receipts.Rules) {
 	if said == nil || e.how != receipted && e.how != delayed {
 		return
@@ -193,7 +195,7 @@ func (s *attemptSpan) ruled(e *end, said *receipts.Rules) {
 	}
 }
 
-// known makes all codes of handlers one.
+// known replaces the codes of handlers by one value.
 func known(code receipts.Code) string {
 	if code.OfGEM() || code == receipts.Code(notHeld) || code == receipts.Code(leftToRecovery) {
 		return string(code)

@@ -91,10 +91,14 @@ func TestASpanSaysHowItsAttemptEnded(t *testing.T) {
 	}{
 		{"lab.write", task(Task{Text: "x"}), []spanSummary{{Outcome: "succeeded", Status: ok}}},
 		{"lab.send", task(Task{Text: "x"}), []spanSummary{{Outcome: "succeeded", Status: ok}}},
-		{"lab.write", task(Task{Text: "x", Then: "fail"}), []spanSummary{{Outcome: "failed", Error: "execution_error", Status: failed}}},
-		{"lab.send", task(Task{Text: "x", Then: "fail with details"}), []spanSummary{{Outcome: "failed", Error: "out_of_paper", Status: failed}}},
-		{"lab.send", task(Task{Text: "x", Then: "panic"}), []spanSummary{{Outcome: "failed", Error: "panic", Status: failed}}},
-		{"lab.nothing", task(Task{Text: "x", Then: "ignore the context"}), []spanSummary{{Outcome: "failed", Error: "timeout", Status: failed}}},
+		{"lab.write", task(Task{Text: "x", Then: "fail"}),
+			[]spanSummary{{Outcome: "failed", Error: "execution_error", Status: failed}}},
+		{"lab.send", task(Task{Text: "x", Then: "fail with details"}),
+			[]spanSummary{{Outcome: "failed", Error: "out_of_paper", Status: failed}}},
+		{"lab.send", task(Task{Text: "x", Then: "panic"}),
+			[]spanSummary{{Outcome: "failed", Error: "panic", Status: failed}}},
+		{"lab.nothing", task(Task{Text: "x", Then: "ignore the context"}),
+			[]spanSummary{{Outcome: "failed", Error: "timeout", Status: failed}}},
 		{"lab.send", `{}`, []spanSummary{{Outcome: "failed", Error: "validation_error", Status: failed}}},
 		{"lab.unbuilt", task(Task{Text: "x"}), []spanSummary{{Outcome: "not_configured", Status: ok}}},
 		{"no.such_tool", `{}`, []spanSummary{{Tool: "_OTHER", Outcome: "failed", Error: "unknown_tool", Status: failed}}},
@@ -117,7 +121,8 @@ func TestASpanSaysHowItsAttemptEnded(t *testing.T) {
 	}
 	for _, s := range l.spans.GetSpans() {
 		a := attributes(s.Attributes)
-		if s.SpanKind != trace.SpanKindConsumer || s.Name != "execute_tool "+a["gen_ai.tool.name"].AsString() || s.Parent.IsValid() ||
+		if s.SpanKind != trace.SpanKindConsumer || s.Name != "execute_tool "+a["gen_ai.tool.name"].AsString() ||
+			s.Parent.IsValid() ||
 			a["gem.worker.id"].AsString() != w.ID() || s.EndTime.Before(s.StartTime) {
 			t.Errorf("%+v", s)
 		}
@@ -166,7 +171,9 @@ func TestTheSpanOfAnAttemptThatDoesNotEndItsCall(t *testing.T) {
 		t.Errorf("handed over: %s", diff)
 	}
 
-	mute := env.StartWorker(func(o *worker.Options) { o.HeartbeatInterval, o.DeadAfter, o.ListenURL = time.Hour, 2*time.Hour, "" })
+	mute := env.StartWorker(func(o *worker.Options) {
+		o.HeartbeatInterval, o.DeadAfter, o.ListenURL = time.Hour, 2*time.Hour, ""
+	})
 	lab.awaitBegin(t)
 	silence(t, env, mute.ID())
 	env.StartWorker(func(o *worker.Options) { o.HeartbeatInterval = 20 * time.Millisecond })
@@ -174,7 +181,8 @@ func TestTheSpanOfAnAttemptThatDoesNotEndItsCall(t *testing.T) {
 	lab.tell(t, "write", Order{})
 	lab.tell(t, "write", Order{})
 	found := l.attempts(t, env, stopped, 3)
-	want = append(want, spanSummary{Tool: "lab.write", Outcome: "not_held", Error: "not_held", Attempt: 2, Status: codes.Error},
+	want = append(want, spanSummary{Tool: "lab.write", Outcome: "not_held", Error: "not_held", Attempt: 2,
+		Status: codes.Error},
 		spanSummary{Tool: "lab.write", Outcome: "succeeded", Attempt: 3})
 	if diff := cmp.Diff(want, found); diff != "" {
 		t.Errorf("lost: %s", diff)
@@ -227,7 +235,8 @@ func TestTheSpanLinksToTheFrontendsTrace(t *testing.T) {
 		"": "",
 	} {
 		var id string
-		err := env.DB.QueryRow(t.Context(), "insert into core_tool_calls (tool_name, input, traceparent) values ('lab.write', '{\"text\": \"x\"}', nullif($1, '')) returning id::text", traceparent).Scan(&id)
+		err := env.DB.QueryRow(t.Context(), "insert into core_tool_calls (tool_name, input, traceparent) values "+
+			"('lab.write', '{\"text\": \"x\"}', nullif($1, '')) returning id::text", traceparent).Scan(&id)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -237,7 +246,8 @@ func TestTheSpanLinksToTheFrontendsTrace(t *testing.T) {
 			for _, link := range s.Links {
 				got += link.SpanContext.TraceID().String() + " " + link.SpanContext.SpanID().String()
 			}
-			if attributes(s.Attributes)["gem.call.id"].AsString() == id && (got != want || s.SpanContext.TraceID().String() == traceID) {
+			if attributes(s.Attributes)["gem.call.id"].AsString() == id &&
+				(got != want || s.SpanContext.TraceID().String() == traceID) {
 				t.Errorf("%q: got the links %q, want %q, of trace %s", traceparent, got, want, s.SpanContext.TraceID())
 			}
 		}
@@ -256,13 +266,14 @@ func TestAHandlersContextCarriesTheSpan(t *testing.T) {
 		for _, s := range l.spans.GetSpans() {
 			spans[s.Name] = s
 		}
-		if parent := spans["execute_tool "+name].SpanContext; !parent.IsValid() || spans["inside "+name].Parent.SpanID() != parent.SpanID() {
+		if parent := spans["execute_tool "+name].SpanContext; !parent.IsValid() ||
+			spans["inside "+name].Parent.SpanID() != parent.SpanID() {
 			t.Errorf("%s: %+v", name, spans)
 		}
 	}
 }
 
-// What a call is about belongs to whoever made it.
+// The contents of a call belong to its caller.
 func TestSpansAndMetricsTellNothingOfWhatACallIsAbout(t *testing.T) {
 	t.Parallel()
 	l := listen()
@@ -321,7 +332,8 @@ func (l *recording) metrics(t *testing.T) map[string]map[string]int64 {
 func TestWhatIsMeasured(t *testing.T) {
 	t.Parallel()
 	l := listen(sdktrace.WithSampler(sdktrace.NeverSample())) // what is measured does not depend on what is traced
-	env, lab := startLab(t, l.to, tool{name: "lab.write"}, tool{name: "lab.send"}, tool{name: "lab.nothing", mode: "safe-retry"})
+	env, lab := startLab(t, l.to, tool{name: "lab.write"}, tool{name: "lab.send"},
+		tool{name: "lab.nothing", mode: "safe-retry"})
 	env.StartWorker(one)
 	for _, c := range []handlertest.Call{
 		{Tool: "lab.nothing", Input: task(Task{Text: "x"}), Key: "k"},
@@ -341,7 +353,8 @@ func TestWhatIsMeasured(t *testing.T) {
 	got := l.metrics(t)
 	lab.tell(t, "g", Order{})
 
-	const write, send, nothing = "gem.call.outcome=succeeded,gen_ai.tool.name=lab.write", "gen_ai.tool.name=lab.send", "gen_ai.tool.name=lab.nothing"
+	const write, send, nothing = "gem.call.outcome=succeeded,gen_ai.tool.name=lab.write", "gen_ai.tool.name=lab.send",
+		"gen_ai.tool.name=lab.nothing"
 	want := map[string]map[string]int64{
 		"gem.call.ended": {
 			write:                                   3,
@@ -363,10 +376,13 @@ func TestWhatIsMeasured(t *testing.T) {
 		"gem.call.queue_wait": {"gen_ai.tool.name=lab.write": 4, send: 3, nothing: 2, "gen_ai.tool.name=_OTHER": 2},
 		"gem.worker.calls":    {"gem.call.state=running": 1, "gem.call.state=ready": 0},
 	}
-	if diff := cmp.Diff(want, got, cmpopts.IgnoreMapEntries(func(name string, _ map[string]int64) bool { return name == "gem.claim.duration" })); diff != "" {
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreMapEntries(func(name string, _ map[string]int64) bool {
+		return name == "gem.claim.duration"
+	})); diff != "" {
 		t.Error(diff)
 	}
-	if claims := got["gem.claim.duration"]; claims["gem.claim.result=calls"] == 0 || claims["gem.claim.result=none"] == 0 || claims["gem.claim.result=error"] != 0 {
+	if claims := got["gem.claim.duration"]; claims["gem.claim.result=calls"] == 0 ||
+		claims["gem.claim.result=none"] == 0 || claims["gem.claim.result=error"] != 0 {
 		t.Errorf("claims: %v", claims)
 	}
 	if spans := l.spans.GetSpans(); len(spans) != 0 {
@@ -380,7 +396,8 @@ func TestTheQueueWaitIsFromWhenTheCallWasDue(t *testing.T) {
 	l := listen()
 	env, _ := startLab(t, l.to, tool{name: "lab.write"})
 	id := env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x"})})
-	if _, err := env.DB.Exec(t.Context(), "update core_tool_calls set run_at = run_at - interval '1 day 1 hour'"); err != nil {
+	if _, err := env.DB.Exec(t.Context(),
+		"update core_tool_calls set run_at = run_at - interval '1 day 1 hour'"); err != nil {
 		t.Fatal(err)
 	}
 	env.StartWorker()
@@ -406,7 +423,8 @@ func TestEitherTracesOrMetrics(t *testing.T) {
 	l.spans.Reset()
 
 	env.StartWorker(func(o *worker.Options) { o.Meter = l.meter.Meter("test") })
-	if r := env.Run(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x", Then: "trace"})}); r.Status != receipts.Succeeded {
+	if r := env.Run(handlertest.Call{Tool: "lab.write",
+		Input: task(Task{Text: "x", Then: "trace"})}); r.Status != receipts.Succeeded {
 		t.Errorf("%s", r.Result)
 	}
 	env.Until("the call to be counted", func() bool { return len(l.metrics(t)["gem.call.ended"]) == 1 })

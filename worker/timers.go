@@ -9,10 +9,11 @@ import (
 
 const (
 	timersEvery = time.Second
-	timersAtAll = 1000 // in one statement
+	timersAtAll = 1000 // per statement
 )
 
-// timers lets calls go on whose time has come, until ctx ends, and first those that may have waited for this program.
+// timers wakes calls whose wake_at is reached, and notifies the parents of calls that ended without a worker, until ctx
+// ends. It first wakes calls that may have waited for this program.
 func (w *Worker) timers(ctx context.Context) {
 	starting, cancel := context.WithTimeout(ctx, statementTimeout)
 	w.warn(ignoreEnd(ctx, store.TryCode(starting, w.options.Control)), "look for calls that wait for code")
@@ -26,7 +27,7 @@ func (w *Worker) timers(ctx context.Context) {
 			w.lookBehind()
 		}
 		if n < timersAtAll {
-			sleep(ctx, jitter(timersEvery))
+			wait(ctx, w.due, jitter(timersEvery))
 		}
 	}
 }

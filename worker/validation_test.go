@@ -18,15 +18,18 @@ func TestAnInputThatIsTooExpensiveToCheckIsRefusedUnchecked(t *testing.T) {
 	for i := range alternatives {
 		alternatives[i] = fmt.Sprintf(`{"required": ["a%d"]}`, i)
 	}
-	schema := `{"type": "object", "properties": {"list": {"items": {"anyOf": [` + strings.Join(alternatives, ", ") + `]}}}}`
+	schema := `{"type": "object", "properties": {"list": {"items": {"anyOf": [` + strings.Join(alternatives, ", ") +
+		`]}}}}`
 	env := handlertest.Start(t, handlertest.Options{
-		Registry: []byte(`{"version": "1.0.0", "tools": [{"name": "lab.send", "input_schema": ` + schema + `, "output_schema": true,
+		Registry: []byte(`{"version": "1.0.0", "tools": [{"name": "lab.send", "input_schema": ` + schema +
+			`, "output_schema": true,
 			"idempotency": {"mode": "none"}, "timeout_ms": 60000}]}`),
 		Domains: []any{NewLab()},
 	})
 	input := `{"list": [` + strings.Repeat(`{"q":1},`, 7000) + `{}]}`
 	r := env.Run(handlertest.Call{Tool: "lab.send", Input: input})
-	if r.Status != receipts.Failed || !strings.Contains(string(r.Result), `"validation_error"`) || !strings.Contains(string(r.Result), "too expensive to check") {
+	if r.Status != receipts.Failed || !strings.Contains(string(r.Result), `"validation_error"`) ||
+		!strings.Contains(string(r.Result), "too expensive to check") {
 		t.Errorf("%s: %.500s", r.Status, r.Result)
 	}
 }

@@ -24,18 +24,22 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Tree is a domain whose tree.run makes calls and waits for them. The text of its input says how, in words separated by semicolons:
+// Tree is a domain whose tree.run makes calls and waits for them. The text of its input says how, in words separated by
+// semicolons:
 //
-//	start NAME TOOL [THEN]    wait NAME [MILLISECONDS]    all NAME...    first NAME...    sleep NAME MILLISECONDS    step NAME [once]
-//	gate NAME: says that it is there, and waits to be told to go on
+//	start NAME TOOL [THEN]    wait NAME [MILLISECONDS]    all NAME...    first NAME...    sleep NAME MILLISECONDS
+//	step NAME [once]
+//	gate NAME: reports that it is there, and waits until the test lets it continue
 //	hold: until its context ends                          undo NAME [later | forever]: if it was cancelled, waits first
 //	ask NAME [BY...]          hear NAME                   approve NAME TOOL [BY...]       approved NAME APPROVAL [INPUT]
+//	event NAME [BY...]        until MILLISECONDS: the time of the questions after it
 //	down N                    writes a row, makes a call of itself with one less, and waits for it
 type Tree struct{ *Lab }
 
 func (r Tree) Run(ctx context.Context, d *handlers.Durable, in Task) (Done, error) {
 	var came []string
 	var cancelled error
+	var until time.Time
 	note := func(text string, err error) {
 		if errors.Is(err, handlers.ErrCancelled) || err != nil && ctx.Err() != nil {
 			cancelled = err
@@ -68,11 +72,19 @@ func (r Tree) Run(ctx context.Context, d *handlers.Durable, in Task) (Done, erro
 			}
 			children[name] = child[Done]{handlers.Start[Done](d, name, then, input)}
 		case "ask":
-			children[name] = child[string]{handlers.Ask[string](d, name, handlers.Question{Text: name + "?", By: strings.Fields(line)[2:]})}
+			children[name] = child[string]{handlers.Ask[string](d, name,
+				handlers.Question{Text: name + "?", By: strings.Fields(line)[2:], Until: until})}
+		case "event":
+			children[name] = child[Happened]{handlers.Start[Happened](d, name, "wait.event", map[string]any{
+				"text": name, "by": append(strings.Fields(line)[2:], "owner")})}
+		case "until":
+			ms, _ := strconv.Atoi(name)
+			until = time.Now().Add(time.Duration(ms) * time.Millisecond)
 		case "hear":
 			children[name] = child[string]{handlers.Receive[string](d, name)}
 		case "approve":
-			approvals[name] = handlers.Approve(d, name, handlers.Approval{Tool: then, Input: Task{Text: name, Key: "k"}, By: strings.Fields(line)[3:]})
+			approvals[name] = handlers.Approve(d, name, handlers.Approval{Tool: then, Input: Task{Text: name, Key: "k"},
+				By: strings.Fields(line)[3:], Until: until})
 			children[name] = child[handlers.Decision]{approvals[name]}
 		case "approved":
 			children[name] = child[Done]{handlers.StartApproved[Done](d, name, approvals[then])}
@@ -127,7 +139,8 @@ func (r Tree) Run(ctx context.Context, d *handlers.Durable, in Task) (Done, erro
 			}
 			ctx := context.WithoutCancel(ctx)
 			if then != "" {
-				_ = handlers.Sleep(ctx, d, "before "+name, map[string]time.Duration{"later": time.Millisecond, "forever": 24 * time.Hour}[then])
+				_ = handlers.Sleep(ctx, d, "before "+name, map[string]time.Duration{"later": time.Millisecond,
+					"forever": 24 * time.Hour}[then])
 			}
 			_, err := handlers.Step(ctx, d, "undo "+name, func(ctx context.Context) (string, error) {
 				r.mu.Lock()
@@ -153,6 +166,9 @@ func (r Tree) Run(ctx context.Context, d *handlers.Durable, in Task) (Done, erro
 	return Done{Text: strings.Join(came, ", ")}, cancelled
 }
 
+// Happened is what wait.event returns.
+type Happened struct{ Event, By string }
+
 // awaited is something that a handler waits for.
 type awaited interface {
 	handlers.Awaited
@@ -168,6 +184,8 @@ func (c child[T]) wait(ctx context.Context) (text string, err error) {
 	switch value, err := c.Wait(ctx); v := any(value).(type) {
 	case Done:
 		return v.Text, err
+	case Happened:
+		return v.Event + " by " + v.By, err
 	case handlers.Decision:
 		return strings.TrimSpace(fmt.Sprintf("%t by %s %s", v.Approved, v.By, v.Reason)), err
 	default:
@@ -195,8 +213,10 @@ func startTree(t *testing.T, change func(*worker.Options), tools ...tool) (*hand
 		tools = []tool{{name: "tree.run", calls: []string{"lab.*", "tree.run"}}}
 	}
 	tools = append(tools, tool{name: "lab.send"}, tool{name: "lab.write"}, tool{name: "lab.nothing"})
-	env := handlertest.Start(t, handlertest.Options{Registry: asking(labRegistry("1.0.0", tools...)), Domains: []any{lab, Tree{lab}}, Worker: change, NoWorker: true})
-	if _, err := env.DB.Exec(t.Context(), "create table lab_rows (id bigint generated always as identity primary key, text text)"); err != nil {
+	env := handlertest.Start(t, handlertest.Options{Registry: asking(labRegistry("1.0.0", tools...)),
+		Domains: []any{lab, Tree{lab}}, Worker: change, NoWorker: true})
+	if _, err := env.DB.Exec(t.Context(), "create table lab_rows (id bigint generated always as identity primary key, "+
+		"text text)"); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { close(lab.gate("never")) })
@@ -252,19 +272,23 @@ func TestAHandlerWaitsForItsCalls(t *testing.T) {
 		want   string
 		runs   int // attempts
 	}{
-		"one":                             {"start a lab.send; wait a", "a", 2},
-		"one after another":               {"start a lab.send; wait a; start b lab.send; wait b", "a, b", 3},
-		"all at once":                     {"start a lab.send; start b lab.write; start c lab.nothing; all a b c; wait c; wait a", "c, a", 2},
-		"one that fails":                  {"start a lab.send fail; wait a; step b", "execution_error, b", 2},
-		"a step after a call was begun":   {"start a lab.send; step b; wait a", "b, a", 2},
-		"a step that is tried again":      {"start a lab.send; step b once; wait a", "b, a", 3},
-		"one that nobody waits for":       {"start a lab.send; step b", "b", 1},
-		"names that come again":           {"start a lab.send; wait a; start a lab.nothing; wait a", "a, a", 3},
-		"a time":                          {"sleep a 20; step b", "slept, b", 2},
-		"a time that is over at once":     {"sleep a 0; sleep b -5", "slept, slept", 0},
-		"a call that is in time":          {"start a lab.send; wait a 60000", "a", 2},
-		"what cannot be made":             {"start a no.tool; wait a; start b tree.else; wait b; step c", "not_allowed, not_allowed, c", 1},
-		"inputs that are none":            {"start a lab.send channel; wait a; start b lab.send long; wait b; start c lab.send nul; start d lab.send list; start e lab.send; all c d e; wait c; wait d; wait e", "validation_error, validation_error, validation_error, validation_error, e", 2},
+		"one":               {"start a lab.send; wait a", "a", 2},
+		"one after another": {"start a lab.send; wait a; start b lab.send; wait b", "a, b", 3},
+		"all at once": {"start a lab.send; start b lab.write; start c lab.nothing; all a b c; wait c; " +
+			"wait a", "c, a", 2},
+		"one that fails":                {"start a lab.send fail; wait a; step b", "execution_error, b", 2},
+		"a step after a call was begun": {"start a lab.send; step b; wait a", "b, a", 2},
+		"a step that is tried again":    {"start a lab.send; step b once; wait a", "b, a", 3},
+		"one that nobody waits for":     {"start a lab.send; step b", "b", 1},
+		"names that come again":         {"start a lab.send; wait a; start a lab.nothing; wait a", "a, a", 3},
+		"a time":                        {"sleep a 20; step b", "slept, b", 2},
+		"a time that is over at once":   {"sleep a 0; sleep b -5", "slept, slept", 0},
+		"a call that is in time":        {"start a lab.send; wait a 60000", "a", 2},
+		"what cannot be made": {"start a no.tool; wait a; start b tree.else; wait b; step c",
+			"not_allowed, not_allowed, c", 1},
+		"inputs that are none": {"start a lab.send channel; wait a; start b lab.send long; wait b; start c " +
+			"lab.send nul; start d lab.send list; start e lab.send; all c d e; wait c; wait d; wait e",
+			"validation_error, validation_error, validation_error, validation_error, e", 2},
 		"the first, where one is none":    {"start a lab.send list; start b lab.send; first b a; wait b", "first a, b", 2},
 		"the same call twice":             {"start a lab.send; all a a; wait a", "a", 2},
 		"four generations":                {"down 3", "3 2 1 ", 2},
@@ -294,9 +318,11 @@ func TestAChildHasWhatItsParentHas(t *testing.T) {
 	t.Parallel()
 	env, _ := startTree(t, func(o *worker.Options) { o.Concurrency = 1 }) // so that the child runs once the parent waits
 	env.StartWorker()
-	r := env.Run(handlertest.Call{Tool: "tree.run", Input: task(Task{Text: "start a lab.send; wait a"}), CreatedBy: "ada", Priority: 7})
+	r := env.Run(handlertest.Call{Tool: "tree.run", Input: task(Task{Text: "start a lab.send; wait a"}), CreatedBy: "ada",
+		Priority: 7})
 	if n := number(t, env, `select count(*) from core_tool_calls c join core_tool_calls p on p.id = c.parent_call_id
-		where p.id = $1 and c.parent_step = 'a' and c.created_by = 'ada' and c.priority = 7 and c.status = 'succeeded'`, r.CallID); n != 1 {
+		where p.id = $1 and c.parent_step = 'a' and c.created_by = 'ada' and c.priority = 7 and c.status = 'succeeded'`,
+		r.CallID); n != 1 {
 		t.Errorf("%d children have what their parent has", n)
 	}
 	want := []string{"queued", "claimed", "called", "waiting", "returned", "woken", "claimed", "succeeded"}
@@ -334,7 +360,8 @@ func TestWhatCameBeforeTheWaitIsThere(t *testing.T) {
 	t.Parallel()
 	env, lab := startTree(t, nil)
 	env.StartWorker()
-	id := env.Insert(handlertest.Call{Tool: "tree.run", Input: task(Task{Text: "start a lab.nothing; start b lab.nothing gate; step x; all a b; first a b; wait a; wait b"})})
+	id := env.Insert(handlertest.Call{Tool: "tree.run", Input: task(Task{Text: "start a lab.nothing; start b " +
+		"lab.nothing gate; step x; all a b; first a b; wait a; wait b"})})
 	lab.awaitBegin(t)
 	env.Until("a to return", func() bool { return slices.Contains(env.Journal(id), "returned") })
 	lab.tell(t, "b", Order{})
@@ -344,7 +371,7 @@ func TestWhatCameBeforeTheWaitIsThere(t *testing.T) {
 	sound(t, env)
 }
 
-// Each worker stops in the middle of something. All go on elsewhere, and nothing happens twice.
+// Each worker stops in the middle of its work. All calls continue elsewhere, and nothing happens twice.
 func TestFamiliesGoOnWhicheverWorkerStops(t *testing.T) {
 	t.Parallel()
 	env, _ := startTree(t, func(o *worker.Options) { o.Concurrency, o.ShutdownGrace = 3, 0 })
@@ -356,7 +383,8 @@ func TestFamiliesGoOnWhicheverWorkerStops(t *testing.T) {
 	for range 2 { // each keeps connections of a pooler until the test ends
 		w, before := env.StartWorker(), number(t, env, claims)
 		env.Until("calls to be claimed", func() bool {
-			return number(t, env, claims) > before+4 || number(t, env, "select count(*) from core_tool_calls where status not in ('succeeded', 'failed')") == 0
+			return number(t, env, claims) > before+4 || number(t, env,
+				"select count(*) from core_tool_calls where status not in ('succeeded', 'failed')") == 0
 		})
 		w.Stop()
 	}
@@ -372,8 +400,8 @@ func TestFamiliesGoOnWhicheverWorkerStops(t *testing.T) {
 	sound(t, env)
 }
 
-// The results of a call's children do not count as its own, and those that take much are read one by one when they are asked for, and again when they are
-// asked for again.
+// The results of a call's children do not count as its own. Large ones are read one by one, each time the handler
+// asks for them.
 func TestChildrenMayReturnMuch(t *testing.T) {
 	t.Parallel()
 	env, _ := startTree(t, nil)
@@ -402,7 +430,8 @@ func TestAChildThatTakesTooLongIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	env, lab := startTree(t, nil)
 	env.StartWorker()
-	id := env.Insert(handlertest.Call{Tool: "tree.run", Input: task(Task{Text: "start a lab.nothing gate; wait a 50; step x; wait a"})})
+	id := env.Insert(handlertest.Call{Tool: "tree.run", Input: task(Task{Text: "start a lab.nothing gate; wait a 50; " +
+		"step x; wait a"})})
 	if got := textOf(t, env.Await(id)); got != "timeout, x, timeout" {
 		t.Errorf("got %q", got)
 	}
@@ -439,7 +468,8 @@ func TestChildrenEndWithTheirParent(t *testing.T) {
 			}
 			env.Await(id)
 			env.Until("the children to end", func() bool {
-				return number(t, env, "select count(*) from core_tool_calls where status in ('queued', 'running', 'waiting') and cancel_requested_at is null") == 0
+				return number(t, env, "select count(*) from core_tool_calls where status in ('queued', 'running', 'waiting') and "+
+					"cancel_requested_at is null") == 0
 			})
 			sound(t, env)
 		})
@@ -451,7 +481,8 @@ func TestACallKeepsItsKeyWhileItWaits(t *testing.T) {
 	t.Parallel()
 	env, lab := startTree(t, nil, tool{name: "tree.run", calls: []string{"lab.*"}, mode: "keyed", keyField: "key"})
 	env.StartWorker()
-	first := env.Insert(handlertest.Call{Tool: "tree.run", Input: task(Task{Text: "step x once; start a lab.nothing gate; wait a", Key: "k"})})
+	first := env.Insert(handlertest.Call{Tool: "tree.run", Input: task(Task{Text: "step x once; start a lab.nothing " +
+		"gate; wait a", Key: "k"})})
 	lab.awaitBegin(t)
 	env.Until("the first to wait", func() bool { return slices.Contains(env.Journal(first), "waiting") })
 	second := env.Insert(handlertest.Call{Tool: "tree.run", Input: task(Task{Text: "step y", Key: "k"})})
@@ -479,7 +510,7 @@ func TestAChildDoesNotWaitForTheKeyOfItsParent(t *testing.T) {
 	sound(t, env)
 }
 
-// No worker is needed for a call to wait, and any of them goes on with it.
+// A call waits without a worker, and any worker can continue it.
 func TestACallWaitsWithoutAWorker(t *testing.T) {
 	t.Parallel()
 	env, lab := startTree(t, nil)
@@ -503,7 +534,7 @@ func TestACallWaitsWithoutAWorker(t *testing.T) {
 	sound(t, env)
 }
 
-// A handler is told of the request wherever it is, and may clean up.
+// A handler learns of the request at any point, and may clean up.
 func TestACancelledHandlerCleansUp(t *testing.T) {
 	t.Parallel()
 	for name, script := range map[string]string{
@@ -539,7 +570,8 @@ func TestACancelledHandlerCleansUp(t *testing.T) {
 				t.Errorf("it did %v", sent)
 			}
 			env.Until("all to end", func() bool {
-				return number(t, env, "select count(*) from core_tool_calls where status in ('queued', 'running', 'waiting') and cancel_requested_at is null") == 0
+				return number(t, env, "select count(*) from core_tool_calls where status in ('queued', 'running', 'waiting') and "+
+					"cancel_requested_at is null") == 0
 			})
 			sound(t, env)
 		})
@@ -576,7 +608,8 @@ func TestCleaningUpTakesAnHourAtMost(t *testing.T) {
 		t.Fatal(err)
 	}
 	env.Until("it to wait again", func() bool {
-		return number(t, env, "select count(*) from core_tool_calls where id = $1 and status = 'waiting' and cancel_requested_at is not null", id) == 1
+		return number(t, env, "select count(*) from core_tool_calls where id = $1 and status = 'waiting' and "+
+			"cancel_requested_at is not null", id) == 1
 	})
 	sound(t, env)
 	env.Pass(time.Hour)
@@ -591,10 +624,12 @@ func TestCleaningUpTakesAnHourAtMost(t *testing.T) {
 
 func TestACallEndsAtItsDeadline(t *testing.T) {
 	t.Parallel()
-	for name, script := range map[string]string{"that sleeps": "step a; sleep x 86400000", "that waits for an answer": "step a; hear x; wait x", "that runs": "step a; hold; step b"} {
+	for name, script := range map[string]string{"that sleeps": "step a; sleep x 86400000",
+		"that waits for an answer": "step a; hear x; wait x", "that runs": "step a; hold; step b"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			env, lab := startTree(t, nil, tool{name: "tree.run", calls: []string{"lab.*"}, deadline: map[bool]time.Duration{true: 4 * time.Second, false: time.Hour}[name == "that runs"]})
+			env, lab := startTree(t, nil, tool{name: "tree.run", calls: []string{"lab.*"},
+				deadline: map[bool]time.Duration{true: 4 * time.Second, false: time.Hour}[name == "that runs"]})
 			env.StartWorker()
 			id := startTreeCall(env, script)
 			if name == "that runs" {
@@ -603,7 +638,8 @@ func TestACallEndsAtItsDeadline(t *testing.T) {
 				env.Until("it to wait", func() bool { return slices.Contains(env.Journal(id), "waiting") })
 				env.Pass(time.Hour)
 			}
-			if e := handlertest.ErrorOf(t, env.Await(id)); e.Code != receipts.Timeout || !strings.Contains(string(e.Details), "deadline_ms") {
+			if e := handlertest.ErrorOf(t, env.Await(id)); e.Code != receipts.Timeout ||
+				!strings.Contains(string(e.Details), "deadline_ms") {
 				t.Errorf("%+v", e)
 			}
 			sound(t, env)
@@ -620,7 +656,8 @@ func TestARefusedCallStaysRefused(t *testing.T) {
 	env.Until("it to wait", func() bool { return slices.Contains(env.Journal(id), "waiting") })
 	w.Stop()
 	env.StartWorker(func(o *worker.Options) {
-		reg, err := registry.Parse(asking(labRegistry("1.0.1", tool{name: "tree.run", calls: []string{"lab.*"}}, tool{name: "lab.send"})))
+		reg, err := registry.Parse(asking(labRegistry("1.0.1", tool{name: "tree.run", calls: []string{"lab.*"}},
+			tool{name: "lab.send"})))
 		if err != nil {
 			t.Fatal(err)
 		}

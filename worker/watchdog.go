@@ -8,8 +8,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// watch calls OnStall when the loop has not gone round for StallLimit. All statements have a deadline, so this is for what nobody
-// thought of: on a platform without health checks a worker would hang unseen.
+// watch calls OnStall if the loop has not completed a round for StallLimit. All statements have a deadline, so this
+// catches unforeseen faults: on a platform without health checks, a hanging worker would go unnoticed.
 func (w *Worker) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		sleep(ctx, w.options.StallLimit/4)
@@ -21,7 +21,8 @@ func (w *Worker) watch(ctx context.Context) {
 	}
 }
 
-// endProcess ends the process with a last line that says why. Its calls are recovered like those of any lost worker.
+// endProcess ends the process after a last log line with the reason. Its calls are recovered like those of any lost
+// worker.
 func endProcess(log *zap.Logger) func(time.Duration) {
 	return func(hung time.Duration) {
 		log.Error("the worker's loop hangs: ending the process, so that it is started again", zap.Duration("hung", hung))

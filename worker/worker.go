@@ -1,13 +1,13 @@
-// Package worker takes calls from the queue and runs each to its receipt.
+// Package worker claims calls from the queue and runs each to its receipt.
 //
-// The life of a call is the function run, in run.go: its steps decide, take the key and execute, and each may say how the
-// attempt ends. The handler runs in handler.go; its input and output are checked in check.go. What an error becomes, and the
-// one function that writes an end, are in end.go. Calls come from loop.go, which claims what there is room for. Beside that,
-// heartbeat.go shows that the process lives, and what it says of the running calls; listen.go is woken by inserts;
-// ends.go tells those who wait for calls of their ends; watchdog.go ends a process that hangs; telemetry.go makes spans and measurements.
+// The function run, in run.go, runs an attempt: it decides whether the call may run, takes its key, executes it, and
+// writes its end. handler.go runs the handler, and check.go checks its input and output. end.go converts errors and
+// writes all ends. loop.go claims calls while there is room. Several services run at the same time: heartbeat.go shows
+// that the process is alive, and receives cancellations; listen.go receives notifications of inserts; ends.go notifies
+// waiters when calls end; watchdog.go ends a process that hangs; telemetry.go makes spans and measurements.
 //
-// Every change of a call is one SQL function: see internal/store, and the functions in migrations. All that this package
-// keeps in memory may be lost at any line.
+// Every change of a call is one SQL function: see internal/store, and migrations/functions. The process may die at any
+// line: nothing in this package's memory matters after its end.
 package worker
 
 import (
@@ -23,11 +23,13 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/binding"
 	"github.com/gemworker/gem/internal/lanes"
-	"github.com/gemworker/gem/internal/pgpool"
+	"github.com/gemworker/gem/internal/postgres/pgpool"
 	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/registry"
 	"github.com/gemworker/gem/rules"
+	"github.com/gemworker/gem/worker/internal/durable"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.opentelemetry.io/otel/metric"
@@ -36,13 +38,13 @@ import (
 )
 
 const (
-	// statementTimeout limits every statement of the worker's own. A handler's statements are limited by its tool's timeout.
+	// statementTimeout limits each of the worker's own statements. The tool's timeout limits a handler's statements.
 	statementTimeout = lanes.StatementTimeout
-	// controlTimeout limits claims and heartbeats. On a network that swallows packets, a worker must find a connection that
-	// works before the others take it for dead.
+	// controlTimeout limits claims and heartbeats. If the network drops packets, a worker must find a working connection
+	// before the others declare it dead.
 	controlTimeout = lanes.ControlTimeout
-	// After the grace time, the ends of calls may take endTimeout, and the last statement stopTimeout: platforms kill a process
-	// that takes long to stop.
+	// After the grace time, writing the ends of calls may take endTimeout, and the last statement stopTimeout: platforms
+	// kill a process that takes long to stop.
 	endTimeout, stopTimeout = 6 * time.Second, 2 * time.Second
 )
 
@@ -51,15 +53,15 @@ type Options struct {
 	// Calls is the pool that handlers, receipts and keys share. A handler's transaction needs a connection to itself: with
 	// fewer connections than Concurrency, handlers may wait for one.
 	Calls *pgxpool.Pool
-	// Control is the pool for claims and heartbeats, so that no handler can starve them. Two connections are enough.
+	// Control is the pool for claims and heartbeats, which handlers must not starve. Two connections are enough.
 	Control *pgxpool.Pool
-	// ListenURL is a connection string for notifications of new calls, which do not pass a transaction pooler. Default: none;
-	// the worker only polls.
+	// ListenURL is a connection string for notifications of new calls, which cannot pass a transaction pooler. Default:
+	// none, and the worker only polls.
 	ListenURL string
 
-	// Registry has the tools, and Handlers what they do. A tool without a handler ends as not_configured.
+	// Registry has the tools, and Handlers their handlers. A tool without a handler ends as not_configured.
 	Registry *registry.Registry
-	Handlers *handlers.Handlers
+	Handlers *binding.Handlers
 	// Rules restrict the calls. Default: none.
 	Rules *rules.Set
 
@@ -67,73 +69,79 @@ type Options struct {
 	Name string
 	// Version is recorded in core_workers. Default: dev.
 	Version string
-	// Concurrency is how many calls run at once. Default: 10.
+	// Concurrency is the number of calls that run at once. Default: 10.
 	Concurrency int
-	// PollInterval is how often the worker looks for calls when nothing tells it of any. Default: 1 s. Without notifications
-	// it looks more often for a while after each call.
+	// PollInterval is the time between two polls of an idle worker. Default: 1 s. Without notifications, the worker polls
+	// more often for a while after each call.
 	PollInterval time.Duration
-	// ShutdownGrace is how long running calls may go on after the worker was told to stop. Default: 0, they are ended at once.
+	// ShutdownGrace is how long running calls may continue after the worker was ordered to stop. Default: 0, which ends
+	// them at once.
 	ShutdownGrace time.Duration
-	// HeartbeatInterval is how often the worker shows that it lives. Default: 1.5 s.
+	// HeartbeatInterval is the time between two heartbeats. Default: 1.5 s.
 	HeartbeatInterval time.Duration
-	// DeadAfter is the silence after which others take over its calls, at least twice HeartbeatInterval. Default: 5 s. A
-	// worker whose own heartbeats are late takes nobody for dead.
+	// DeadAfter is the silence after which other workers take over its calls, at least twice HeartbeatInterval. Default: 5
+	// s. A worker whose own heartbeats are late declares no other worker dead.
 	DeadAfter time.Duration
 
 	// StallLimit is how long the loop may hang before OnStall is called. Default: 1 min.
 	StallLimit time.Duration
-	// OnStall is called once. Default: it logs how long the loop has hung, and ends the process with status 70, so that the
-	// platform starts it again.
+	// OnStall is called once. Default: it logs how long the loop has hung, and exits with status 70, so that the platform
+	// restarts the process.
 	OnStall func(hung time.Duration)
 
-	// Tracer gets a span for each attempt, and Meter the measurements. Default: none.
+	// Tracer records a span for each attempt, and Meter the measurements. Default: none.
 	Tracer trace.Tracer
 	Meter  metric.Meter
-	// Log gets a line for each call that ends, and at level debug one for each claim. Default: none.
+	// Log gets a line for each call that ends and, at level debug, a line for each claim. Default: none.
 	Log *zap.Logger
 
 	hook func(when, what string) // see [Worker.at]
 }
 
-// Worker runs calls. A process may have several.
+// Worker runs calls. A process may have several workers.
 type Worker struct {
 	id        string
 	options   Options
 	log       *zap.Logger
 	judge     *rules.Judge // nil without rules
 	lanes     *lanes.Lanes
-	telemetry *telemetry // nil if there is no Tracer and no Meter
+	telemetry *telemetry // nil without a Tracer and a Meter
 
-	// Of the loop. The channels carry one signal at most.
+	// The loop's fields. Each channel carries at most one signal.
 	wake       chan struct{} // a call may be ready
 	freed      chan struct{} // there is room for calls
-	rewind     atomic.Bool   // a call came back to its earlier place in the queue
-	loopedAt   atomic.Int64  // when the loop last began a round, in Unix nanoseconds
+	rewind     atomic.Bool   // a call returned to its earlier place in the queue
+	loopedAt   atomic.Int64  // when the last round of the loop began, in Unix nanoseconds
 	claiming   sync.Mutex    // held during a claim, until its calls are in running
 	cursor     claimCursor
-	wakeWanted bool        // what core_workers has in wants_wake
-	registered atomic.Bool // anew: core_workers has false there
+	wakeWanted bool        // the value of wants_wake in core_workers
+	registered atomic.Bool // core_workers has a new row, whose wants_wake is false
+	// the tools of outside that the worker noted; true: its row in core_workers has the tool
+	noted sync.Map
 
-	// Of the services beside it.
-	beat       chan struct{} // a heartbeat is wanted now
-	ends       ends          // of which those who wait are to be told
+	// Fields of the services.
+	beat       chan struct{} // a heartbeat is requested
+	due        chan struct{} // the timers have work
+	ends       ends          // calls whose waiters must be notified
 	listening  atomic.Bool   // notifications arrive
 	sweepUntil atomic.Int64  // heartbeats make full sweeps until then, in Unix nanoseconds
 	lastSweep  time.Time
 	warnAt     atomic.Int64 // when the next warning may be logged, in Unix nanoseconds
-	unsaid     atomic.Int64 // warnings that were not, since the last
-	giveUpAt   atomic.Int64 // when the worker stops trying to write ends, in Unix nanoseconds; 0 until it is told to stop
+	unsaid     atomic.Int64 // warnings that were suppressed since the last
+	// when the worker stops trying to write ends, in Unix nanoseconds; 0 until it is ordered to stop
+	giveUpAt atomic.Int64
 
 	mu         sync.Mutex
-	running    map[store.Attempt]*claimedCall // all calls that were claimed and have not ended, ready ones too
-	ready      []*claimedCall                 // those that wait for a slot, in order
-	suspects   int                            // calls in running that may kill their worker
+	running    map[store.Attempt]*claimedCall // all calls that were claimed and have not ended, including ready ones
+	ready      []*claimedCall                 // calls that wait for a slot, in order
+	suspects   int                            // suspect calls in running
 	background int                            // background calls in running
 	busy       int                            // slots that run a call
 	slots      sync.WaitGroup
-	handed     chan func() // to goroutines that wait for the next handler: see [Worker.apart]; closed when all slots have ended
-	rate       claimRate
-	refillAt   int // so few ready calls are a reason to claim more
+	// passes functions to idle goroutines: see [Worker.apart]; closed after all slots have ended
+	handed   chan func()
+	rate     claimRate
+	refillAt int // the number of ready calls at which the loop claims more
 }
 
 // New checks the options. It does not connect.
@@ -162,7 +170,7 @@ func New(o Options) (*Worker, error) {
 		return nil, err
 	}
 	w := &Worker{
-		// A restarted process must not be taken for its predecessor, whose calls are to be recovered.
+		// A restarted process must not be mistaken for its predecessor, whose calls must be recovered.
 		id:      o.Name + "-" + hex.EncodeToString(suffix[:]),
 		options: o,
 		log:     o.Log,
@@ -170,6 +178,7 @@ func New(o Options) (*Worker, error) {
 		wake:    make(chan struct{}, 1),
 		freed:   make(chan struct{}, 1),
 		beat:    make(chan struct{}, 1),
+		due:     make(chan struct{}, 1),
 		ends:    ends{more: make(chan struct{}, 1)},
 		handed:  make(chan func()),
 		running: map[store.Attempt]*claimedCall{},
@@ -184,19 +193,19 @@ func New(o Options) (*Worker, error) {
 	return w, nil
 }
 
-// ID is the worker's id: its name and a random suffix.
+// ID returns the worker's id: its name and a random suffix.
 func (w *Worker) ID() string { return w.id }
 
-// Run works until ctx ends, and then stops in order: it claims nothing more, lets running calls end within the grace time,
-// hands over or finishes the rest, and says that it has stopped. It returns an error only if it could not start.
+// Run works until ctx ends, and then shuts down: it claims no more calls, lets running calls end within the grace time,
+// hands over or finishes the rest, and records that it has stopped. It returns an error only if it could not start.
 func (w *Worker) Run(ctx context.Context) error {
 	if err := w.start(ctx); err != nil {
 		if ctx.Err() != nil {
-			return nil // it was told to stop before it had started
+			return nil // it was ordered to stop before it had started
 		}
 		return err
 	}
-	// The services go on after the loop has ended: a call that is still ending needs the worker's heartbeat.
+	// The services continue after the loop has ended: a call that is still ending needs the worker's heartbeat.
 	services, stopServices := context.WithCancel(context.WithoutCancel(ctx))
 	var beside sync.WaitGroup
 	w.loopedAt.Store(time.Now().UnixNano())
@@ -209,7 +218,8 @@ func (w *Worker) Run(ctx context.Context) error {
 		beside.Go(func() { w.listen(services) })
 	}
 	w.log.Info("worker started", zap.String("worker_id", w.id), zap.Int("concurrency", w.options.Concurrency),
-		zap.String("registry_version", w.options.Registry.Version), zap.String("rules_version", w.rulesVersion()), zap.Duration("poll_interval", w.options.PollInterval))
+		zap.String("registry_version", w.options.Registry.Version), zap.String("rules_version", w.rulesVersion()),
+		zap.Duration("poll_interval", w.options.PollInterval))
 
 	w.loop(ctx)
 	w.stop()
@@ -223,7 +233,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	return nil
 }
 
-// start makes the registry, the rules, what domains have to say, and the worker known.
+// start records the registry and the rules, lets domains record their versions, and registers the worker.
 func (w *Worker) start(ctx context.Context) error {
 	starting, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
@@ -233,7 +243,7 @@ func (w *Worker) start(ctx context.Context) error {
 	if err := w.checkRules(starting); err != nil {
 		return err
 	}
-	if err := w.options.Handlers.Check(starting, w.options.Control); err != nil {
+	if err := w.options.Handlers.Check(starting, w.options.Calls); err != nil {
 		return err
 	}
 	if err := w.register(starting); err != nil {
@@ -243,15 +253,37 @@ func (w *Worker) start(ctx context.Context) error {
 	return nil
 }
 
-// register makes the worker known: when it starts, and when it was silent for so long that its row has left.
+// register registers the worker: at its start, and again if its row was removed after a long silence.
 func (w *Worker) register(ctx context.Context) error {
 	w.registered.Store(true)
-	return store.StartWorker(ctx, w.options.Control, store.Worker{
+	outside := w.outside()
+	err := store.StartWorker(ctx, w.options.Control, store.Worker{
 		ID: w.id, Concurrency: w.options.Concurrency, Version: w.options.Version, RegistryVersion: w.options.Registry.Version,
-		DeadAfter: w.options.DeadAfter, Capabilities: w.capabilities(), RulesVersion: w.rulesVersion(),
+		DeadAfter: w.options.DeadAfter, Capabilities: w.capabilities(), RulesVersion: w.rulesVersion(), Outside: outside,
 	})
+	if err != nil {
+		return err
+	}
+	for tool := range outside {
+		w.noted.Store(tool, true)
+	}
+	return nil
 }
 
+// outside returns the tools that run outside of the receipt's transaction, or did so since the worker started, with
+// their modes.
+func (w *Worker) outside() map[string]string {
+	modes := map[string]string{}
+	for _, t := range w.options.Registry.Tools() {
+		_, noted := w.noted.Load(t.Name)
+		if h, bound := w.options.Handlers.For(t.Name); noted || bound && !inside(h) {
+			modes[t.Name] = string(t.Idempotency.Mode)
+		}
+	}
+	return modes
+}
+
+// rulesVersion returns the version of the rules, or "" for a worker without rules.
 func (w *Worker) rulesVersion() string {
 	if w.options.Rules == nil {
 		return ""
@@ -259,7 +291,8 @@ func (w *Worker) rulesVersion() string {
 	return w.options.Rules.Version
 }
 
-// capabilities are what a call may need of this worker: that it goes on with the steps of another, and that it knows a tool. A call that needs another capability is not claimed.
+// capabilities returns the capabilities that this worker declares: that it can continue the steps of another worker,
+// and that it knows each of its tools. The worker does not claim a call that needs another capability.
 func (w *Worker) capabilities() []string {
 	tools := w.options.Registry.Tools()
 	all := []string{"steps"}
@@ -269,10 +302,10 @@ func (w *Worker) capabilities() []string {
 	return all
 }
 
-// knows is the capability of a worker whose registry has a tool.
+// knows returns the capability of a worker whose registry has a tool.
 func knows(tool string) string { return "tool " + tool }
 
-// recordRegistry refuses a registry whose version was recorded with other contents.
+// recordRegistry returns an error if the registry's version was recorded with other contents.
 func (w *Worker) recordRegistry(ctx context.Context) error {
 	ours := w.options.Registry
 	sha256, recorded, err := store.RecordRegistry(ctx, w.options.Control, ours.Version, ours.SHA256(), ours.JSON())
@@ -284,20 +317,22 @@ func (w *Worker) recordRegistry(ctx context.Context) error {
 	}
 	earlier, err := registry.ParseRecorded(recorded)
 	if err != nil {
-		return fmt.Errorf("another registry was recorded as version %s, and this program cannot read it: raise the version", ours.Version)
+		return fmt.Errorf("another registry was recorded as version %s, and this program cannot read it: raise the version",
+			ours.Version)
 	}
 	return registry.CheckUpgrade(earlier, ours)
 }
 
-// The reasons for which a running call's context ends, beside its timeout.
+// The reasons for which a running call's context ends, other than its timeout.
 var (
-	errStopping  = errors.New("the worker is stopping")
-	errNotHeld   = errors.New("the attempt no longer has its call")
+	errStopping  = durable.ErrStopping
+	errNotHeld   = durable.ErrNotHeld
 	errCancelled = handlers.ErrCancelled
-	errDeadline  = errors.New("the time of the call is over")
+	errDeadline  = durable.ErrDeadline
 )
 
-// stop hands over the calls that have not begun, lets the others end within the grace time, and then ends their contexts.
+// stop hands over the calls that have not begun, lets the others end within the grace time, and then ends their
+// contexts.
 func (w *Worker) stop() {
 	grace := time.NewTimer(w.options.ShutdownGrace)
 	w.giveUpAt.Store(time.Now().Add(w.options.ShutdownGrace + endTimeout).UnixNano())
@@ -325,13 +360,18 @@ func (w *Worker) stop() {
 	<-ended
 }
 
-// givingUp reports whether the worker was told to stop so long ago that ends which cannot be written are left to others.
+// stopping reports whether the worker was ordered to stop.
+func (w *Worker) stopping() bool { return w.giveUpAt.Load() != 0 }
+
+// givingUp reports whether the worker has been stopping for so long that other workers must handle the ends that it
+// cannot write.
 func (w *Worker) givingUp() bool {
 	at := w.giveUpAt.Load()
 	return at != 0 && time.Now().UnixNano() >= at
 }
 
-// tryTimeout limits one try to write an end: less as the time to give up comes near, and never less than a second.
+// tryTimeout limits one try to write an end. It shrinks as the time to stop trying approaches, to no less than a
+// second.
 func (w *Worker) tryTimeout() time.Duration {
 	at := w.giveUpAt.Load()
 	if at == 0 {
@@ -340,11 +380,11 @@ func (w *Worker) tryTimeout() time.Duration {
 	return max(min(statementTimeout, time.Until(time.Unix(0, at))), time.Second)
 }
 
-// warnEvery is the shortest time between two warnings: while Postgres is away, every slot has something to say.
+// warnEvery is the shortest time between two warnings. While Postgres is unreachable, every slot would log one.
 const warnEvery = time.Second
 
-// warn logs the error, if there is one, of a statement that is tried again or that nothing depends on. What follows a warning too
-// soon is logged at level debug, and counted in the next warning.
+// warn logs err, unless it is nil, for a statement that is retried or not essential. If the last warning was too
+// recent, warn logs at level debug, and the next warning has the number of suppressed ones.
 func (w *Worker) warn(err error, doing string, more ...zap.Field) {
 	if err == nil {
 		return
@@ -374,7 +414,7 @@ func ignoreEnd(ctx context.Context, err error) error {
 	return err
 }
 
-// signal wakes up whoever waits at the channel, or will next. Two signals may become one.
+// signal wakes the current or next waiter at the channel. Two signals may become one.
 func signal(at chan struct{}) {
 	select {
 	case at <- struct{}{}:
@@ -382,7 +422,7 @@ func signal(at chan struct{}) {
 	}
 }
 
-// wait waits for a signal, for some time, or until ctx ends.
+// wait waits for a signal, for the duration d, or until ctx ends.
 func wait(ctx context.Context, at <-chan struct{}, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -1,4 +1,4 @@
--- The lines of archives, which are loaded in the order of the files.
+-- The lines of archives, loaded in the order of the files.
 with line as (
   select place, call_id, fault, torn, hash, row_number() over call as nth,
     first_value(hash) over call as first_hash, first_value(place) over call as first
@@ -11,7 +11,8 @@ from line where fault is not null
 union all
 
 select case when hash = first_hash then 'archive-repeated' else 'archive-differs' end, call_id::text,
-  format(case when hash = first_hash then '%s repeats %s' else '%s has the call once more, and not as %s has it' end, place, first)
+  format(case when hash = first_hash then '%s repeats %s' else '%s has the call again, and it differs from %s' end,
+    place, first)
 from line where nth > 1 and fault is null
 
 union all

@@ -1,9 +1,10 @@
--- The calls that durable handlers made, their children, beside what the journals of their parents say of them.
+-- Compares the children of durable handlers with the journals of their parents.
 --
--- Of a call that has ended, children may be gone: gem prune removes them before it. A child whose parent is not there is left out:
--- that is call-parent, and in an archive the parent may be in another one.
+-- Children of an ended call may be missing, because gem prune removes them first. The checks skip children without a
+-- parent: call-parent reports them, and the parent of an archived child may be in another archive.
 with told as (
-  select call_id as parent, seq, event, data ->> 'name' as name, data ->> 'call_id' as child, data ->> 'status' as status,
+  select call_id as parent, seq, event, data ->> 'name' as name, data ->> 'call_id' as child,
+    data ->> 'status' as status,
     data ->> 'receipt_id' as receipt
   from public.core_tool_events where event in ('called', 'returned')
 ), ended as (
@@ -11,18 +12,22 @@ with told as (
   from public.core_tool_events where event in ('succeeded', 'failed', 'not_configured')
   group by call_id
 ), child as (
-  select k.id, k.parent_call_id as parent, k.parent_step as name, e.status, e.at, coalesce(k.waits_for = 'parent', false) as untold
+  select k.id, k.parent_call_id as parent, k.parent_step as name, e.status, e.at,
+    coalesce(k.waits_for = 'parent', false) as untold
   from public.core_tool_calls k
   left join ended e on e.id = k.id
   where k.parent_step is not null
 )
 select case t.event when 'called' then 'child-called' else 'child-returned' end as name, t.parent::text as id,
-  format('its event %s is %s of %s, the call %s, %s, and that call %s', t.seq, t.event, coalesce(t.name, 'null'), coalesce(t.child, 'null'),
-    case t.event when 'called' then 'made' else concat_ws(' ', coalesce(t.status, 'null'), 'with the receipt', coalesce(t.receipt, 'null')) end,
+  format('its event %s is %s of %s, the call %s, %s, and that call %s', t.seq, t.event, coalesce(t.name, 'null'),
+    coalesce(t.child, 'null'),
+    case t.event when 'called' then 'made' else concat_ws(' ', coalesce(t.status, 'null'), 'with the receipt',
+      coalesce(t.receipt, 'null')) end,
     case when k.id is null then 'does not exist'
       when (k.parent_call_id, k.parent_step) is distinct from (t.parent, t.name)
         then format('is %s of the call %s', coalesce(k.parent_step, 'null'), coalesce(k.parent_call_id::text, 'null'))
-      else format('%s with the receipt %s', coalesce(e.status, 'has not ended'), coalesce(e.receipt, 'null')) end) as what
+      else format('%s with the receipt %s', coalesce(e.status, 'has not ended'), coalesce(e.receipt, 'null'))
+        end) as what
 from told t
 left join public.core_tool_calls k on k.id::text = t.child
 left join ended e on e.id = k.id
@@ -34,7 +39,8 @@ where case
 
 union all
 
-select 'child-called', k.id::text, format('it is %s of the call %s, whose journal has %s events of this', k.name, k.parent, count(t.seq))
+select 'child-called', k.id::text, format('it is %s of the call %s, whose journal has %s events of this', k.name,
+  k.parent, count(t.seq))
 from child k
 join public.core_tool_calls p on p.id = k.parent
 left join told t on t.parent = k.parent and t.child = k.id::text and t.event = 'called'
@@ -42,9 +48,10 @@ group by k.id, k.name, k.parent having count(t.seq) <> 1
 
 union all
 
--- A child that ends at the same time as its parent may find it ended, and both took their time before they waited for the row. So
--- where the parent has ended too, the child must have done so a minute before it.
-select 'child-returned', k.id::text, format('it is %s of the call %s and ended as %s, and that call''s journal has %s events of this',
+-- A child that ends at the same time as its parent may find it ended, and both may have waited for the row. So if the
+-- parent has ended, too, this considers only children that ended at least a minute earlier.
+select 'child-returned', k.id::text,
+  format('it is %s of the call %s and ended as %s, and that call''s journal has %s events of this',
   k.name, k.parent, k.status, count(t.seq))
 from child k
 join public.core_tool_calls p on p.id = k.parent
@@ -56,15 +63,18 @@ having count(t.seq) > 1 or count(t.seq) = 0 and not k.untold and coalesce(k.at <
 
 union all
 
--- A call that an operator had made again is of that call, and like it, as far as the other is still there.
-select 'again-same', c.id::text, format('%s had the call %s made again by it, and %s', coalesce(e.data ->> 'by', 'nobody'), e.data ->> 'again_of', case
+-- A call with which an operator repeated another is its child and equals it, if the other call still exists.
+select 'again-same', c.id::text, format('%s repeated the call %s with it, and %s',
+  coalesce(e.data ->> 'by', 'nobody'), e.data ->> 'again_of', case
   when c.parent_step is not null then 'it is a child'
-  when c.parent_call_id::text is distinct from e.data ->> 'again_of' then format('its parent is %s', coalesce(c.parent_call_id::text, 'null'))
-  when e.data ->> 'by' is null then 'somebody must have'
-  else 'it is another one' end)
+  when c.parent_call_id::text is distinct from e.data ->> 'again_of' then format('its parent is %s',
+    coalesce(c.parent_call_id::text, 'null'))
+  when e.data ->> 'by' is null then 'the operator is missing'
+  else 'the two differ' end)
 from public.core_tool_events e
 join public.core_tool_calls c on c.id = e.call_id
 left join public.core_tool_calls o on o.id = c.parent_call_id
-where e.seq = 1 and e.data ? 'again_of' and (e.data ->> 'by' is null or c.parent_step is not null or c.parent_call_id::text is distinct from e.data ->> 'again_of'
+where e.seq = 1 and e.data ? 'again_of' and (e.data ->> 'by' is null or c.parent_step is not null
+  or c.parent_call_id::text is distinct from e.data ->> 'again_of'
   or o.id is not null and (o.tool_name, o.input, o.session_id, o.created_by, o.idempotency_key) is distinct from
     (c.tool_name, c.input, c.session_id, c.created_by, c.idempotency_key))

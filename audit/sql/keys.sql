@@ -1,6 +1,7 @@
 -- Idempotency: hits, their keys, and the keys of all receipts.
 --
--- hit-orphan is a check of its own, since it does not hold in an archive: the source may be in another one, or in a database.
+-- hit-orphan is a separate check, because it does not hold in an archive: the source may be in another archive, or in a
+-- database.
 select case when s.id is null then 'hit-orphan' else 'hit-source' end as name, h.call_id::text as id,
   format('its receipt repeats the receipt %s, which %s', h.replay_of, case
     when s.id is null then 'does not exist'
@@ -8,7 +9,8 @@ select case when s.id is null then 'hit-orphan' else 'hit-source' end as name, h
     when s.replay_of is not null then 'is a repetition itself, of ' || s.replay_of
     when s.tool_name <> h.tool_name then format('is of %s, and not of %s', s.tool_name, h.tool_name)
     when s.idempotency_key is distinct from h.idempotency_key
-      then format('has the key %s, and not %s', coalesce(s.idempotency_key, 'null'), coalesce(h.idempotency_key, 'null'))
+      then format('has the key %s, and not %s', coalesce(s.idempotency_key, 'null'),
+        coalesce(h.idempotency_key, 'null'))
     else 'has another result' end) as what
 from public.core_tool_receipts h
 left join public.core_tool_receipts s on s.id = h.replay_of
@@ -17,12 +19,14 @@ where h.replay_of is not null and (s.status = 'succeeded' and s.replay_of is nul
 
 union all
 
--- A hit says so and did nothing else, whatever rules said of it, and no other receipt says so. Receipts of an earlier GEM may say anything.
+-- A hit is marked and has no other effects except verdicts of rules, and no other receipt is marked. Receipts of an
+-- earlier GEM may have any marks.
 select 'hit-effects', r.call_id::text,
   format('its receipt %s, and its effects are %s',
     case when r.replay_of is null then 'repeats none' else 'repeats ' || r.replay_of end, left(r.effects::text, 150))
 from public.core_tool_receipts r
-join public.core_tool_calls c on c.id = r.call_id and not (c.events = 1 and c.status in ('succeeded', 'failed', 'not_configured'))
+join public.core_tool_calls c on c.id = r.call_id
+  and not (c.events = 1 and c.status in ('succeeded', 'failed', 'not_configured'))
 where case
   when r.replay_of is null then r.effects #>> '{idempotency,hit}' = 'true'
   else r.effects #>> '{idempotency,hit}' is distinct from 'true' or r.effects - 'idempotency' - 'rules' <> '{}' end
@@ -30,7 +34,8 @@ where case
 union all
 
 select 'key-once', min(call_id::text),
-  format('the key %s succeeded %s times: in the receipts %s', idempotency_key, count(*), string_agg(id::text, ', ' order by created_at, id))
+  format('the key %s succeeded %s times: in the receipts %s', idempotency_key, count(*),
+    string_agg(id::text, ', ' order by created_at, id))
 from public.core_tool_receipts
 where status = 'succeeded' and replay_of is null and idempotency_key is not null
 group by idempotency_key having count(*) > 1
@@ -39,15 +44,16 @@ union all
 
 -- By the predicate of gem_calls_one_holder_per_key: a durable call keeps its key between its attempts.
 select 'key-running', min(id::text),
-  format('the key %s is held by %s calls: %s', computed_key, count(*), string_agg(id::text, ', ' order by claimed_at, id))
+  format('the key %s is held by %s calls: %s', computed_key, count(*),
+    string_agg(id::text, ', ' order by claimed_at, id))
 from public.core_tool_calls
 where (status in ('running', 'queued') or status = 'waiting' and waits_for <> 'key') and computed_key is not null
 group by computed_key having count(*) > 1
 
 union all
 
--- The key of a receipt is its call's, and follows from the call's input, or from the client's key and the caller: see Key and
--- ClientKey in receipts/key.go. A caller whose name Go would quote with a backslash is left out.
+-- A receipt has the key of its call, which follows from the call's input, or from the client's key and the caller: see
+-- Key and ClientKey in receipts/key.go. This skips callers whose name Go would quote with a backslash.
 select 'key-computed', call_id::text,
   format('its receipt has the key %s, and the call %s', coalesce(k.idempotency_key, 'null'),
     coalesce(k.computed, 'has ' || k.held, 'has none'))
@@ -68,9 +74,11 @@ from (
     caller ~ '^[ !#-\[\]-~]*$' as plain
   from public.core_tool_receipts r
   join public.core_tool_calls c on c.id = r.call_id,
-  lateral (select r.effects #>> '{idempotency,key_field}' as field, c.input -> (r.effects #>> '{idempotency,key_field}') as sent,
+  lateral (select r.effects #>> '{idempotency,key_field}' as field,
+    c.input -> (r.effects #>> '{idempotency,key_field}') as sent,
     coalesce(c.created_by, '') as caller, nullif(btrim(c.idempotency_key, E' \t\n\x0b\f\r'), '') as client_key) v,
-  lateral (select case when jsonb_typeof(sent) = 'string' then to_jsonb(btrim(sent #>> '{}', E' \t\n\x0b\f\r')) else sent end as value) trimmed
+  lateral (select case when jsonb_typeof(sent) = 'string' then to_jsonb(btrim(sent #>> '{}', E' \t\n\x0b\f\r'))
+    else sent end as value) trimmed
   where c.status in ('succeeded', 'failed', 'not_configured') and c.events <> 1
 ) k
 where idempotency_key is distinct from held

@@ -1,4 +1,4 @@
--- How much there is to check.
+-- Counts the objects to check.
 with c as (
   select count(*) as calls, count(*) filter (where status in ('succeeded', 'failed', 'not_configured')) as finished,
     count(*) filter (where status = 'queued') as queued, count(*) filter (where status = 'running') as running,
@@ -10,6 +10,8 @@ with c as (
   select count(*) as events from public.core_tool_events
 )
 select size.*
-from c, r, e, lateral (values ('guards', case when to_regclass('public.extract_documents') is null then 36 else 44 end), -- those of guards.sql
+-- the guards of guards.sql
+from c, r, e, lateral (values ('guards', case when to_regclass('public.extract_documents') is null then 36 else 44 end),
   ('calls', calls), ('finished calls', finished), ('queued calls', queued), ('running calls', running),
-  ('waiting calls', waiting), ('children', children), ('receipts', receipts), ('hits', hits), ('events', events)) size (name, n)
+  ('waiting calls', waiting), ('children', children), ('receipts', receipts), ('hits', hits),
+    ('events', events)) size (name, n)

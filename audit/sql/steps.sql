@@ -1,5 +1,6 @@
--- The steps of durable calls: each name ends once, and each effect of a step is on the receipt, as often as steps had it.
-select 'step-once' as name, call_id::text as id, format('its step %s ended %s times, in the events %s', data ->> 'name', count(*),
+-- The steps of durable calls: each step ends once, and the receipt lists each effect of steps as often as it happened.
+select 'step-once' as name, call_id::text as id,
+  format('its step %s ended %s times, in the events %s', data ->> 'name', count(*),
   string_agg(seq::text, ', ' order by seq)) as what
 from public.core_tool_events
 where event = 'step'
@@ -7,7 +8,7 @@ group by call_id, data ->> 'name' having count(*) > 1
 
 union all
 
-select 'step-effects', r.call_id::text, format('%s wrote %s, which its receipt does not have',
+select 'step-effects', r.call_id::text, format('%s wrote %s, which its receipt lacks',
   coalesce('its step ' || (e.data ->> 'name'), 'a step that was not kept'), one.value)
 from public.core_tool_receipts r
 join public.core_tool_events e on e.call_id = r.call_id and e.event in ('step', 'retried', 'released', 'waiting')
@@ -17,8 +18,9 @@ where r.replay_of is null and (r.effects -> k.key @> jsonb_build_array(one.value
 
 union all
 
--- A request to a model is told of by each attempt that waited for it, and is on the receipt once.
-select 'step-effects', w.call_id::text, format('steps wrote %s %s times, and its receipt has it %s times', w.value, w.times, r.times)
+-- Each attempt that waited for a request to a model records it, and the receipt lists it once.
+select 'step-effects', w.call_id::text, format('steps wrote %s %s times, and its receipt has it %s times', w.value,
+  w.times, r.times)
 from (
   select e.call_id, k.key, one.value, count(*) as times
   from public.core_tool_events e
@@ -29,21 +31,25 @@ from (
 ) w
 cross join lateral (
   select count(*) filter (where one.value @> w.value) as times
-  from public.core_tool_receipts r, jsonb_array_elements(case when jsonb_typeof(r.effects -> w.key) = 'array' then r.effects -> w.key end) one
+  from public.core_tool_receipts r, jsonb_array_elements(case
+    when jsonb_typeof(r.effects -> w.key) = 'array' then r.effects -> w.key end) one
   where r.call_id = w.call_id and r.replay_of is null) r
 where r.times between 1 and w.times - 1
 
 union all
 
--- A handler that is given up while a step of its is being written does not learn whether that was: then its receipt may count one less. It is the last
--- that its attempt wrote.
-select 'step-effects', r.call_id::text, format('its receipt counts %s steps, and its journal has %s', r.effects #>> '{durable,steps}', coalesce(s.ended, 0))
+-- If the worker abandons a handler while the last step of its attempt is being written, the receipt may count one step
+-- less.
+select 'step-effects', r.call_id::text, format('its receipt counts %s steps, and its journal has %s',
+  r.effects #>> '{durable,steps}', coalesce(s.ended, 0))
 from public.core_tool_receipts r
 left join (
   select call_id, count(distinct data ->> 'name') filter (where counts) as ended,
     (array_agg(attempt order by seq desc))[1] as attempt, (array_agg(counts order by seq desc))[1] as counts
   from (
-    select call_id, seq, attempt, data, event = 'step' and coalesce(data ->> 'kind', '') not in ('version', 'call') as counts -- a call is one that could not be made
+    -- here `called` is a call that could not be made
+    select call_id, seq, attempt, data, event = 'step'
+      and coalesce(data ->> 'kind', '') not in ('version', 'call') as counts
     from public.core_tool_events where event in ('began', 'step', 'called')) e
   group by call_id
 ) s on s.call_id = r.call_id

@@ -1,6 +1,6 @@
--- The tables that receipts say were written, as far as the database has them with a column id: their names as a list of
--- literals, and a query that gives their rows as (tab, id, owned, call_id), with the id as text. A table owned by calls has a
--- column call_id, the call that inserted the row. A name without a schema is one of public. GEM's own tables are left out.
+-- Returns the existing tables with a column id that receipts list as written: their names as a list of literals, and a
+-- query that returns their rows as (tab, id, owned, call_id), with the id as text. A table owned by calls has a column
+-- call_id, the call that inserted the row. A name without a schema belongs to public. GEM's own tables are excluded.
 select coalesce(string_agg(quote_literal(tab), ', '), 'null'), concat_ws(' union all ',
   'select null::text as tab, null::text as id, false as owned, null::uuid as call_id where false',
   string_agg(format('select %L, id::text, %s from %I.%I', tab,
@@ -8,7 +8,8 @@ select coalesce(string_agg(quote_literal(tab), ', '), 'null'), concat_ws(' union
 from (
   select distinct w ->> 'table' as tab
   from (
-    select jsonb_array_elements(case when jsonb_typeof(effects -> 'db_writes') = 'array' then effects -> 'db_writes' end) as w
+    select jsonb_array_elements(case when jsonb_typeof(effects -> 'db_writes') = 'array' then effects -> 'db_writes'
+      end) as w
     from public.core_tool_receipts
   ) write
 ) wrote

@@ -8,7 +8,8 @@ export type AnyTools = Record<string, { input: unknown; output: unknown }>
 export interface Options {
   /** How long `call` and `wait` wait at most, in milliseconds. Default: ten minutes. */
   patience?: number
-  /** Whether a call that takes longer is also waited for with Realtime, where the client has it. Default: true. */
+  /** Whether a call that takes longer is also waited for with Realtime, where the client has it. Default: true, and in Node, Deno and Bun false,
+   * since the connection of supabase-js keeps a process alive for about a minute. */
   realtime?: boolean
 }
 
@@ -86,11 +87,12 @@ export interface Gem<Tools> {
   wait<Output = unknown>(id: string, options?: WaitOptions): Promise<Receipt<Output>>
   /** The receipt of a call; null while it has none. */
   receipt<Output = unknown>(id: string, options?: RequestOptions): Promise<Receipt<Output> | null>
-  /** Ends a call, or asks its worker to. It returns `cancelled`, `requested`, or the status of a call that had ended. */
+  /** Ends a call, or asks its worker to. It returns `cancelled` or `requested`. Of a call that had ended it returns the status, such as `failed`, and
+   * changes nothing. */
   cancel(id: string, options?: RequestOptions): Promise<string>
   /** Answers a question or an approval. The same answer again changes nothing; another one is refused. */
   answer(id: string, value: unknown, options?: RequestOptions & { name?: string }): Promise<string>
-  /** The open questions that the user may answer. */
+  /** The open questions that the user may answer, the first hundred by `place`. */
   questions(options?: RequestOptions): Promise<Question[]>
   /** The tools that the user may call, with descriptions and schemas. */
   tools(options?: RequestOptions): Promise<Tool[]>

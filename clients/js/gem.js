@@ -1,7 +1,10 @@
 // Calls the tools of GEM through a client of supabase-js, and waits for their receipts. gem.d.ts describes every function.
 
+// The connection of supabase-js for Realtime stays open for a minute after its last channel, and keeps a process of Node alive for that long.
+const inNode = Boolean(globalThis.process?.versions?.node)
+
 export function gem(supabase, options = {}) {
-  const { patience = 10 * 60_000, realtime = true } = options
+  const { patience = 10 * 60_000, realtime = !inNode } = options
 
   // ask sends one request of the API. A request that may be sent twice is sent again when no answer came, or none of the database's own.
   async function ask(request, { signal, again = true } = {}) {
@@ -83,7 +86,7 @@ export function gem(supabase, options = {}) {
   const answer = (id, value, { name = 'answer', signal } = {}) =>
     ask(() => supabase.rpc('answer_tool_call', { call_id: id, answer: value, name }), { signal })
 
-  const questions = ({ signal } = {}) => ask(() => supabase.from('open_questions').select('*').order('place'), { signal })
+  const questions = ({ signal } = {}) => ask(() => supabase.from('open_questions').select('*').order('place').limit(100), { signal })
 
   const tools = ({ signal } = {}) => ask(() => supabase.rpc('list_tools'), { signal })
 

@@ -1,4 +1,4 @@
-// As internal/typescript/receipt.ts has it, which gem types typescript writes into its files: a test compares the two.
+// As internal/types/receipt.ts has it, which gem types typescript writes into its files: a test compares the two.
 
 /** The one final record of a call. `status` says which of the three outcomes it has. */
 export type Receipt<Output = unknown> = Succeeded<Output> | Failed | NotConfigured
@@ -83,7 +83,7 @@ export type Effects = {
 
 export type ModelRequest = {
   request: number
-  arm: string
+  target: string
   model: string
   request_id?: string
   input_tokens: number

@@ -1,20 +1,20 @@
-// The scripts of all pages. Without them the pages show and do the same, but for what changes while one looks.
+// The scripts of all pages. Without them the pages work in the same way, except for live changes.
 (() => {
   "use strict";
   const root = document.documentElement;
   const $ = (selector, from = document) => [...from.querySelectorAll(selector)];
 
-  // Times stay relative, and are local where that is chosen; those of the class clock stay times of day.
+  // Times stay relative, and local if the user chose that; times of the class clock stay times of day.
   const spans = [[86400e3 * 2, 86400e3, "d"], [3600e3, 3600e3, "h"], [60e3, 60e3, "min"], [0, 1e3, "s"]];
-  function span(ms) {
+  function span(ms, rounded) {
     const [, unit, name] = spans.find(([from]) => ms >= from);
-    return Math.floor(ms / unit) + " " + name;
+    return rounded(ms / unit) + " " + name;
   }
   function tick() {
     const local = root.dataset.zone === "local", now = Date.now();
     for (const t of $("time[datetime]")) {
       const at = new Date(t.dateTime), ago = now - at;
-      let text = ago < 0 ? "in " + span(-ago) : span(ago) + " ago";
+      let text = ago < 0 ? "in " + span(-ago, Math.round) : span(ago, Math.floor) + " ago";
       if (t.className === "clock") text = local ? at.toTimeString().slice(0, 5) : at.toISOString().slice(11, 16);
       if (t.textContent !== text) t.textContent = text;
       if (local && !t.dataset.local) t.dataset.local = t.title = at.toLocaleString();
@@ -22,7 +22,7 @@
   }
   setInterval(() => document.hidden || tick(), 1000);
 
-  // What the server sent is made ready: a whole page, or a part of it that is new. A form that came later has no id of its own yet.
+  // Prepares content from the server: a whole page, or a new part of it. A form that arrives later has no id yet.
   function ready(from) {
     tick();
     for (const b of $("[data-copy][hidden], [data-all][hidden]", from)) b.hidden = false;
@@ -33,13 +33,13 @@
   document.addEventListener("gem:changed", (e) => ready(e.target));
   ready(document);
 
-  // The page that is open.
+  // The open page.
   for (const a of $("header nav a")) {
     const here = location.pathname.replace(/\/$/, ""), there = new URL(a.href).pathname.replace(/\/$/, "");
     if (here === there || (there !== document.body.dataset.base && here.startsWith(there + "/"))) a.setAttribute("aria-current", "page");
   }
 
-  // navigator.clipboard is there on HTTPS and loopback alone.
+  // navigator.clipboard exists only on HTTPS and loopback.
   async function copy(button) {
     let done = false;
     try {
@@ -66,7 +66,7 @@
       copy(button);
       return;
     }
-    // A click on a row opens it, unless it was meant for what is in it, or marks text.
+    // A click on a row opens it, unless it hits something inside the row, or selects text.
     const row = e.target.closest("tr[data-href]");
     if (!row || e.target.closest("a, button, input, label, select, textarea, summary, td.mark") || String(getSelection())) return;
     if (e.ctrlKey || e.metaKey) window.open(row.dataset.href, "_blank", "noopener");
@@ -78,13 +78,13 @@
     if (box.matches("input[type=checkbox]")) box.closest("tr")?.classList.toggle("chosen", box.checked);
   });
 
-  // Keys. They can be switched off, since people who speak to their computer press them by accident.
+  // Keys. They can be switched off, since speech input presses them by accident.
   const help = document.getElementById("help"), off = "gem_keys_off";
   const stored = (value) => {
     try {
       if (value === undefined) return localStorage.getItem(off);
       value ? localStorage.setItem(off, "1") : localStorage.removeItem(off);
-    } catch { /* a browser that keeps nothing */ }
+    } catch { /* the browser stores nothing */ }
     return null;
   };
   const keys = document.getElementById("keys"), opener = document.getElementById("keyboard");
@@ -93,7 +93,7 @@
   opener.hidden = false;
   opener.addEventListener("click", () => help.showModal());
 
-  // The row that has the focus is the chosen one: its first link has it.
+  // The focused row is the selected one: its first link has the focus.
   function move(by) {
     const links = $("main tbody tr").filter((row) => row.offsetParent).map((row) => row.querySelector("a[href]")).filter(Boolean);
     if (!links.length) return;

@@ -1,4 +1,4 @@
-// Keeps a page up to date: one stream of the parts that changed, put in place without disturbing who reads, types or chooses.
+// Keeps a page up to date: one stream sends the changed parts, which replace the old ones without disturbing the user.
 (() => {
   "use strict";
   const base = document.body.dataset.base, away = document.getElementById("away"), said = document.getElementById("said"), pause = document.getElementById("pause");
@@ -36,7 +36,7 @@
     });
     stream.onerror = () => {
       show(awayText);
-      if (stream.readyState !== EventSource.CLOSED) return; // the browser tries again by itself
+      if (stream.readyState !== EventSource.CLOSED) return; // the browser retries on its own
       close();
       again = setTimeout(open, 5000);
       ask();
@@ -47,14 +47,14 @@
     stream?.close();
     stream = null;
   }
-  // A stream does not say why it was refused; the page does.
+  // A stream does not show why it was rejected; the page does.
   async function ask() {
     try {
       const answer = await fetch(location.href, { method: "HEAD", redirect: "manual" });
       if (answer.type !== "opaqueredirect" && answer.status !== 401 && answer.status !== 403) return;
       over = true;
       show("You are no longer signed in. Load this page again.");
-    } catch { /* away */ }
+    } catch { /* unreachable */ }
   }
 
   pause.hidden = false;
@@ -64,7 +64,7 @@
     pause.textContent = paused ? "Resume updates" : "Pause updates";
     paused ? close() : open();
   });
-  // A tab that nobody sees asks for nothing; a short look at another one changes nothing.
+  // A hidden tab requests nothing; a short look at another tab changes nothing.
   let hide = 0;
   document.addEventListener("visibilitychange", () => {
     clearTimeout(hide);
@@ -94,9 +94,9 @@
     if (say !== undefined) announce(say);
   }
 
-  // patch makes the children of an element those of another. Children with the same id or data-key stay what they are, others with the same name in the
-  // same place. What scripts added (data-own) is theirs.
-  // A row or a question that is marked, or has the focus, stays where it is until that is over, even if the list has moved on.
+  // patch replaces the children of an element by those of another. It keeps children with the same id or data-key, and
+  // children with the same name in the same place. It leaves elements that scripts added (data-own).
+  // A row or a question with a selection or the focus stays in place until that ends, even if the list has changed.
   const mine = (node) => node.nodeType === 1 && ("own" in node.dataset || (["TR", "LI"].includes(node.nodeName) && (node.contains(document.activeElement) || node.querySelector("input:checked"))));
   const key = (node) => node.nodeType === 1 ? node.id || node.dataset.key || "" : "";
   function patch(old, fresh) {
@@ -129,7 +129,7 @@
       at = next;
     }
   }
-  // What belongs to who looks: what is open, typed, checked and chosen, and what scripts have set.
+  // The user's state: what is open, typed, checked and selected, and what scripts have set.
   const theirs = new Set(["open", "value", "checked", "selected", "hidden", "data-drawn", "data-local"]);
   function become(old, fresh) {
     if (old.nodeType !== 1) {
@@ -145,7 +145,7 @@
     if (old.nodeName !== "TEXTAREA") patch(old, fresh);
   }
 
-  // Numbers are read out at most each 10 s.
+  // Numbers are read out at most every 10 s.
   let last = 0, next = 0;
   function announce(text) {
     clearTimeout(next);

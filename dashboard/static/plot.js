@@ -1,4 +1,4 @@
-// Draws plots from the table beside them, in place of the server's drawing: with axes, and values where one points.
+// Draws plots from the table next to them, instead of the server's drawing: with axes, and values at the pointer.
 (() => {
   "use strict";
   const drawn = new Map();
@@ -17,7 +17,7 @@
     return data;
   }
 
-  // lone are the places of values without neighbours, which no line shows.
+  // lone are the positions of values without neighbours, which no line shows.
   const lone = (u, i) => {
     const v = u.data[i], at = [];
     v.forEach((y, k) => { if (y != null && v[k - 1] == null && v[k + 1] == null) at.push(k); });
@@ -29,7 +29,7 @@
     usd: (v) => money(v / 1e9),
     calls: (v) => v.toLocaleString("en-US"),
   };
-  // money writes US dollars as the server does (usd in text.go), and large ones without cents.
+  // money formats US dollars like the server (usd in text.go), and large amounts without cents.
   function money(v) {
     if (!v) return "$0";
     const size = Math.floor(Math.log10(Math.abs(v)) + 1e-9), least = size >= 2 ? 0 : 2;
@@ -54,7 +54,7 @@
     if (!box) {
       box = document.createElement("div");
       box.dataset.own = "";
-      box.setAttribute("aria-hidden", "true"); // the table says the same
+      box.setAttribute("aria-hidden", "true"); // the table has the same data
       figure.append(box);
       new ResizeObserver(() => drawn.get(figure)?.setSize({ width: box.clientWidth, height: 124 })).observe(box);
     }

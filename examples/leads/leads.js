@@ -7,7 +7,7 @@ function tools() {
   return gem(supabase.createClient($('url').value, $('key').value, { accessToken: async () => $('token').value }))
 }
 
-// result gives what a call succeeded with, or throws what its receipt says.
+// result returns the result of a successful call, or throws the error of its receipt.
 function result(receipt) {
   if (receipt.status === 'succeeded') return receipt.result
   if (receipt.status === 'failed') throw new Error(receipt.result.error.message)
@@ -18,7 +18,7 @@ async function list() {
   const { leads } = result(await tools().call('leads.list_by_stage', { stage: 'new' }))
   $('leads').replaceChildren(...leads.map(lead => {
     const item = document.createElement('li')
-    item.textContent = `${lead.name}, ${lead.suburb}` // as text: what someone typed is data
+    item.textContent = `${lead.name}, ${lead.suburb}` // as text: user input is data
     return item
   }))
 }

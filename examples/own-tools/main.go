@@ -1,4 +1,4 @@
-// Command gem is GEM with the tools of a shop in place of the built-in ones.
+// Command gem is GEM with the tools of a shop instead of the built-in ones.
 package main
 
 import (
@@ -23,18 +23,18 @@ func main() { gem.Main(gem.Program{Domains: []any{shop}, Registry: registry}) }
 // Shop is the domain shop: each of its exported methods is a tool.
 type Shop struct{}
 
-// NewOrder is the input of shop.order.
+// NewOrder is the input of shop.order, and Ordered is its output.
 type NewOrder struct {
 	Item string `json:"item"`
 }
 
-// Ordered is its output.
 type Ordered struct {
 	OrderID string `json:"order_id"`
 }
 
 // Order is the tool shop.order. The row and the call's receipt appear together, or not at all.
 func (Shop) Order(ctx context.Context, tx handlers.Tx, call *handlers.Call, in NewOrder) (Ordered, error) {
-	id, err := table.Insert(ctx, tx, call, "orders", "insert into orders (item, call_id) values ($1, $2) returning id::text", in.Item, call.ID)
+	id, err := table.Insert(ctx, tx, call, "orders",
+		"insert into orders (item, call_id) values ($1, $2) returning id::text", in.Item, call.ID)
 	return Ordered{OrderID: id}, err
 }

@@ -1,17 +1,17 @@
-"""Calls a tool from a phone, or from anything else with Python and a connection that comes and goes.
+"""Calls a tool from a phone, or from any machine with Python and an unstable connection.
 
     export GEM_URL=https://YOUR-PROJECT.supabase.co GEM_API_KEY=sb_publishable_... GEM_TOKEN=...
     python3 call.py os.create_note '{"domain": "business", "title": "Roof", "content": "Two tiles"}'
 
-GEM_TOKEN is the signed-in user's access token. Without GEM_API_KEY, GEM_URL is a PostgREST of your own.
+GEM_TOKEN is the signed-in user's access token. Without GEM_API_KEY, GEM_URL is your own PostgREST.
 
-The call's id is chosen here, before anything is sent. So a request whose answer was lost is sent again as it was, as often
-as it takes, and there is still one call. The receipt is printed as JSON, and the exit code says how the call ended:
+The script chooses the call's id before it sends anything. So it can retry a request whose answer was lost as often as
+needed, and there is still one call. It prints the receipt as JSON. The exit code is the outcome of the call:
 
-    0 succeeded   1 failed   2 not accepted: the message says why   3 not_configured   4 no receipt within --timeout
+    0 succeeded   1 failed   2 not accepted, with a message   3 not_configured   4 no receipt within --timeout
 
-The call goes on when nobody waits for it: the same command with --id ID waits again, and does not call a second time.
-Needs Python 3.9 or newer, and nothing else.
+The call continues when nobody waits for it: the same command with --id ID waits again, without a second call.
+Needs only Python 3.9 or newer.
 """
 
 import argparse
@@ -26,11 +26,11 @@ import uuid
 
 
 class Refused(Exception):
-    """The API answered, and sending the same again would not help."""
+    """The API answered, and a retry would not help."""
 
 
 class Unavailable(Exception):
-    """No answer, or one that says to come back later."""
+    """No answer, or one that asks to retry later."""
 
 
 class Gem:
@@ -52,11 +52,11 @@ class Gem:
             if error.code in (408, 429) or error.code >= 500:
                 raise Unavailable(said) from None
             raise Refused(said) from None
-        except (OSError, http.client.HTTPException, ValueError) as error:  # no connection, one that broke, half an answer
+        except (OSError, http.client.HTTPException, ValueError) as error:  # no connection, a broken one, or half an answer
             raise Unavailable(str(error) or type(error).__name__) from None
 
     def persist(self, function, arguments, until):
-        """Calls it until it is answered, or until then. Only for what may be sent twice."""
+        """Retries until an answer or the deadline. Only for requests that may be sent twice."""
         pause, said = 0.2, None
         while True:
             try:

@@ -10,45 +10,55 @@ import (
 	"strings"
 
 	"github.com/gemworker/gem/handlers"
-	"github.com/gemworker/gem/handlers/value"
-	"github.com/gemworker/gem/internal/llm"
+	"github.com/gemworker/gem/internal/plainjson"
+	"github.com/gemworker/gem/internal/provider"
+	"github.com/gemworker/gem/receipts"
 )
 
-// maxCalls is how many calls of one turn are made.
+// maxCalls is the maximum number of calls of one turn.
 const maxCalls = 32
 
-// act makes the calls of a turn, side by side, and returns what each came to, in their order.
-func (b *toolbox) act(ctx context.Context, call *handlers.Durable, turn int, calls []llm.Part) ([]llm.Part, error) {
+// act makes the calls of a turn in parallel, and returns their results, in order.
+func (b *toolbox) act(ctx context.Context, call *handlers.Durable, turn int, calls []provider.Part) ([]provider.Part,
+	error) {
 	made := make([]*handlers.Child[json.RawMessage], min(len(calls), maxCalls))
 	for i := range made {
 		p := calls[i]
-		tool := value.Shorten(p.Name, 100) // of which there is none, if it is cut
+		tool := receipts.Shorten(p.Name, 100) // a cut name matches no tool
 		if t, ok := b.find(p.Name); ok {
 			tool = t.Name
 		}
 		name := fmt.Sprintf("turn %d call %d", turn, i+1)
-		made[i] = handlers.StartWith[json.RawMessage](call, name, tool, func() (json.RawMessage, error) { return b.input(call, tool, &p) })
+		made[i] = handlers.StartWith[json.RawMessage](call, name, tool,
+			func() (json.RawMessage, error) { return b.input(call, tool, &p) })
 	}
 	if err := handlers.All(ctx, made...); err != nil {
 		return nil, err
 	}
-	results := make([]llm.Part, len(calls))
+	results := make([]provider.Part, len(calls))
 	for i, p := range calls {
-		var result json.RawMessage
+		var (
+			result json.RawMessage
+			note   string
+		)
 		err := error(tooMany)
 		if i < len(made) {
-			result, err = made[i].Wait(ctx) // which has come
+			result, err = made[i].Wait(ctx) // it has arrived
+			if made[i].InputDiffers() {
+				note = otherInput
+			}
 		}
-		text, isError := observation(result, err)
-		results[i] = llm.Part{Type: llm.ToolResult, ToolCallID: p.ID, Content: text, IsError: isError}
+		text, isError := observation(result, note, err)
+		results[i] = provider.Part{Type: provider.ToolResult, ToolCallID: p.ID, Content: text, IsError: isError}
 	}
 	return results, nil
 }
 
-var tooMany = &handlers.Failure{Code: "too_many_calls", Message: fmt.Sprintf("This call was not made: a turn has at most %d.", maxCalls)}
+var tooMany = &handlers.Failure{Code: "too_many_calls", Message: fmt.Sprintf("This call was not made: a turn has at "+
+	"most %d.", maxCalls)}
 
-// input returns the input of a call that the model wants, or why it is not made.
-func (b *toolbox) input(call *handlers.Durable, tool string, p *llm.Part) (json.RawMessage, error) {
+// input returns the input of a call that the model wants, or the reason for which it is not made.
+func (b *toolbox) input(call *handlers.Durable, tool string, p *provider.Part) (json.RawMessage, error) {
 	refuse := func(code, message string) (json.RawMessage, error) {
 		return nil, &handlers.Failure{Code: code, Message: message}
 	}
@@ -66,44 +76,50 @@ func (b *toolbox) input(call *handlers.Durable, tool string, p *llm.Part) (json.
 		}
 	}
 	if p.RawArguments != "" {
-		return refuse("validation_error", "The arguments are no JSON object, or have what cannot be stored. Write one object.")
+		return refuse("validation_error", "The arguments are no JSON object, or have what cannot be stored. Write one "+
+			"object.")
 	}
 	if other := b.notOwn(p.Arguments); tool == call.Tool && other != "" {
-		return refuse("not_allowed", fmt.Sprintf("An agent that you start may have the tools that you have yourself, by their names: %s is none of them.", other))
+		return refuse("not_allowed", fmt.Sprintf("An agent that you start may have the tools that you have yourself, by "+
+			"their names: %s is none of them.", other))
 	}
 	if who := stranger(call, tool, p.Arguments); who != "" {
-		return refuse("not_allowed", fmt.Sprintf("A model may put a question to owner, service and roles: %s is none of them.", who))
+		return refuse("not_allowed", fmt.Sprintf("A model may put a question to owner, service and roles: %s is none of "+
+			"them.", who))
 	}
 	return p.Arguments, nil
 }
 
-// stranger returns a single user whom a question is to be put to, other than the one that the agent works for: a question shows that user what the
-// model puts into it, and a text that the model has read may have told it whom to ask. Who has a role, the operator says.
+// stranger returns a user whom a question names, other than the agent's own user. Such a question would show that user
+// the model's text, and a text that the model has read may have chosen the user. Roles are allowed, because the
+// operator assigns them.
 func stranger(call *handlers.Durable, tool string, input json.RawMessage) string {
 	var (
 		question map[string]json.RawMessage // whose names Postgres compares exactly
 		by       []string
 	)
-	if tool != "wait.answer" && tool != "wait.event" || json.Unmarshal(input, &question) != nil || json.Unmarshal(question["by"], &by) != nil {
-		return "" // the owner is asked, or the tool refuses what is no question
+	if tool != "wait.answer" && tool != "wait.event" || json.Unmarshal(input, &question) != nil ||
+		json.Unmarshal(question["by"], &by) != nil {
+		return "" // the owner is asked, or the tool refuses it
 	}
 	for _, who := range by {
 		if user, one := strings.CutPrefix(who, "user:"); one && user != call.CreatedBy {
-			return value.Shorten(who, 100)
+			return receipts.Shorten(who, 100)
 		}
 	}
 	return ""
 }
 
-// notOwn returns a tool that the input of another agent names, and this one does not have. Whoever limits an agent's tools limits those of its
-// agents too. No other field is read: the worker of the call, to which Postgres hands its numbers as 10 for 1e1, may read what this one could not.
+// notOwn returns a tool that the input of another agent names but this agent does not have: a limit on an agent's tools
+// also limits its own agents. It reads no other field, because the worker of the call may be able to read values that
+// this worker cannot, since Postgres returns 1e1 as 10.
 func (b *toolbox) notOwn(input json.RawMessage) string {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(input, &fields) != nil {
 		return "its input"
 	}
 	for name, list := range fields {
-		if !strings.EqualFold(name, "tools") { // as encoding/json takes it for the field
+		if !strings.EqualFold(name, "tools") { // as encoding/json matches the field
 			continue
 		}
 		if other := b.notAmong(list); other != "" {
@@ -116,12 +132,12 @@ func (b *toolbox) notOwn(input json.RawMessage) string {
 func (b *toolbox) notAmong(list json.RawMessage) string {
 	var patterns []string
 	if json.Unmarshal(list, &patterns) != nil {
-		return "" // which the schema refuses, and the handler cannot read
+		return "" // the schema rejects it, and the handler cannot read it
 	}
 	for _, pattern := range patterns {
 		own := slices.ContainsFunc(b.Tools, func(t offered) bool { return t.Name == pattern })
 		if !own && !slices.Contains(b.patterns, pattern) {
-			return value.Shorten(cmp.Or(pattern, "an empty name"), 100)
+			return receipts.Shorten(cmp.Or(pattern, "an empty name"), 100)
 		}
 	}
 	return ""
@@ -138,10 +154,11 @@ func (b *toolbox) names() string {
 	return strings.Join(names, ", ")
 }
 
-// maxSeen is how many bytes of JSON an observation may have.
+// maxSeen is the maximum size of an observation, in bytes of JSON.
 const maxSeen = 32 << 10
 
-// seen is an observation: what a call came to, as the model reads it. It is JSON, so that nothing in a result or a message can end it or stand beside it.
+// seen is an observation: the result of a call for the model. It is JSON, so that no text in a result or a message can
+// end or extend it.
 type seen struct {
 	Status  string          `json:"status"`
 	Result  json.RawMessage `json:"result,omitempty"`
@@ -152,16 +169,20 @@ type seen struct {
 	Cut     *cut            `json:"cut,omitempty"`
 }
 
-// cut stands in place of what is too large.
+// cut replaces a value that is too large.
 type cut struct {
 	Bytes     int    `json:"bytes"`
 	Beginning string `json:"beginning"`
 }
 
-// observation returns what the model reads of a call's end, and whether it is an error.
-func observation(result json.RawMessage, err error) (text string, isError bool) {
+// otherInput tells the model that its input took no effect.
+const otherInput = "This call did nothing. Its result is that of an earlier call with the same idempotency key " +
+	"and a different input: do not report it as the result of what you sent."
+
+// observation returns the model's view of a call's end, and whether it is an error. A note may accompany a result.
+func observation(result json.RawMessage, note string, err error) (text string, isError bool) {
 	var (
-		s       = seen{Status: "succeeded", Result: result}
+		s       = seen{Status: "succeeded", Result: result, Message: note}
 		failure *handlers.Failure
 		missing *handlers.NotConfigured
 	)
@@ -182,7 +203,7 @@ func observation(result json.RawMessage, err error) (text string, isError bool) 
 	return encoded, err != nil
 }
 
-// adviceIn returns the tool's advice about a new call, which is kept even if the details are cut.
+// adviceIn returns the tool's advice about a new call, which remains even if the details are cut.
 func adviceIn(details json.RawMessage) handlers.Advice {
 	var of struct {
 		Advice handlers.Advice `json:"advice"`
@@ -204,9 +225,9 @@ func detailsOf(f *handlers.Failure) json.RawMessage {
 // shortened returns an observation with the beginning of its result, or of its details, as a text.
 func (s seen) shortened() seen {
 	whole := string(slices.Concat(s.Result, s.Details))
-	s.Result, s.Details, s.Message = nil, nil, value.Shorten(s.Message, maxSeen/16)
+	s.Result, s.Details, s.Message = nil, nil, receipts.Shorten(s.Message, maxSeen/16)
 	for n := maxSeen - maxSeen/8; ; n /= 2 { // as a text it takes more
-		s.Cut = &cut{len(whole), value.Cut(whole, n)}
+		s.Cut = &cut{len(whole), receipts.Truncate(whole, n)}
 		if len(encode(s)) <= maxSeen {
 			return s
 		}
@@ -214,11 +235,9 @@ func (s seen) shortened() seen {
 }
 
 func encode(s seen) string {
-	var b strings.Builder
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(s); err != nil { // of texts, and of JSON that was stored
+	encoded, err := plainjson.Encode(s)
+	if err != nil { // of texts, and of JSON that was stored
 		return `{"status":"failed","message":"The result cannot be read."}`
 	}
-	return strings.TrimSpace(b.String())
+	return string(encoded)
 }

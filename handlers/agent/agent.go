@@ -1,5 +1,6 @@
-// Package agent is the domain agent: agent.run lets a model work at a task with tools, until it answers. Each turn is a step, and each call
-// of a tool a child, so that the whole conversation stands in the journal of the call and on the receipts of its children.
+// Package agent is the domain agent: agent.run lets a model work on a task with tools until it answers. Each turn is a
+// step, and each call of a tool a child, so that the whole conversation is in the journal of the call and on the
+// receipts of its children.
 package agent
 
 import (
@@ -11,26 +12,28 @@ import (
 	"strings"
 
 	"github.com/gemworker/gem/handlers"
-	"github.com/gemworker/gem/handlers/llm/ledger"
-	"github.com/gemworker/gem/handlers/llm/models"
 	"github.com/gemworker/gem/handlers/value"
-	"github.com/gemworker/gem/internal/llm"
+	"github.com/gemworker/gem/internal/provider"
+	"github.com/gemworker/gem/internal/provider/ledger"
+	"github.com/gemworker/gem/internal/provider/router"
 )
 
 // Agent has the tools of the domain.
-type Agent struct{ models models.Source }
+type Agent struct{ models router.Source }
 
-// Domain returns the domain agent. It asks the models of the domain llm: see llm.DomainAndModels.
-func Domain(asked models.Source) handlers.Domain { return handlers.Domain{Tools: Agent{asked}} }
+// Domain returns the domain agent. It uses the models of llm, the program's domain llm.
+func Domain(llm handlers.Domain) handlers.Domain {
+	return handlers.Domain{Tools: Agent{router.From(llm)}}
+}
 
 type task struct {
-	Task            string     `json:"task"`
-	Instructions    string     `json:"instructions"`
-	Route           string     `json:"route"`
-	Tools           []string   `json:"tools"`
-	MaxTurns        int        `json:"max_turns"`
-	MaxOutputTokens int        `json:"max_output_tokens"`
-	MaxCostUSD      *llm.Money `json:"max_cost_usd"`
+	Task            string          `json:"task"`
+	Instructions    string          `json:"instructions"`
+	Route           string          `json:"route"`
+	Tools           []string        `json:"tools"`
+	MaxTurns        int             `json:"max_turns"`
+	MaxOutputTokens int             `json:"max_output_tokens"`
+	MaxCostUSD      *provider.Money `json:"max_cost_usd"`
 }
 
 // The defaults of an input.
@@ -39,17 +42,18 @@ const (
 	defaultRoute = "default"
 )
 
-// ran is the result of a call.
+// ran is the result of agent.run.
 type ran struct {
 	Answer string `json:"answer"`
 	work
 }
 
-// work is what an agent did, and what its own requests to models came to. It stands in the result, and in the details of a failure.
+// work counts an agent's turns and calls, and the usage of its own requests to models. The result and the details of a
+// failure contain it.
 type work struct {
 	Turns      int       `json:"turns"`
-	ToolCalls  int       `json:"tool_calls"` // that the model asked for, also those that were refused
-	Models     []string  `json:"models"`     // that answered
+	ToolCalls  int       `json:"tool_calls"` // calls that the model requested, including refused ones
+	Models     []string  `json:"models"`     // the models that answered
 	Usage      usage     `json:"usage"`
 	NotOffered []leftOut `json:"not_offered,omitempty"`
 }
@@ -60,7 +64,7 @@ type usage struct {
 	ledger.Total
 }
 
-// The codes of failures, besides those of package models.
+// The codes of failures, in addition to the codes of package router.
 const (
 	turnLimit       = "turn_limit"
 	refused         = "refused"
@@ -69,13 +73,14 @@ const (
 	talkTooLong     = "conversation_too_long"
 )
 
-// maxTalk is how many bytes of texts, arguments and results a conversation may have, and maxResult how many a result takes as JSON.
+// maxTalk is the maximum size of a conversation's texts, arguments and results, in bytes, and maxResult the maximum
+// size of a result as JSON.
 const (
 	maxTalk   = 4 << 20
 	maxResult = 1 << 20
 )
 
-// Run thinks, acts and observes until the model answers without a call of a tool.
+// Run thinks, acts and observes until the model answers without a tool call.
 func (a Agent) Run(ctx context.Context, call *handlers.Durable, in task) (ran, error) {
 	asked, missing := a.models()
 	box, err := in.toolbox(ctx, call)
@@ -87,10 +92,12 @@ func (a Agent) Run(ctx context.Context, call *handlers.Durable, in task) (ran, e
 	limit := cmp.Or(in.MaxTurns, defaultTurns)
 	for turn := 1; turn <= limit; turn++ {
 		if t.size > maxTalk {
-			return ran{}, did.fail(talkTooLong, fmt.Sprintf("The conversation has %d bytes, and may have %d: give the agent a smaller task, or tools with smaller results.",
+			return ran{}, did.fail(talkTooLong, fmt.Sprintf("The conversation has %d bytes, and may have %d: give the agent a "+
+				"smaller task, or tools with smaller results.",
 				t.size, maxTalk))
 		}
-		question := models.Question{Route: cmp.Or(in.Route, defaultRoute), System: prompt(in.Instructions), Messages: t.messages, Tools: tools,
+		question := router.Question{Route: cmp.Or(in.Route, defaultRoute), System: prompt(in.Instructions),
+			Messages: t.messages, Tools: tools,
 			MaxOutputTokens: in.MaxOutputTokens, MaxCost: in.MaxCostUSD}
 		name := fmt.Sprintf("turn %d", turn)
 		answer, err := think(ctx, call, name, asked, missing, question)
@@ -102,36 +109,41 @@ func (a Agent) Run(ctx context.Context, call *handlers.Durable, in task) (ran, e
 		}
 		did.thought(turn, &answer)
 		switch answer.Stop {
-		case llm.Refusal:
+		case provider.Refusal:
 			return ran{}, did.fail(refused, fmt.Sprintf("The model refused to go on in turn %d.", turn))
-		case llm.MaxTokens:
-			return ran{}, did.fail(outputTruncated, fmt.Sprintf("The answer of turn %d was cut off: it needs more than max_output_tokens.", turn))
-		case llm.EndTurn, llm.ToolUse, llm.StopSequence:
+		case provider.MaxTokens:
+			return ran{}, did.fail(outputTruncated, fmt.Sprintf(
+				"The answer of turn %d was cut off: it needs more than max_output_tokens.", turn))
+		case provider.EndTurn, provider.ToolUse, provider.StopSequence:
 		}
 		calls := t.say(turn, answer.Parts, box)
 		if len(calls) == 0 {
-			return did.answered((&llm.Answer{Parts: answer.Parts}).Text())
+			return did.answered((&provider.Answer{Parts: answer.Parts}).Text())
 		}
 		did.ToolCalls += len(calls)
 		results, err := box.act(ctx, call, turn, calls)
 		if err != nil {
 			return ran{}, did.failed(err)
 		}
-		t.add(llm.FromTool, results)
+		t.add(provider.FromTool, results)
 	}
-	return ran{}, did.fail(turnLimit, fmt.Sprintf("The agent was not done after %d turns. What its tools did stays. Raise max_turns, or give it a smaller task.", limit))
+	return ran{}, did.fail(turnLimit, fmt.Sprintf("The agent was not done after %d turns. What its tools did stays. "+
+		"Raise max_turns, or give it a smaller task.", limit))
 }
 
-// think asks for a turn. Turns that are in the journal need no models: missing says why there are none.
-func think(ctx context.Context, call *handlers.Durable, step string, asked *models.Models, missing error, q models.Question) (models.Answer, error) {
+// think requests a turn. Turns in the journal need no models; missing is the error if models are unavailable.
+func think(ctx context.Context, call *handlers.Durable, step string, asked *router.Models, missing error,
+	q router.Question) (router.Answer, error) {
 	if missing != nil {
-		return handlers.StepTx(ctx, call, step, func(context.Context, handlers.Tx) (models.Answer, error) { return models.Answer{}, missing })
+		return handlers.StepTx(ctx, call, step, func(context.Context, handlers.Tx) (router.Answer, error) {
+			return router.Answer{}, missing
+		})
 	}
 	return asked.Ask(ctx, call, step, q)
 }
 
 // thought counts the answer of a turn.
-func (w *work) thought(turn int, a *models.Answer) {
+func (w *work) thought(turn int, a *router.Answer) {
 	w.Turns = turn
 	if !slices.Contains(w.Models, a.Model) {
 		w.Models = append(w.Models, a.Model)
@@ -141,14 +153,15 @@ func (w *work) thought(turn int, a *models.Answer) {
 	w.Usage.Total = a.Usage.Call
 }
 
-// answered is the end of an agent that calls no more tools.
+// answered ends an agent that calls no more tools.
 func (w *work) answered(text string) (ran, error) {
 	if isBlank(text) {
 		return ran{}, w.fail(noAnswer, fmt.Sprintf("The model ended with turn %d, and said nothing.", w.Turns))
 	}
 	out := ran{text, *w}
 	if n := value.Size(out); n > maxResult {
-		return ran{}, w.fail(models.AnswerTooLarge, fmt.Sprintf("The answer takes %d bytes as a result, which may have %d: lower max_output_tokens.", n, maxResult))
+		return ran{}, w.fail(router.AnswerTooLarge, fmt.Sprintf(
+			"The answer takes %d bytes as a result, which may have %d: lower max_output_tokens.", n, maxResult))
 	}
 	return out, nil
 }
@@ -157,30 +170,32 @@ func (w *work) fail(code, message string) error {
 	return &handlers.Failure{Code: code, Message: message, Details: *w}
 }
 
-// stuck are the details of an agent whose request to a model failed, with those of the request as llm.chat has them.
+// stuck returns the details of an agent whose request to a model failed, together with the details of the request in
+// the form of llm.chat.
 type stuck struct {
 	work
 	Request any `json:"request,omitempty"`
 }
 
-// failed adds what the agent did to the failure of an operation. Where models are missing only now, the call has failed: it is not one that was
-// never begun.
+// failed adds the agent's work to the failure of an operation. If models became unavailable after the beginning, the
+// call fails instead of ending as not_configured.
 func (w *work) failed(err error) error {
 	if missing, ok := errors.AsType[*handlers.NotConfigured](err); ok && w.Turns > 0 {
-		return w.fail("not_configured", fmt.Sprintf("The agent could not go on after turn %d, and what its tools did stays. %s", w.Turns, missing.Reason)+needs(missing))
+		return w.fail("not_configured", fmt.Sprintf("The agent could not go on after turn %d, and what its tools did "+
+			"stays. %s", w.Turns, missing.Reason)+needs(missing))
 	}
 	failure, ok := errors.AsType[*handlers.Failure](err)
 	if _, again := errors.AsType[*handlers.TransientError](err); !ok || again {
 		return err
 	}
-	if total := models.TotalOf(failure); total != nil {
+	if total := router.TotalOf(failure); total != nil {
 		w.Usage.Total = *total
 	}
 	return &handlers.Failure{Code: failure.Code, Message: failure.Message, Details: stuck{*w, failure.Details}}
 }
 
-// cancelled counts the requests for an answer that did not come.
-func (w *work) cancelled(ctx context.Context, call *handlers.Durable, asked *models.Models, answer string) {
+// cancelled counts the requests for an answer that did not arrive.
+func (w *work) cancelled(ctx context.Context, call *handlers.Durable, asked *router.Models, answer string) {
 	if total, err := asked.Spent(context.WithoutCancel(ctx), call, answer); err == nil {
 		w.Usage.Total = total
 	}

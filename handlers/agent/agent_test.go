@@ -10,8 +10,8 @@ import (
 
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/handlers/handlertest"
-	"github.com/gemworker/gem/internal/llm"
-	"github.com/gemworker/gem/internal/llm/llmtest"
+	"github.com/gemworker/gem/internal/provider"
+	"github.com/gemworker/gem/internal/testing/llmtest"
 	"github.com/gemworker/gem/rules"
 	"github.com/gemworker/gem/worker"
 )
@@ -25,21 +25,26 @@ const (
 func TestAnAgentWorksWithToolsUntilItAnswers(t *testing.T) {
 	s := newScene(t)
 	s.says(wants("leads_create", lead), wants("os_create_note", note), llmtest.Say("The lead and the note are there."))
-	id := s.Insert(run(object{"task": "Keep Sam.", "instructions": "Be brief.", "tools": []string{"leads.create", "os.*"}}))
+	id := s.Insert(run(object{"task": "Keep Sam.", "instructions": "Be brief.",
+		"tools": []string{"leads.create", "os.*"}}))
 	got := s.answered(s.Await(id))
-	if got.Answer != "The lead and the note are there." || got.Turns != 3 || got.ToolCalls != 2 || strings.Join(got.Models, " ") != "model-a" || got.NotOffered != nil {
+	if got.Answer != "The lead and the note are there." || got.Turns != 3 || got.ToolCalls != 2 ||
+		strings.Join(got.Models, " ") != "model-a" || got.NotOffered != nil {
 		t.Errorf("%+v", got)
 	}
-	if got, want := s.children(id), "turn 1 call 1 leads.create succeeded, turn 2 call 1 os.create_note succeeded"; got != want {
+	if got, want := s.children(id),
+		"turn 1 call 1 leads.create succeeded, turn 2 call 1 os.create_note succeeded"; got != want {
 		t.Errorf("it called %s, want %s", got, want)
 	}
-	if n := s.value("select count(*) from core_tool_calls where parent_call_id = $1 and created_by = 'ada' and session_id = 's-1'", id); n != "2" {
+	if n := s.value("select count(*) from core_tool_calls where parent_call_id = $1 and created_by = 'ada' and "+
+		"session_id = 's-1'", id); n != "2" {
 		t.Errorf("%s children have the session and the user of their parent", n)
 	}
 	requests := s.server.Requests()
 	first, last := requests[0].Asked, requests[2].Asked
 	contains(t, first.System, "data from outside", "Be brief.")
-	if len(first.Messages) != 1 || first.Messages[0].Content[0].Text != "Keep Sam." || len(first.Tools) != 13 || len(last.Messages) != 5 {
+	if len(first.Messages) != 1 || first.Messages[0].Content[0].Text != "Keep Sam." || len(first.Tools) != 13 ||
+		len(last.Messages) != 5 {
 		t.Errorf("first %+v, and in the end %d messages", first.Messages, len(last.Messages))
 	}
 	for _, tool := range first.Tools {
@@ -52,14 +57,33 @@ func TestAnAgentWorksWithToolsUntilItAnswers(t *testing.T) {
 	s.replays(id)
 }
 
+func TestAModelReadsThatItsInputTookNoEffect(t *testing.T) {
+	s := newScene(t)
+	other := strings.Replace(lead, "Sam", "Kim", 1) // of the same phone, which is the key
+	for i, input := range []string{lead, lead, other} {
+		s.says(wants("leads_create", input), llmtest.Say("done"))
+		id := s.Insert(agent("leads.create"))
+		s.answered(s.Await(id))
+		seen := s.observed()[0]
+		noted := strings.Contains(seen.Message, "did nothing")
+		if noted != (i == 2) || seen.Status != "succeeded" || !strings.Contains(seen.text, "lead_id") {
+			t.Errorf("the model reads %s", seen.text)
+		}
+		s.replays(id)
+	}
+}
+
 func TestAConversationWithToolsFitsEachDialect(t *testing.T) {
 	s := newScene(t)
 	for _, d := range llmtest.Dialects {
 		turn := wants("os_search_notes", `{"query": "roof"}`, "os_make_coffee", `{}`)
-		turn.Parts = append([]llm.Part{{Type: llm.Thinking, Text: "I look.", Signature: "c2ln"}, {Type: llm.Text, Text: "One moment."}}, turn.Parts...)
-		turn.Parts = append(turn.Parts, llm.Part{Type: llm.Text, Text: "\n\n"}) // which Anthropic would not take back
+		turn.Parts = append([]provider.Part{{Type: provider.Thinking, Text: "I look.", Signature: "c2ln"},
+			{Type: provider.Text, Text: "One moment."}}, turn.Parts...)
+		// which Anthropic would not take back
+		turn.Parts = append(turn.Parts, provider.Part{Type: provider.Text, Text: "\n\n"})
 		s.says(turn, turn, llmtest.Say("done"))
-		if got := s.answered(s.Run(run(object{"route": d, "tools": []string{"os.*"}}))); got.Turns != 3 || got.ToolCalls != 4 {
+		if got := s.answered(s.Run(run(object{"route": d, "tools": []string{"os.*"}}))); got.Turns != 3 ||
+			got.ToolCalls != 4 {
 			t.Errorf("%s: %+v", d, got)
 		}
 		last := s.server.Last()
@@ -69,10 +93,10 @@ func TestAConversationWithToolsFitsEachDialect(t *testing.T) {
 		results := 0
 		for _, m := range last.Asked.Messages {
 			for _, p := range m.Content {
-				if p.Type == llm.Text && strings.TrimSpace(p.Text) == "" {
+				if p.Type == provider.Text && strings.TrimSpace(p.Text) == "" {
 					t.Errorf("%s: a blank text went back", d)
 				}
-				if p.Type == llm.ToolResult && strings.Contains(p.Content, `"status":`) {
+				if p.Type == provider.ToolResult && strings.Contains(p.Content, `"status":`) {
 					results++
 				}
 			}
@@ -85,7 +109,8 @@ func TestAConversationWithToolsFitsEachDialect(t *testing.T) {
 
 func TestTheCallsOfATurnRunSideBySideAndAreObservedInItsOrder(t *testing.T) {
 	s := newScene(t)
-	s.says(wants("wait_answer", asked, "os_create_note", note, "wait_answer", `{"text": "And which size?"}`), llmtest.Say("done"))
+	s.says(wants("wait_answer", asked, "os_create_note", note, "wait_answer", `{"text": "And which size?"}`),
+		llmtest.Say("done"))
 	id := s.Insert(agent("wait.answer", "os.create_note"))
 	questions := func() []client.Question {
 		all, err := client.OpenQuestions(t.Context(), s.DB, 10)
@@ -94,7 +119,9 @@ func TestTheCallsOfATurnRunSideBySideAndAreObservedInItsOrder(t *testing.T) {
 		}
 		return all
 	}
-	s.Until("both questions, and the note", func() bool { return len(questions()) == 2 && s.value("select count(*) from notes") == "1" })
+	s.Until("both questions, and the note", func() bool {
+		return len(questions()) == 2 && s.value("select count(*) from notes") == "1"
+	})
 	s.UntilItWaits(id, "call")
 	for _, q := range questions() {
 		s.Answer(q.ID, "to: "+q.Text)
@@ -114,7 +141,8 @@ func TestTheCallsOfATurnRunSideBySideAndAreObservedInItsOrder(t *testing.T) {
 }
 
 func TestWhatACallComesToIsObservedWhateverItIs(t *testing.T) {
-	set, err := rules.Parse([]byte(`{"version": "1.0.0", "rules": [{"name": "no_leads", "tools": ["leads.*"], "action": "block", "say": "Not today."}]}`))
+	set, err := rules.Parse(
+		[]byte(`{"version": "1.0.0", "rules": [{"name": "no_leads", "tools": ["leads.*"], "action": "block", "say": "Not today."}]}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,16 +150,20 @@ func TestWhatACallComesToIsObservedWhateverItIs(t *testing.T) {
 		change := o.Worker
 		o.Worker = func(o *worker.Options) { change(o); o.Rules = set }
 	})
-	turn := wants("os_create_note", note, "os.create_note", note, "os_complete_task", `{"task_id": "00000000-0000-4000-8000-000000000000"}`, "leads_create", lead,
-		"calendar_create_event", `{"title": "x", "start_at": "2026-01-01T10:00:00Z", "end_at": "2026-01-01T11:00:00Z"}`, "os_make_coffee", `{}`, "os_create_note", `{"title": "x"}`,
+	turn := wants("os_create_note", note, "os.create_note", note, "os_complete_task",
+		`{"task_id": "00000000-0000-4000-8000-000000000000"}`, "leads_create", lead,
+		"calendar_create_event", `{"title": "x", "start_at": "2026-01-01T10:00:00Z", "end_at": "2026-01-01T11:00:00Z"}`,
+		"os_make_coffee", `{}`, "os_create_note", `{"title": "x"}`,
 		"comms_send_sms", `{}`, "", `{}`, "wait_approval", `{}`)
-	turn.Parts = append(turn.Parts, llm.Part{Type: llm.ToolCall, ID: "id_11", Name: "os_create_note", RawArguments: `["no object"]`})
+	turn.Parts = append(turn.Parts, provider.Part{Type: provider.ToolCall, ID: "id_11", Name: "os_create_note",
+		RawArguments: `["no object"]`})
 	s.says(turn, llmtest.Say("I tried."))
 	id := s.Insert(agent("os.*", "leads.create", "calendar.create_event", "wait.answer"))
 	if got := s.answered(s.Await(id)); got.ToolCalls != 11 || got.Turns != 2 {
 		t.Errorf("%+v", got)
 	}
-	want := []string{"succeeded", "succeeded", "execution_error", "rule_blocked", "not_configured", "unknown_tool", "validation_error", "unknown_tool", "unknown_tool", "unknown_tool", "validation_error"}
+	want := []string{"succeeded", "succeeded", "execution_error", "rule_blocked", "not_configured", "unknown_tool",
+		"validation_error", "unknown_tool", "unknown_tool", "unknown_tool", "validation_error"}
 	seen := s.observed()
 	if len(seen) != len(want) {
 		t.Fatalf("%+v", seen)
@@ -159,7 +191,8 @@ func TestAnAgentThatIsNotDoneInItsTurnsHasFailed(t *testing.T) {
 	s.server.Always("", wants("os_create_note", note))
 	id := s.Insert(run(object{"tools": []string{"os.create_note"}, "max_turns": 3}))
 	got := s.failedWith(s.Await(id), "turn_limit")
-	if got.Turns != 3 || got.ToolCalls != 3 || got.Usage.Requests != 3 || len(s.server.Requests()) != 3 || s.value("select count(*) from notes") != "3" {
+	if got.Turns != 3 || got.ToolCalls != 3 || got.Usage.Requests != 3 || len(s.server.Requests()) != 3 ||
+		s.value("select count(*) from notes") != "3" {
 		t.Errorf("%+v", got)
 	}
 	s.replays(id)
@@ -167,7 +200,7 @@ func TestAnAgentThatIsNotDoneInItsTurnsHasFailed(t *testing.T) {
 
 func TestAModelThatGivesNoAnswerFailsTheAgent(t *testing.T) {
 	s := newScene(t)
-	said := func(text string, stop llm.Stop) llmtest.Script {
+	said := func(text string, stop provider.Stop) llmtest.Script {
 		script := llmtest.Say(text)
 		script.Stop = stop
 		return script
@@ -176,8 +209,8 @@ func TestAModelThatGivesNoAnswerFailsTheAgent(t *testing.T) {
 		code string
 		turn llmtest.Script
 	}{
-		{"refused", said("I cannot help with that.", llm.Refusal)},
-		{"output_truncated", said("Once upon a", llm.MaxTokens)},
+		{"refused", said("I cannot help with that.", provider.Refusal)},
+		{"output_truncated", said("Once upon a", provider.MaxTokens)},
 		{"no_answer", llmtest.Script{}},
 		{"no_answer", llmtest.Say(" \n")},
 		{"provider_refused", llmtest.Say("").With(llmtest.Status(400))},
@@ -244,7 +277,8 @@ func TestAnAgentWhoseWorkerDiesGoesOnElsewhere(t *testing.T) {
 	s.Answer(q.ID, "blue")
 	s.StartWorker()
 	got := s.answered(s.Await(id))
-	if got.Turns != 3 || got.ToolCalls != 2 || len(s.server.Requests()) != 4 || got.Usage.Requests != 4 || s.value("select count(*) from notes") != "1" {
+	if got.Turns != 3 || got.ToolCalls != 2 || len(s.server.Requests()) != 4 || got.Usage.Requests != 4 ||
+		s.value("select count(*) from notes") != "1" {
 		t.Errorf("%+v; %d requests", got, len(s.server.Requests()))
 	}
 	contains(t, s.observed()[0].text, `"blue"`)
@@ -254,10 +288,11 @@ func TestAnAgentWhoseWorkerDiesGoesOnElsewhere(t *testing.T) {
 func TestTheReceiptSaysWhatAllTurnsCost(t *testing.T) {
 	s := newScene(t)
 	priced := func(script llmtest.Script, in, out int64) llmtest.Script {
-		script.Usage = &llm.Usage{Input: in, Output: out, Known: true}
+		script.Usage = &provider.Usage{Input: in, Output: out, Known: true}
 		return script
 	}
-	s.says(priced(wants("os_health_check", "{}"), 1000, 100), priced(wants("os_health_check", "{}"), 2000, 200), priced(llmtest.Say("done"), 3000, 300))
+	s.says(priced(wants("os_health_check", "{}"), 1000, 100), priced(wants("os_health_check", "{}"), 2000, 200),
+		priced(llmtest.Say("done"), 3000, 300))
 	r := s.Run(run(object{"tools": []string{"os.health_check"}, "max_cost_usd": "1"}))
 	got := s.answered(r)
 	if u := got.Usage; u.Input != 6000 || u.Output != 600 || u.Requests != 3 || u.Cost != "0.0072" || u.Unknown != 0 {
@@ -270,7 +305,8 @@ func TestTheReceiptSaysWhatAllTurnsCost(t *testing.T) {
 		t.Errorf("%s", r.Effects)
 	}
 	s.says(priced(wants("os_health_check", "{}"), 1000, 100))
-	if got := s.failedWith(s.Run(run(object{"tools": []string{"os.health_check"}, "max_cost_usd": "0.0095"})), "budget_exceeded"); got.Turns != 1 || got.Usage.Requests != 1 || got.Usage.Cost != "0.0012" {
+	if got := s.failedWith(s.Run(run(object{"tools": []string{"os.health_check"}, "max_cost_usd": "0.0095"})),
+		"budget_exceeded"); got.Turns != 1 || got.Usage.Requests != 1 || got.Usage.Cost != "0.0012" {
 		t.Errorf("%+v", got)
 	}
 }
@@ -318,7 +354,8 @@ func TestAnAgentThatIsCancelledAfterItsWorkerDiedSaysWhatWasLost(t *testing.T) {
 	s.StartWorker()
 	r := s.Await(id)
 	close(free)
-	if got := s.failedWith(r, "cancelled"); got.Turns != 1 || got.ToolCalls != 1 || got.Usage.Requests != 2 || got.Usage.Unknown != 1 {
+	if got := s.failedWith(r, "cancelled"); got.Turns != 1 || got.ToolCalls != 1 || got.Usage.Requests != 2 ||
+		got.Usage.Unknown != 1 {
 		t.Errorf("%+v", got)
 	}
 	contains(t, string(r.Effects), `"outcome": "lost"`, `"outcome": "done"`)
@@ -336,7 +373,8 @@ func TestAModelThatDoesNotAnswerIsAskedAnewInTheSameTurn(t *testing.T) {
 	lost := llmtest.Say("").With(llmtest.Status(503))
 	s.says(wants("os_create_note", note), lost, wants("os_create_note", note), lost, llmtest.Say("done"))
 	id := s.Insert(agent("os.*"))
-	if got := s.answered(s.Await(id)); got.Turns != 3 || got.ToolCalls != 2 || got.Usage.Requests != 5 || s.value("select count(*) from notes") != "2" {
+	if got := s.answered(s.Await(id)); got.Turns != 3 || got.ToolCalls != 2 || got.Usage.Requests != 5 ||
+		s.value("select count(*) from notes") != "2" {
 		t.Errorf("%+v", got)
 	}
 	s.replays(id)
@@ -347,7 +385,8 @@ func TestAModelThatDoesNotAnswerIsAskedAnewInTheSameTurn(t *testing.T) {
 }
 
 func TestARuleThatAsksLetsAnAgentWaitAndADenialIsObserved(t *testing.T) {
-	set, err := rules.Parse([]byte(`{"version": "1.0.0", "rules": [{"name": "notes", "tools": ["os.create_note"], "action": "ask", "ask": {"of": ["boss"]}}]}`))
+	set, err := rules.Parse(
+		[]byte(`{"version": "1.0.0", "rules": [{"name": "notes", "tools": ["os.create_note"], "action": "ask", "ask": {"of": ["boss"]}}]}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -395,7 +434,8 @@ func TestAnAgentWaitsForDaysAndNotBeyondItsDeadline(t *testing.T) {
 	}
 }
 
-// A model's questions to others count for the user of its agent: a question beyond the user's limit is refused, and the model reads the reason.
+// A model's questions to others count for the user of its agent: a question beyond the user's limit is refused, and the
+// model reads the reason.
 func TestAModelsQuestionsCountAsItsUsers(t *testing.T) {
 	s := newScene(t, func(o *handlertest.Options) {
 		o.Registry = with(t, func(entry object) {
@@ -404,11 +444,13 @@ func TestAModelsQuestionsCountAsItsUsers(t *testing.T) {
 			}
 		})
 	})
-	if _, err := s.DB.Exec(t.Context(), "update gem.limits set max_open_questions = 1; insert into gem.role_settings values ('closed', now(), 'me')"); err != nil {
+	if _, err := s.DB.Exec(t.Context(), "update gem.limits set max_open_questions = 1; insert into gem.role_settings "+
+		"values ('closed', now(), 'me')"); err != nil {
 		t.Fatal(err)
 	}
 	const boss, closed = `{"text": "May I?", "by": ["role:boss"]}`, `{"text": "May I?", "by": ["role:closed"]}`
-	s.says(wants("wait_answer", boss, "wait_answer", boss, "wait_answer", closed, "wait_answer", `{"text": "You?"}`), llmtest.Say("done"))
+	s.says(wants("wait_answer", boss, "wait_answer", boss, "wait_answer", closed, "wait_answer", `{"text": "You?"}`),
+		llmtest.Say("done"))
 	call := agent("wait.answer")
 	call.SignedIn = true
 	id := s.Insert(call)
@@ -433,7 +475,8 @@ func TestAModelsQuestionsCountAsItsUsers(t *testing.T) {
 	var said []string
 	for _, o := range s.observed() {
 		said = append(said, o.Status+" "+o.Code)
-		if o.Code != "" && !strings.Contains(o.text, "too many open questions to others: you may have 1") && !strings.Contains(o.text, "the role closed is closed to questions from users") {
+		if o.Code != "" && !strings.Contains(o.text, "too many open questions to others: you may have 1") &&
+			!strings.Contains(o.text, "the role closed is closed to questions from users") {
 			t.Errorf("the model reads %s", o.text)
 		}
 	}

@@ -4,11 +4,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/binding"
 	"github.com/gemworker/gem/handlers/builtin"
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/handlers/wait"
-	"github.com/gemworker/gem/internal/llm/llmtest"
+	"github.com/gemworker/gem/internal/testing/llmtest"
 	"github.com/gemworker/gem/worker"
 )
 
@@ -42,10 +42,12 @@ func TestAnAgentThatAskedNoModelHasCostNothing(t *testing.T) {
 func TestAModelAsksNoSingleUserButItsOwn(t *testing.T) {
 	s := newScene(t)
 	ask := func(by string) string { return `{"text": "The secret is 42. Is it?", "by": ["owner", "` + by + `"]}` }
-	s.says(wants("wait_answer", ask("user:mallory"), "wait_event", ask("user:mallory"), "wait.answer", ask("user:ada"), "wait_answer", ask("role:boss")), llmtest.Say("done"))
+	s.says(wants("wait_answer", ask("user:mallory"), "wait_event", ask("user:mallory"), "wait.answer", ask("user:ada"),
+		"wait_answer", ask("role:boss")), llmtest.Say("done"))
 	id := s.Insert(agent("wait.answer", "wait.event"))
 	s.UntilItWaits(id, "call")
-	if n := s.value("select count(*) from core_tool_calls where input::text like '%mallory%' and tool_name like 'wait.%'"); n != "0" {
+	if n := s.value(
+		"select count(*) from core_tool_calls where input::text like '%mallory%' and tool_name like 'wait.%'"); n != "0" {
 		t.Errorf("%s questions to a stranger", n)
 	}
 	for range 2 {
@@ -62,7 +64,7 @@ func TestAModelAsksNoSingleUserButItsOwn(t *testing.T) {
 
 // An agent that made calls is not one that has never begun: "make the call again" would have its tools do it all again.
 func TestAnAgentWhoseModelsAreGoneFailsWithWhatItDid(t *testing.T) {
-	bare, err := handlers.Bind(append(builtin.Domains(), wait.Domain())...)
+	bare, err := binding.Bind(append(builtin.Domains(), wait.Domain())...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +87,7 @@ func TestAnAgentWhoseModelsAreGoneFailsWithWhatItDid(t *testing.T) {
 }
 
 func TestAnAgentIsReplayedByAProgramWithoutModels(t *testing.T) {
-	bare, err := handlers.Bind(append(builtin.Domains(), wait.Domain())...)
+	bare, err := binding.Bind(append(builtin.Domains(), wait.Domain())...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,10 +25,12 @@ func TestAnObservationIsOneBoundedObjectWhateverIsInIt(t *testing.T) {
 	for range 100 {
 		n := r.IntN(100_000)
 		result, _ := json.Marshal(map[string]string{"text": text(n)})
-		for i, end := range []error{nil, &handlers.NotConfigured{Reason: text(n)}, &handlers.Failure{Code: "x", Message: text(n), Details: text(n)}, fmt.Errorf("%s", text(n))} {
-			got, isError := observation(result, end)
+		for i, end := range []error{nil, &handlers.NotConfigured{Reason: text(n)},
+			&handlers.Failure{Code: "x", Message: text(n), Details: text(n)}, fmt.Errorf("%s", text(n))} {
+			got, isError := observation(result, "", end)
 			var back map[string]any
-			if len(got) > maxSeen || isError != (i > 0) || !utf8.ValidString(got) || strings.Contains(got, "\n") || json.Unmarshal([]byte(got), &back) != nil || back["status"] == nil {
+			if len(got) > maxSeen || isError != (i > 0) || !utf8.ValidString(got) || strings.Contains(got, "\n") ||
+				json.Unmarshal([]byte(got), &back) != nil || back["status"] == nil {
 				t.Fatalf("%d, of %d bytes: %.200s", i, n, got)
 			}
 		}

@@ -10,8 +10,8 @@ import (
 	"github.com/gemworker/gem"
 	"github.com/gemworker/gem/handlers/builtin"
 	"github.com/gemworker/gem/handlers/handlertest"
-	"github.com/gemworker/gem/internal/llm"
-	"github.com/gemworker/gem/internal/llm/llmtest"
+	"github.com/gemworker/gem/internal/provider"
+	"github.com/gemworker/gem/internal/testing/llmtest"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/registry"
 	"github.com/gemworker/gem/worker"
@@ -20,8 +20,8 @@ import (
 // object is a JSON object.
 type object = map[string]any
 
-// scene is the program with its tools, and one model, which a script plays: a route speaks Anthropic's dialect by default, or the one of its
-// name. A token costs 1 USD for 10⁶ in, and 2 out.
+// scene is the program with its tools, and one model, which a script plays: a route speaks Anthropic's dialect by
+// default, or the one of its name. A token costs 1 USD for 10⁶ in, and 2 out.
 type scene struct {
 	*handlertest.Env
 	t      *testing.T
@@ -32,20 +32,22 @@ func newScene(t *testing.T, change ...func(*handlertest.Options)) scene {
 	t.Helper()
 	t.Parallel()
 	s := scene{t: t, server: llmtest.Start(t, llmtest.Options{})}
-	providers, arms, routes := object{}, object{}, object{"default": object{"arms": []string{"anthropic"}}}
+	providers, targets, routes := object{}, object{}, object{"default": object{"targets": []string{"anthropic"}}}
 	for _, d := range llmtest.Dialects {
 		name := string(d)
 		providers[name] = object{"dialect": d, "base_url": s.server.BaseURL(d), "local": true}
-		arms[name] = object{"provider": d, "model": "model-a", "context": 2_000_000, "max_output": 10_000, "capabilities": []string{"tools", "thinking"},
+		targets[name] = object{"provider": d, "model": "model-a", "context": 2_000_000, "max_output": 10_000,
+			"capabilities": []string{"tools", "thinking"},
 			"usd_per_mtok": []object{{"input": "1", "output": "2"}}}
-		routes[name] = object{"arms": []string{name}}
+		routes[name] = object{"targets": []string{name}}
 	}
-	file, err := json.Marshal(object{"version": "1", "providers": providers, "arms": arms, "routes": routes})
+	file, err := json.Marshal(object{"version": "1", "providers": providers, "targets": targets, "routes": routes})
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := handlertest.Options{Registry: gem.BuiltInRegistry, Domains: builtin.Domains(), Environment: map[string]string{"LLM_ROUTES": string(file)},
-		Worker: func(o *worker.Options) { o.Concurrency = 8 }}
+	o := handlertest.Options{Registry: gem.BuiltInRegistry, Domains: builtin.Domains(),
+		Environment: map[string]string{"LLM_ROUTES": string(file)},
+		Worker:      func(o *worker.Options) { o.Concurrency = 8 }}
 	for _, c := range change {
 		c(&o)
 	}
@@ -76,7 +78,8 @@ func (s scene) says(turns ...llmtest.Script) { s.server.Script("", turns...) }
 // wants is a turn of the model with calls of tools: a name, and its arguments, and so on.
 func wants(namesAndArguments ...string) (turn llmtest.Script) {
 	for i := 0; i < len(namesAndArguments); i += 2 {
-		turn.Parts = append(turn.Parts, llm.Part{Type: llm.ToolCall, ID: fmt.Sprintf("id_%d", i/2+1), Name: namesAndArguments[i],
+		turn.Parts = append(turn.Parts, provider.Part{Type: provider.ToolCall, ID: fmt.Sprintf("id_%d", i/2+1),
+			Name:      namesAndArguments[i],
 			Arguments: json.RawMessage(namesAndArguments[i+1])})
 	}
 	return turn
@@ -122,7 +125,7 @@ func (s scene) observed() (all []observation) {
 	messages := s.server.Last().Asked.Messages
 	for _, p := range messages[len(messages)-1].Content {
 		var o observation
-		if p.Type != llm.ToolResult {
+		if p.Type != provider.ToolResult {
 			s.t.Fatalf("a %s stands among the results: %+v", p.Type, p)
 		}
 		if err := json.Unmarshal([]byte(p.Content), &o); err != nil {
@@ -159,7 +162,8 @@ func (s scene) value(sql string, args ...any) (got string) {
 // children lists the calls that a call made: the name, the tool and the end of each.
 func (s scene) children(id string) string {
 	s.t.Helper()
-	return s.value("select coalesce(string_agg(parent_step || ' ' || tool_name || ' ' || status, ', ' order by parent_step), '') from core_tool_calls where parent_call_id = $1", id)
+	return s.value("select coalesce(string_agg(parent_step || ' ' || tool_name || ' ' || status, ', ' order by "+
+		"parent_step), '') from core_tool_calls where parent_call_id = $1", id)
 }
 
 // replays checks that the code comes to the receipt of a call again.

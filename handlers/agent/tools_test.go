@@ -9,7 +9,7 @@ import (
 
 	"github.com/gemworker/gem"
 	"github.com/gemworker/gem/handlers/handlertest"
-	"github.com/gemworker/gem/internal/llm/llmtest"
+	"github.com/gemworker/gem/internal/testing/llmtest"
 	"github.com/gemworker/gem/registry"
 )
 
@@ -53,10 +53,12 @@ func TestASignedInUserReachesThroughAnAgentWhatIsOpenToIt(t *testing.T) {
 		return c
 	}
 	sms := `{"to": "+61400000001", "message": "hi", "context_ref": {"type": "lead", "id": "1"}}`
-	s.says(wants("comms_send_sms", sms, "comms.send_sms", sms, "comms_log_call_outcome", `{}`, "agent_run", input(object{"tools": []string{"comms.send_sms"}})), llmtest.Say("no"), llmtest.Say("done"))
+	s.says(wants("comms_send_sms", sms, "comms.send_sms", sms, "comms_log_call_outcome", `{}`, "agent_run",
+		input(object{"tools": []string{"comms.send_sms"}})), llmtest.Say("no"), llmtest.Say("done"))
 	id := s.Insert(signedIn("comms.*", "comms.send_sms", "agent.run"))
 	got := s.answered(s.Await(id))
-	if len(got.NotOffered) != 2 || got.NotOffered[1].Tool != "comms.send_sms" || !strings.Contains(got.NotOffered[1].Why, "send:sms") {
+	if len(got.NotOffered) != 2 || got.NotOffered[1].Tool != "comms.send_sms" ||
+		!strings.Contains(got.NotOffered[1].Why, "send:sms") {
 		t.Errorf("%+v", got)
 	}
 	for _, tool := range s.server.Requests()[0].Asked.Tools {
@@ -72,7 +74,8 @@ func TestASignedInUserReachesThroughAnAgentWhatIsOpenToIt(t *testing.T) {
 	}
 	s.failedWith(s.Run(signedIn("comms.send_sms")), "not_allowed")
 	s.failedWith(s.Run(signedIn("http.*")), "validation_error")
-	if n := s.value("select count(*) from core_tool_calls where tool_name in ('comms.send_sms', 'http.request')"); n != "0" {
+	if n := s.value(
+		"select count(*) from core_tool_calls where tool_name in ('comms.send_sms', 'http.request')"); n != "0" {
 		t.Errorf("%s calls of closed tools", n)
 	}
 	s.replays(id)
@@ -81,7 +84,8 @@ func TestASignedInUserReachesThroughAnAgentWhatIsOpenToIt(t *testing.T) {
 func TestToolsThatCannotBeMeantAreAMistakeOfTheCaller(t *testing.T) {
 	s := newScene(t)
 	for tool, want := range map[string]string{
-		"os.make_coffee": "there is no tool os.make_coffee that agents may call: see `calls` in the registry's entry of agent.run, or in its `overrides` if",
+		"os.make_coffee": "there is no tool os.make_coffee that agents may call: see `calls` in the registry's entry of " +
+			"agent.run, or in its `overrides` if",
 		"os.search_note": "os.search_note that agents may call: did you mean os.search_notes?",
 		"coffee.*":       "/tools/1: there is no tool of coffee.*",
 		"wait.approval":  "/tools/1: wait.approval is not for agents",
@@ -101,7 +105,8 @@ func TestEachToolHasANameThatProvidersTakeAndThatMeansItAlone(t *testing.T) {
 	names := []string{"lab.a_b.c", "lab.a.b", "lab.plain", "lab." + strings.Repeat("very_", 12)}
 	var entries []object
 	for _, name := range names {
-		entries = append(entries, object{"name": name, "input_schema": true, "output_schema": true, "permissions": []string{}, "timeout_ms": 1000,
+		entries = append(entries, object{"name": name, "input_schema": true, "output_schema": true, "permissions": []string{},
+			"timeout_ms":  1000,
 			"idempotency": object{"mode": "none"}, "receipt_fields": []string{}, "description": name})
 	}
 	s := newScene(t, func(o *handlertest.Options) {
@@ -133,7 +138,8 @@ func TestEachToolHasANameThatProvidersTakeAndThatMeansItAlone(t *testing.T) {
 	s.answered(s.Await(id))
 	for i, name := range s.server.Last().Asked.Tools {
 		want := byName[name.Name]
-		if got := s.value("select tool_name from core_tool_calls where parent_call_id = $1 and parent_step = $2", id, fmt.Sprintf("turn 1 call %d", i+1)); got != want && want[:4] == "lab." {
+		if got := s.value("select tool_name from core_tool_calls where parent_call_id = $1 and parent_step = $2", id,
+			fmt.Sprintf("turn 1 call %d", i+1)); got != want && want[:4] == "lab." {
 			t.Errorf("%s calls %s, want %s", name.Name, got, want)
 		}
 	}
@@ -166,7 +172,8 @@ func TestAToolThatWasTakenAwayMeanwhileIsObservedAsThat(t *testing.T) {
 func TestAnAgentGivesItsAgentsNoOtherToolsThanItsOwn(t *testing.T) {
 	s := newScene(t)
 	inner := func(tools ...string) string { return input(object{"task": "Inner.", "tools": tools}) }
-	s.says(wants("agent_run", inner("http.request"), "agent_run", inner("leads.*"), "agent_run", inner("os.*", "leads.create")), llmtest.Say("inner done"), llmtest.Say("done"))
+	s.says(wants("agent_run", inner("http.request"), "agent_run", inner("leads.*"), "agent_run",
+		inner("os.*", "leads.create")), llmtest.Say("inner done"), llmtest.Say("done"))
 	id := s.Insert(agent("agent.run", "os.*", "leads.create"))
 	s.answered(s.Await(id))
 	seen := s.observed()

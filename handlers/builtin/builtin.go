@@ -1,4 +1,4 @@
-// Package builtin lists the domains that come with GEM, as the program gem has them.
+// Package builtin lists GEM's own domains, as in the program gem.
 package builtin
 
 import (
@@ -12,8 +12,9 @@ import (
 	"github.com/gemworker/gem/handlers/web"
 )
 
-// Domains returns them for gem.Program, each made anew.
+// Domains returns new values of the domains for gem.Program.
 func Domains() []any {
-	models, asked := llm.DomainAndModels()
-	return []any{os.Domain(), leads.Domain(), entity.Domain(), comms.Domain(), web.Domain(), models, extract.Domain(asked), agent.Domain(asked)}
+	models := llm.Domain()
+	return []any{os.Domain(), leads.Domain(), entity.Domain(), comms.Domain(), web.Domain(), models,
+		extract.Domain(models), agent.Domain(models)}
 }

@@ -12,11 +12,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/binding"
 	"github.com/gemworker/gem/handlers/builtin"
 	"github.com/gemworker/gem/handlers/value"
 	"github.com/gemworker/gem/handlers/wait"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/registry"
 )
 
@@ -43,9 +43,9 @@ func readRegistry(t *testing.T) (parsed *registry.Registry, raw map[string]any) 
 // domains are those of the program gem.
 func domains() []any { return append(builtin.Domains(), wait.Domain()) }
 
-func bound(t *testing.T) *handlers.Handlers {
+func bound(t *testing.T) *binding.Handlers {
 	t.Helper()
-	h, err := handlers.Bind(domains()...)
+	h, err := binding.Bind(domains()...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func bound(t *testing.T) *handlers.Handlers {
 // methods are the handlers of the built-in domains by the folded names of their tools, such as leads.addphotoslink.
 func methods() map[string]reflect.Type {
 	all := map[string]reflect.Type{}
-	for _, domain := range handlers.Domains(domains()...) {
+	for _, domain := range binding.Domains(domains()...) {
 		for method := range reflect.TypeOf(domain.Tools).Methods() {
 			all[strings.ToLower(domain.Name()+"."+method.Name)] = method.Type
 		}
@@ -128,41 +128,57 @@ func TestOnlyHandlersWithEffectsOutsideRunOutsideTheTransaction(t *testing.T) {
 	}
 }
 
-// Frontends that were written for the earlier GEM rely on these: input fields (! is required), limits, mode and timeout.
+// Frontends that were written for the earlier GEM rely on these: input fields (! is required), limits, mode and
+// timeout.
 func TestToolsKeepTheContract(t *testing.T) {
 	t.Parallel()
 	contract := map[string]string{
-		"os.health_check":                         " | safe-retry 8000",
-		"os.create_note":                          "content! domain!=business,personal,both entity_refs title!<=140 | none 12000",
-		"os.search_notes":                         "domain=business,personal,both limit=1..50 query!<=240 | safe-retry 15000",
-		"os.create_task":                          "context_ref description domain!=business,personal,both due_at:date-time priority=low,normal,high title!<=200 | none 12000",
-		"os.update_task":                          "patch task_id!>=1 | safe-retry 12000",
-		"os.complete_task":                        "note task_id!>=1 | safe-retry 10000",
-		"os.defer_task":                           "due_at!:date-time reason task_id!>=1 | safe-retry 10000",
-		"os.list_tasks":                           "domain=business,personal,both limit=1..100 status=open,done,all | safe-retry 12000",
-		"os.create_reminder":                      "context_ref domain=business,personal,both remind_at!:date-time title!<=200 | none 12000",
-		"os.audit_log_search":                     "call_id>=1 event_type limit=1..100 query since:date-time | safe-retry 15000",
-		"os.get_state_snapshot":                   "domain!=business,personal,both | safe-retry 12000",
-		"os.refresh_state_snapshot":               "domain!=business,personal,both since:date-time | safe-retry 30000",
-		"leads.create":                            "email name! notes phone!>=1 source=gmb,google_ads,meta,referral,repeat,other suburb! | keyed phone 15000",
-		"leads.update_stage":                      "lead_id!>=1 notes stage!=new,contacted,inspection_scheduled,quoted,won,lost | safe-retry 12000",
-		"leads.add_source":                        "campaign lead_id!>=1 source!=gmb,google_ads,meta,referral,repeat,other | safe-retry 12000",
-		"leads.add_photos_link":                   "lead_id!>=1 links! | none 12000",
-		"leads.list_by_stage":                     "limit=1..100 source=gmb,google_ads,meta,referral,repeat,other stage=new,contacted,inspection_scheduled,quoted,won,lost suburb | safe-retry 15000",
-		"leads.mark_lost":                         "lead_id!>=1 notes reason!<=240 | safe-retry 12000",
-		"entity.create":                           "contact entity_type!=client,supplier,partner,friend,lead,other name!<=200 notes | none 15000",
-		"entity.update":                           "entity_id!>=1 patch! | safe-retry 15000",
-		"entity.search":                           "entity_type=client,supplier,partner,friend,lead,other limit=1..50 query! | safe-retry 15000",
-		"entity.get":                              "entity_id!>=1 | safe-retry 12000",
-		"entity.add_interaction":                  "details entity_id!>=1 interaction_type!=call,sms,email,meeting,site_visit,other occurred_at:date-time summary!<=400 | none 15000",
-		"comms.send_email":                        "body! context_ref! subject!<=160 template_id to!:email | safe-retry 30000",
-		"comms.send_sms":                          "context_ref! message!<=1000 template_id to! | safe-retry 20000",
-		"comms.log_call_outcome":                  "context_ref entity_id!>=1 notes outcome!=answered,no_answer,left_message,busy,other | none 15000",
+		"os.health_check": " | safe-retry 8000",
+		"os.create_note": "content! domain!=business,personal,both entity_refs title!<=140 | none " +
+			"12000",
+		"os.search_notes": "domain=business,personal,both limit=1..50 query!<=240 | safe-retry 15000",
+		"os.create_task": "context_ref description domain!=business,personal,both " +
+			"due_at:date-time priority=low,normal,high title!<=200 | none 12000",
+		"os.update_task":   "patch task_id!>=1 | safe-retry 12000",
+		"os.complete_task": "note task_id!>=1 | safe-retry 10000",
+		"os.defer_task":    "due_at!:date-time reason task_id!>=1 | safe-retry 10000",
+		"os.list_tasks": "domain=business,personal,both limit=1..100 status=open,done,all | " +
+			"safe-retry 12000",
+		"os.create_reminder": "context_ref domain=business,personal,both remind_at!:date-time " +
+			"title!<=200 | none 12000",
+		"os.audit_log_search": "call_id>=1 event_type limit=1..100 query since:date-time | safe-retry " +
+			"15000",
+		"os.get_state_snapshot":     "domain!=business,personal,both | safe-retry 12000",
+		"os.refresh_state_snapshot": "domain!=business,personal,both since:date-time | safe-retry 30000",
+		"leads.create": "email name! notes phone!>=1 " +
+			"source=gmb,google_ads,meta,referral,repeat,other suburb! | keyed phone 15000",
+		"leads.update_stage": "lead_id!>=1 notes " +
+			"stage!=new,contacted,inspection_scheduled,quoted,won,lost | safe-retry 12000",
+		"leads.add_source": "campaign lead_id!>=1 source!=gmb,google_ads,meta,referral,repeat,other " +
+			"| safe-retry 12000",
+		"leads.add_photos_link": "lead_id!>=1 links! | none 12000",
+		"leads.list_by_stage": "limit=1..100 source=gmb,google_ads,meta,referral,repeat,other " +
+			"stage=new,contacted,inspection_scheduled,quoted,won,lost suburb | safe-retry 15000",
+		"leads.mark_lost": "lead_id!>=1 notes reason!<=240 | safe-retry 12000",
+		"entity.create": "contact entity_type!=client,supplier,partner,friend,lead,other " +
+			"name!<=200 notes | none 15000",
+		"entity.update": "entity_id!>=1 patch! | safe-retry 15000",
+		"entity.search": "entity_type=client,supplier,partner,friend,lead,other limit=1..50 " +
+			"query! | safe-retry 15000",
+		"entity.get": "entity_id!>=1 | safe-retry 12000",
+		"entity.add_interaction": "details entity_id!>=1 " +
+			"interaction_type!=call,sms,email,meeting,site_visit,other occurred_at:date-time summary!<=400 | none 15000",
+		"comms.send_email": "body! context_ref! subject!<=160 template_id to!:email | safe-retry " +
+			"30000",
+		"comms.send_sms": "context_ref! message!<=1000 template_id to! | safe-retry 20000",
+		"comms.log_call_outcome": "context_ref entity_id!>=1 notes " +
+			"outcome!=answered,no_answer,left_message,busy,other | none 15000",
 		"comms.create_followup_task_from_message": "context_ref! due_at:date-time title! | none 15000",
-		"http.request":                            "body headers method!=GET,POST,PUT,PATCH,DELETE,HEAD url!>=1 | none 30000",
-		"calendar.create_event":                   "attendees description end_at!:date-time location start_at!:date-time title! | none 20000",
-		"quote.generate_pdf":                      "quote_id!>=1 | safe-retry 30000",
-		"integrations.google_drive.search":        "limit=1..50 query! | safe-retry 20000",
+		"http.request": "body headers method!=GET,POST,PUT,PATCH,DELETE,HEAD url!>=1 | none 30000",
+		"calendar.create_event": "attendees description end_at!:date-time location start_at!:date-time " +
+			"title! | none 20000",
+		"quote.generate_pdf":               "quote_id!>=1 | safe-retry 30000",
+		"integrations.google_drive.search": "limit=1..50 query! | safe-retry 20000",
 	}
 	_, raw := readRegistry(t)
 	got := map[string]string{}
@@ -256,7 +272,8 @@ func sameFields(t *testing.T, at string, schema map[string]any, goType reflect.T
 		return
 	}
 	properties, described := schema["properties"].(map[string]any)
-	if goType.Kind() != reflect.Struct || goType == reflect.TypeFor[value.Time]() || goType == reflect.TypeFor[time.Time]() {
+	if goType.Kind() != reflect.Struct || goType == reflect.TypeFor[value.Time]() ||
+		goType == reflect.TypeFor[time.Time]() {
 		if described {
 			t.Errorf("%s: the schema names fields, and the struct has a %s", at, goType)
 		}

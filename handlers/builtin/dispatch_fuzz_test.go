@@ -9,6 +9,7 @@ import (
 
 	"github.com/gemworker/gem"
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/binding"
 	"github.com/gemworker/gem/handlers/builtin"
 	"github.com/gemworker/gem/registry"
 	"github.com/jackc/pgx/v5"
@@ -37,7 +38,7 @@ func FuzzDispatch(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	bound, err := handlers.Bind(builtin.Domains()...)
+	bound, err := binding.Bind(builtin.Domains()...)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -63,7 +64,8 @@ func FuzzDispatch(f *testing.F) {
 		if !ok {
 			return
 		}
-		call := &handlers.Call{ID: "0b0f1c7e-0000-4000-8000-000000000001", Tool: tool.Name, Attempt: 1, Input: json.RawMessage(input)}
+		call := &handlers.Call{ID: "0b0f1c7e-0000-4000-8000-000000000001", Tool: tool.Name, Attempt: 1,
+			Input: json.RawMessage(input)}
 		_, err := handler.Run(t.Context(), call, noDatabase{}, nil)
 		if err != nil && strings.Contains(err.Error(), "does not fit "+handler.Func) {
 			t.Errorf("%s accepts an input that its handler cannot take: %s: %v", tool.Name, input, err)

@@ -8,8 +8,8 @@ import (
 	"github.com/gemworker/gem"
 	"github.com/gemworker/gem/handlers/builtin"
 	"github.com/gemworker/gem/handlers/handlertest"
-	"github.com/gemworker/gem/internal/pgpool"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/postgres/pgpool"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/migrations"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/worker"
@@ -19,8 +19,10 @@ import (
 // A worker that connects as a member of gem_worker, and not as the owner of the tables, runs every built-in domain.
 func TestTheBuiltInToolsNeedNoMoreThanTheWorkersRole(t *testing.T) {
 	t.Parallel()
-	env := handlertest.Start(t, handlertest.Options{Domains: builtin.Domains(), Registry: gem.BuiltInRegistry, NoWorker: true})
-	if _, err := env.DB.Exec(t.Context(), "create role gem_test_handlers login password 'worker' in role gem_worker"); err != nil {
+	env := handlertest.Start(t, handlertest.Options{Domains: builtin.Domains(), Registry: gem.BuiltInRegistry,
+		NoWorker: true})
+	if _, err := env.DB.Exec(t.Context(),
+		"create role gem_test_handlers login password 'worker' in role gem_worker"); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -53,7 +55,8 @@ func TestTheBuiltInToolsUseGEMsTablesWhateverTheSearchPath(t *testing.T) {
 	t.Parallel()
 	database := testdb.New(t, migrations.Sources(builtin.Domains()...)...)
 	testdb.AddStranger(t, database)
-	env := handlertest.Start(t, handlertest.Options{Domains: builtin.Domains(), Registry: gem.BuiltInRegistry, Database: database})
+	env := handlertest.Start(t, handlertest.Options{Domains: builtin.Domains(), Registry: gem.BuiltInRegistry,
+		Database: database})
 	useEveryDomain(t, env)
 }
 
@@ -105,7 +108,8 @@ func useEveryDomain(t *testing.T, env *handlertest.Env) {
 		DocumentID string `json:"document_id"`
 	}](t, run("extract.add_document", `{"title": "t", "text": " "}`)).DocumentID
 	run("extract.add_document", `{"document_id": "`+document+`", "seq": 2, "text": "\n"}`)
-	run("extract.run", `{"document_id": "`+document+`", "program": {"instructions": "i", "classes": [{"name": "n"}]}}`) // a blank text, for which no model is asked
+	// a blank text, for which no model is asked
+	run("extract.run", `{"document_id": "`+document+`", "program": {"instructions": "i", "classes": [{"name": "n"}]}}`)
 	run("comms.log_call_outcome", `{"entity_id": "`+entity+`", "outcome": "answered"}`)
 	run("comms.create_followup_task_from_message", `{"title": "t", "context_ref": {}}`)
 }

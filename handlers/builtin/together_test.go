@@ -24,8 +24,10 @@ func TestWithoutTheDomainThatOwnsARowItIsNotConfigured(t *testing.T) {
 	t.Parallel()
 	env := handlertest.Start(t, handlertest.Options{Domains: []any{comms.Domain()}, Registry: gem.BuiltInRegistry})
 	for tool, c := range map[string]struct{ input, want string }{
-		"comms.log_call_outcome":                  {`{"entity_id": "` + anID + `", "outcome": "busy"}`, "no tables of the domain entity, which keeps interactions"},
-		"comms.create_followup_task_from_message": {`{"title": "t", "context_ref": {}}`, "no tables of the domain os, which keeps tasks"},
+		"comms.log_call_outcome": {`{"entity_id": "` + anID + `", "outcome": "busy"}`,
+			"no tables of the domain entity, which keeps interactions"},
+		"comms.create_followup_task_from_message": {`{"title": "t", "context_ref": {}}`,
+			"no tables of the domain os, which keeps tasks"},
 	} {
 		receipt := env.Run(handlertest.Call{Tool: tool, Input: c.input})
 		if receipt.Status != "not_configured" || !strings.Contains(string(receipt.Result), c.want) {
@@ -37,7 +39,8 @@ func TestWithoutTheDomainThatOwnsARowItIsNotConfigured(t *testing.T) {
 func TestAFollowupTaskIsBusinessUnlessItsContextIsPersonal(t *testing.T) {
 	t.Parallel()
 	env := start(t)
-	for ref, want := range map[string]string{`{"type": "lead", "id": "7"}`: "business", `{"type": "personal"}`: "personal", `{}`: "business"} {
+	for ref, want := range map[string]string{`{"type": "lead", "id": "7"}`: "business", `{"type": "personal"}`: "personal",
+		`{}`: "business"} {
 		title := "about " + want
 		handlertest.Do[os.TaskRef](env, "comms.create_followup_task_from_message",
 			`{"title": "`+title+`", "context_ref": `+ref+`, "due_at": "2026-01-01T00:00:00Z"}`)
@@ -55,9 +58,12 @@ func TestToolsThatAreNotSetUpSayWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	env := start(t)
 	for tool, c := range map[string]struct{ input, want string }{
-		"comms.send_email":                 {`{"to": "jo@client.example", "subject": "s", "body": "b", "context_ref": {}}`, `"required_env": ["SMTP_HOST", "SMTP_FROM"]`},
-		"comms.send_sms":                   {`{"to": "+1", "message": "m", "context_ref": {"type": "lead", "id": "7"}}`, `"required_env": ["TWILIO_ACCOUNT_SID", "TWILIO_AUTH_TOKEN", "TWILIO_FROM"]`},
-		"http.request":                     {`{"method": "GET", "url": "https://api.example.com"}`, `"required_env": ["HTTP_ALLOWED_HOSTS"]`},
+		"comms.send_email": {`{"to": "jo@client.example", "subject": "s", "body": "b", "context_ref": {}}`,
+			`"required_env": ["SMTP_HOST", "SMTP_FROM"]`},
+		"comms.send_sms": {`{"to": "+1", "message": "m", "context_ref": {"type": "lead", "id": "7"}}`,
+			`"required_env": ["TWILIO_ACCOUNT_SID", "TWILIO_AUTH_TOKEN", "TWILIO_FROM"]`},
+		"http.request": {`{"method": "GET", "url": "https://api.example.com"}`,
+			`"required_env": ["HTTP_ALLOWED_HOSTS"]`},
 		"calendar.create_event":            {`{"title": "t", "start_at": "2026-01-01T00:00:00Z", "end_at": "2026-01-01T01:00:00Z", "color": "red"}`, `"next_steps": [`},
 		"quote.generate_pdf":               {`{"quote_id": "7"}`, `"next_steps": [`},
 		"integrations.google_drive.search": {`{"query": "q"}`, `"next_steps": [`},
@@ -71,7 +77,7 @@ func TestToolsThatAreNotSetUpSayWhatIsMissing(t *testing.T) {
 
 const anID = "0d9f7c1e-52b8-4a55-9c35-8c5f6a3d2b10"
 
-// A call that happened is logged, and the receipt says what it was linked to.
+// A call that happened is logged, and the receipt names what it was linked to.
 func TestAPhoneCallIsLoggedWhomeverItWasWith(t *testing.T) {
 	t.Parallel()
 	env := start(t)
@@ -82,21 +88,23 @@ func TestAPhoneCallIsLoggedWhomeverItWasWith(t *testing.T) {
 		EntityID string `json:"entity_id"`
 	}](t, env.Run(handlertest.Call{Tool: "entity.create", Input: `{"entity_type": "client", "name": "n"}`})).EntityID
 	for id, want := range map[string]string{entity: "entity", lead: "lead", anID: "nothing", "QUOTE-7": "nothing"} {
-		receipt := env.Run(handlertest.Call{Tool: "comms.log_call_outcome", Input: `{"entity_id": "` + id + `", "outcome": "busy"}`})
+		receipt := env.Run(handlertest.Call{Tool: "comms.log_call_outcome",
+			Input: `{"entity_id": "` + id + `", "outcome": "busy"}`})
 		got := handlertest.Output[comms.LoggedCall](t, receipt)
 		if got.LinkedTo != want {
 			t.Errorf("%s: linked to %s, want %s", id, got.LinkedTo, want)
 		}
 		var linked bool
 		var kept bool // which has a column if it is an entity's
-		if err := env.DB.QueryRow(t.Context(), "select entity_id is not null, details ->> 'entity_id' is not distinct from $2 from interactions where id = $1", got.InteractionID, id).
+		if err := env.DB.QueryRow(t.Context(), "select entity_id is not null, details ->> 'entity_id' is not distinct from "+
+			"$2 from interactions where id = $1", got.InteractionID, id).
 			Scan(&linked, &kept); err != nil || linked != (want == "entity") || kept == linked {
 			t.Errorf("%s: linked %t, kept %t, %v", id, linked, kept, err)
 		}
 	}
 }
 
-// An id that is no uuid never reaches Postgres, where its cast would end the transaction.
+// An id that is not a uuid never reaches Postgres, where its cast would end the transaction.
 func TestAnIDThatIsNoUUIDIsNotFound(t *testing.T) {
 	t.Parallel()
 	h := bound(t)
@@ -113,7 +121,8 @@ func TestAnIDThatIsNoUUIDIsNotFound(t *testing.T) {
 		"entity.get":             `{"entity_id": "ID"}`,
 		"entity.add_interaction": `{"entity_id": "ID", "interaction_type": "call", "summary": "x"}`,
 	} {
-		for _, id := range []string{"42", "{" + anID + "}", strings.ReplaceAll(anID, "-", ""), anID[:35] + "g", strings.Repeat("x", 100_000)} {
+		for _, id := range []string{"42", "{" + anID + "}", strings.ReplaceAll(anID, "-", ""), anID[:35] + "g",
+			strings.Repeat("x", 100_000)} {
 			handler, _ := h.For(tool)
 			call := &handlers.Call{ID: anID, Tool: tool, Input: json.RawMessage(strings.ReplaceAll(input, "ID", id))}
 			_, err := handler.Run(t.Context(), call, nil, nil)
@@ -122,7 +131,8 @@ func TestAnIDThatIsNoUUIDIsNotFound(t *testing.T) {
 				t.Errorf("%s %.40s: got %v, want a failure", tool, id, err)
 				continue
 			}
-			if details, _ := failure.Details.(map[string]string); details["reason"] != "not_found" || len(failure.Message) > 300 {
+			if details, _ := failure.Details.(map[string]string); details["reason"] != "not_found" ||
+				len(failure.Message) > 300 {
 				t.Errorf("%s %.40s: got %.300v", tool, id, failure)
 			}
 		}
@@ -146,9 +156,11 @@ func TestRowsOfOthersWithOtherJSONAreListed(t *testing.T) {
 		}
 	}
 	for tool, input := range map[string]string{
-		"os.search_notes": `{"query": "odd"}`, "os.list_tasks": `{}`, "entity.search": `{"query": "odd"}`, "leads.list_by_stage": `{}`,
+		"os.search_notes": `{"query": "odd"}`, "os.list_tasks": `{}`, "entity.search": `{"query": "odd"}`,
+		"leads.list_by_stage": `{}`,
 	} {
-		if r := env.Run(handlertest.Call{Tool: tool, Input: input}); r.Status != "succeeded" || strings.Count(string(r.Result), `"odd"`) != 6 {
+		if r := env.Run(handlertest.Call{Tool: tool, Input: input}); r.Status != "succeeded" ||
+			strings.Count(string(r.Result), `"odd"`) != 6 {
 			t.Errorf("%s: got %s %s", tool, r.Status, r.Result)
 		}
 	}

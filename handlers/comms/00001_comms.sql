@@ -1,7 +1,8 @@
 -- The table of the domain comms. What holds for every built-in domain is said in 00001_os.sql.
 --
--- A row is written as `sending` before the message leaves, and then becomes `sent` or `failed`. A row that stays `sending`
--- belongs to a worker that died in between: nobody knows whether its message left.
+-- A row is written as `sending` before the message leaves, and then becomes `sent` or `failed`. A row that stays
+-- `sending` belongs to a worker that died in between: nobody knows whether its message left.
+set local search_path = pg_catalog, pg_temp;
 
 select gem.set_aside('comms_log');
 
@@ -19,7 +20,8 @@ create table if not exists public.comms_log (
   sent_at     timestamptz,
   call_id uuid, created_at timestamptz not null default now(), updated_at timestamptz not null default now(),
   constraint gem_comms_log_values check (call_id is null or (
-    channel in ('email', 'sms') and status in ('sending', 'sent', 'failed') and (status = 'sent') = (sent_at is not null)))
+    channel in ('email', 'sms') and status in ('sending', 'sent', 'failed')
+      and (status = 'sent') = (sent_at is not null)))
 );
 -- One message a call: a later attempt finds what an earlier one did.
 create unique index if not exists gem_comms_log_one_per_call on public.comms_log (call_id) where call_id is not null;

@@ -22,9 +22,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/binding"
 	"github.com/gemworker/gem/handlers/value"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/switching"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/migrations"
+	"github.com/gemworker/gem/receipts"
 )
 
 func TestMain(m *testing.M) { testdb.Main(m) }
@@ -59,7 +62,7 @@ func serve(t *testing.T, handler http.HandlerFunc) (server *httptest.Server, hos
 	return server, strings.TrimPrefix(server.URL, "http://")
 }
 
-// mailServer is a mail server that takes everything, but for the replies that a test sets.
+// mailServer is a mail server that accepts everything, except for the replies that a test sets.
 type mailServer struct {
 	host string
 	port int
@@ -101,7 +104,7 @@ func startMailServer(t *testing.T, replies map[string]string, offers ...string) 
 func (s *mailServer) converse(conn net.Conn) {
 	defer func() { _ = conn.Close() }()
 	in := bufio.NewReader(conn)
-	// say sends the reply to a verb and says whether the conversation goes on.
+	// say sends the reply to a verb and reports whether the conversation continues.
 	say := func(verb, usual string) bool {
 		if reply, set := s.replies[verb]; set {
 			usual = reply
@@ -180,8 +183,10 @@ type logRow struct {
 func logOf(t *testing.T, db *pgxpool.Pool, callID string) logRow {
 	t.Helper()
 	var row logRow
-	err := db.QueryRow(t.Context(), `select id::text, channel, recipient, status, coalesce(message_id, ''), coalesce(error, '')
-		from comms_log where call_id = $1`, callID).Scan(&row.ID, &row.Channel, &row.Recipient, &row.Status, &row.MessageID, &row.Error)
+	err := db.QueryRow(t.Context(), `select id::text, channel, recipient, status, coalesce(message_id, ''),
+		coalesce(error, '')
+		from comms_log where call_id = $1`, callID).Scan(&row.ID, &row.Channel, &row.Recipient, &row.Status, &row.MessageID,
+		&row.Error)
 	if err != nil {
 		t.Fatalf("the log of call %s: %v", callID, err)
 	}
@@ -191,7 +196,9 @@ func logOf(t *testing.T, db *pgxpool.Pool, callID string) logRow {
 var aMail = SendEmail{To: "jo@client.example", Subject: "Your roof – a quote", Body: "Dear Jo,\n.\nit leaks. Grüße",
 	ContextRef: json.RawMessage(`{"type": "lead", "id": "7"}`)}
 
-func sendMail(t *testing.T, db handlers.DB, smtp config, callID string, in SendEmail) (EmailSent, handlers.Effects, error) {
+func sendMail(t *testing.T, db handlers.DB, smtp config, callID string, in SendEmail) (EmailSent,
+	receipts.HandlerEffects,
+	error) {
 	t.Helper()
 	call := &handlers.Call{ID: callID, Tool: "comms.send_email"}
 	out, err := (&Comms{db: db, config: smtp}).SendEmail(t.Context(), call, in)
@@ -211,9 +218,9 @@ func TestAMailIsLoggedAndHandedOver(t *testing.T) {
 	if diff := cmp.Diff(want, logOf(t, db, anID)); diff != "" {
 		t.Errorf("log (-want +got):\n%s", diff)
 	}
-	wantEffects := handlers.Effects{
-		DBWrites:     []handlers.DBWrite{{Table: "comms_log", Action: handlers.Insert, ID: out.EmailID}},
-		MessagesSent: []handlers.MessageSent{{Type: "email", Recipient: "jo@client.example", MessageID: messageID}},
+	wantEffects := receipts.HandlerEffects{
+		DBWrites:     []receipts.DBWrite{{Table: "comms_log", Action: handlers.Insert, ID: out.EmailID}},
+		MessagesSent: []receipts.MessageSent{{Type: "email", Recipient: "jo@client.example", MessageID: messageID}},
 	}
 	if diff := cmp.Diff(wantEffects, effects); diff != "" {
 		t.Errorf("effects (-want +got):\n%s", diff)
@@ -263,7 +270,8 @@ func TestAMailThatALaterAttemptFindsSentIsNotSentAgain(t *testing.T) {
 func TestAMailThatFailedIsSentByALaterAttempt(t *testing.T) {
 	t.Parallel()
 	db := tablesOf(t)
-	if _, _, err := sendMail(t, db, startMailServer(t, map[string]string{"MAIL": "451 try later"}).config(), anID, aMail); err == nil {
+	if _, _, err := sendMail(t, db, startMailServer(t, map[string]string{"MAIL": "451 try later"}).config(), anID,
+		aMail); err == nil {
 		t.Fatal("the first attempt did not fail")
 	}
 	if row := logOf(t, db, anID); row.Status != "failed" || !strings.Contains(row.Error, "451") {
@@ -299,7 +307,8 @@ func TestAMailThatTheServerTookIsSentWhateverComesAfter(t *testing.T) {
 	}
 
 	broken := &failsSecond{DB: db}
-	if _, effects, err := sendMail(t, broken, startMailServer(t, nil).config(), newID(t, db), aMail); err != nil || len(effects.MessagesSent) != 1 {
+	if _, effects, err := sendMail(t, broken, startMailServer(t, nil).config(), newID(t, db), aMail); err != nil ||
+		len(effects.MessagesSent) != 1 {
 		t.Errorf("log not updated: got %v, effects %+v", err, effects)
 	}
 }
@@ -331,13 +340,15 @@ func TestTheReplyOfTheMailServerDecidesWhetherToTryAgain(t *testing.T) {
 		smtp config
 		want string
 	}{
-		"nobody listens":         {down, transient},
-		"not now":                {startMailServer(t, map[string]string{"greeting": "421 busy"}).config(), transient},
-		"never":                  {startMailServer(t, map[string]string{"greeting": "554 no service"}).config(), "smtp_refused"},
-		"hangs up at once":       {startMailServer(t, map[string]string{"greeting": ""}).config(), transient},
-		"sender refused":         {startMailServer(t, map[string]string{"MAIL": "550 not you"}).config(), "smtp_refused"},
-		"mailbox busy":           {startMailServer(t, map[string]string{"RCPT": "450 busy"}).config(), transient},
-		"no such mailbox":        {startMailServer(t, map[string]string{"RCPT": "550 5.1.1 no such user"}).config(), "smtp_refused"},
+		"nobody listens": {down, transient},
+		"not now":        {startMailServer(t, map[string]string{"greeting": "421 busy"}).config(), transient},
+		"never": {startMailServer(t, map[string]string{"greeting": "554 no service"}).config(),
+			"smtp_refused"},
+		"hangs up at once": {startMailServer(t, map[string]string{"greeting": ""}).config(), transient},
+		"sender refused":   {startMailServer(t, map[string]string{"MAIL": "550 not you"}).config(), "smtp_refused"},
+		"mailbox busy":     {startMailServer(t, map[string]string{"RCPT": "450 busy"}).config(), transient},
+		"no such mailbox": {startMailServer(t, map[string]string{"RCPT": "550 5.1.1 no such user"}).config(),
+			"smtp_refused"},
 		"hangs up at recipient":  {startMailServer(t, map[string]string{"RCPT": ""}).config(), transient},
 		"data refused":           {startMailServer(t, map[string]string{"DATA": "554 no"}).config(), "smtp_refused"},
 		"message refused":        {startMailServer(t, map[string]string{".": "554 spam"}).config(), "smtp_refused"},
@@ -359,7 +370,8 @@ func TestTheReplyOfTheMailServerDecidesWhetherToTryAgain(t *testing.T) {
 		if row := logOf(t, db, id); row.Status != "failed" || row.Error == "" {
 			t.Errorf("%s: log %+v", name, row)
 		}
-		if uncertain := strings.Contains(fmt.Sprint(err), "may have been delivered"); uncertain != (name == "hangs up after message") {
+		if uncertain := strings.Contains(fmt.Sprint(err),
+			"may have been delivered"); uncertain != (name == "hangs up after message") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -400,9 +412,11 @@ func TestAMailEndsWithItsContext(t *testing.T) {
 			_ = conn.Close()
 		}
 	}()
-	smtp := config{SMTPHost: "127.0.0.1", SMTPPort: silent.Addr().(*net.TCPAddr).Port, SMTPFrom: "office@acme.example", SMTPTLS: "none"}
+	smtp := config{SMTPHost: "127.0.0.1", SMTPPort: silent.Addr().(*net.TCPAddr).Port, SMTPFrom: "office@acme.example",
+		SMTPTLS: "none"}
 	_, err = (&Comms{db: db, config: smtp}).SendEmail(ctx, &handlers.Call{ID: anID}, aMail)
-	if passing := (*handlers.TransientError)(nil); !errors.As(err, &passing) || !strings.Contains(err.Error(), "the time is over") {
+	if passing := (*handlers.TransientError)(nil); !errors.As(err, &passing) ||
+		!strings.Contains(err.Error(), "the time is over") {
 		t.Errorf("got %v", err)
 	}
 	if row := logOf(t, db, anID); row.Status != "failed" {
@@ -465,7 +479,7 @@ func TestAMailNeedsItsSettings(t *testing.T) {
 		if diff := cmp.Diff(c.want, missing.RequiredEnv); diff != "" || len(missing.NextSteps) == 0 || missing.Reason == "" {
 			t.Errorf("%s: required_env (-want +got):\n%s%+v", name, diff, missing)
 		}
-		if diff := cmp.Diff(handlers.Effects{}, effects); diff != "" {
+		if diff := cmp.Diff(receipts.HandlerEffects{}, effects); diff != "" {
 			t.Errorf("%s: effects %s", name, diff)
 		}
 	}
@@ -505,11 +519,12 @@ func TestAMessageThatCanNotBeLoggedIsNotSent(t *testing.T) {
 	}
 }
 
-var anSMS = SendSMS{To: "+15557654321", Message: "We are on our way", ContextRef: value.ContextRef{Type: "job", ID: "7"}}
+var anSMS = SendSMS{To: "+15557654321", Message: "We are on our way",
+	ContextRef: value.ContextRef{Type: "job", ID: "7"}}
 
 const authToken = "0123456789abcdef"
 
-func sendSMS(t *testing.T, db handlers.DB, baseURL string, callID string) (SMSSent, handlers.Effects, error) {
+func sendSMS(t *testing.T, db handlers.DB, baseURL string, callID string) (SMSSent, receipts.HandlerEffects, error) {
 	t.Helper()
 	call := &handlers.Call{ID: callID, Tool: "comms.send_sms"}
 	comms := &Comms{db: db, config: config{
@@ -526,8 +541,10 @@ func TestAnSMSIsLoggedAndPostedToTwilio(t *testing.T) {
 	server, host := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		posts++
 		user, password, _ := r.BasicAuth()
-		got := strings.Join([]string{r.Method, r.URL.Path, user, password, r.FormValue("To"), r.FormValue("From"), r.FormValue("Body")}, " ")
-		if want := "POST /2010-04-01/Accounts/AC42/Messages.json AC42 " + authToken + " +15557654321 +15551234567 We are on our way"; got != want {
+		got := strings.Join([]string{r.Method, r.URL.Path, user, password, r.FormValue("To"), r.FormValue("From"),
+			r.FormValue("Body")}, " ")
+		if want := "POST /2010-04-01/Accounts/AC42/Messages.json AC42 " + authToken +
+			" +15557654321 +15551234567 We are on our way"; got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
 		w.WriteHeader(http.StatusCreated)
@@ -541,10 +558,10 @@ func TestAnSMSIsLoggedAndPostedToTwilio(t *testing.T) {
 	if diff := cmp.Diff(want, logOf(t, db, anID)); diff != "" {
 		t.Errorf("log (-want +got):\n%s", diff)
 	}
-	wantEffects := handlers.Effects{
-		DBWrites:     []handlers.DBWrite{{Table: "comms_log", Action: handlers.Insert, ID: out.SMSID}},
-		MessagesSent: []handlers.MessageSent{{Type: "sms", Recipient: "+15557654321", MessageID: "SM1"}},
-		ExternalCalls: []handlers.ExternalCall{{Service: "twilio", StatusCode: http.StatusCreated,
+	wantEffects := receipts.HandlerEffects{
+		DBWrites:     []receipts.DBWrite{{Table: "comms_log", Action: handlers.Insert, ID: out.SMSID}},
+		MessagesSent: []receipts.MessageSent{{Type: "sms", Recipient: "+15557654321", MessageID: "SM1"}},
+		ExternalCalls: []receipts.ExternalCall{{Service: "twilio", StatusCode: http.StatusCreated,
 			Endpoint: "http://" + host + "/2010-04-01/Accounts/{AccountSid}/Messages.json"}},
 	}
 	if diff := cmp.Diff(wantEffects, effects); diff != "" {
@@ -552,6 +569,29 @@ func TestAnSMSIsLoggedAndPostedToTwilio(t *testing.T) {
 	}
 	if again, _, err := sendSMS(t, db, server.URL, anID); err != nil || again != out || posts != 1 {
 		t.Errorf("a later attempt: got %v, %v, after %d posts", again, err, posts)
+	}
+}
+
+func TestAServerThatSwitchesProtocolsHoldsNoSMS(t *testing.T) {
+	t.Parallel()
+	db := tablesOf(t)
+	url, closed := switching.New(t)
+	_, _, err := sendSMS(t, db, url, anID)
+	if transient := (*handlers.TransientError)(nil); !errors.As(err, &transient) || transient.NothingSent ||
+		!strings.Contains(err.Error(), "may have been delivered") {
+		t.Errorf("%v", err)
+	}
+	<-closed
+}
+
+func TestTheIDOfAnSMSShowsNoSecret(t *testing.T) {
+	t.Parallel()
+	server, _ := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"sid": "`+authToken+`"}`)
+	})
+	_, effects, err := sendSMS(t, tablesOf(t), server.URL, anID)
+	if err != nil || len(effects.MessagesSent) != 1 || effects.MessagesSent[0].MessageID != "[secret]" {
+		t.Errorf("%+v, %v", effects, err)
 	}
 }
 
@@ -568,9 +608,10 @@ func TestTheAnswerOfTwilioDecidesWhetherToTryAgain(t *testing.T) {
 		"taken with an endless answer":    {200, strings.Repeat("x", 1<<20), ""},
 		"too many":                        {429, `{"code": 20429, "message": "Too Many Requests"}`, transient},
 		"broken":                          {503, `oops`, transient},
-		"bad number":                      {400, `{"code": 21211, "message": "The 'To' number is not valid: ` + authToken + `\u0000"}`, "twilio_refused"},
-		"bad login":                       {401, `{"code": 20003, "message": "Authenticate"}`, "twilio_refused"},
-		"elsewhere":                       {307, ``, "twilio_refused"},
+		"bad number": {400, `{"code": 21211, "message": "The 'To' number is not valid: ` + authToken +
+			`\u0000"}`, "twilio_refused"},
+		"bad login": {401, `{"code": 20003, "message": "Authenticate"}`, "twilio_refused"},
+		"elsewhere": {307, ``, "twilio_refused"},
 	} {
 		server, _ := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Location", "/elsewhere")
@@ -588,7 +629,8 @@ func TestTheAnswerOfTwilioDecidesWhetherToTryAgain(t *testing.T) {
 		if got != c.want {
 			t.Errorf("%s: got %s (%v), want %s", name, got, err, c.want)
 		}
-		if len(effects.ExternalCalls) != 1 || effects.ExternalCalls[0].StatusCode != c.status || (len(effects.MessagesSent) == 1) != (c.want == "") {
+		if len(effects.ExternalCalls) != 1 || effects.ExternalCalls[0].StatusCode != c.status ||
+			(len(effects.MessagesSent) == 1) != (c.want == "") {
 			t.Errorf("%s: effects %+v", name, effects)
 		}
 		if row := logOf(t, db, id); (row.Status == "sent") != (c.want == "") {
@@ -665,8 +707,9 @@ func TestWrongValuesOfTheEnvironment(t *testing.T) {
 		{"TWILIO_BASE_URL", "api.twilio.com", "a URL"},
 		{"TWILIO_BASE_URL", "https://u:hunter2x@api.twilio.com", "without user"},
 	} {
-		err := handlers.Configure(func(name string) string { return map[string]string{c.name: c.value}[name] }, Domain())
-		if err == nil || !strings.HasPrefix(err.Error(), c.name+" is ") || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+		err := binding.Configure(func(name string) string { return map[string]string{c.name: c.value}[name] }, Domain())
+		if err == nil || !strings.HasPrefix(err.Error(), c.name+" is ") || !strings.Contains(err.Error(), c.want) ||
+			strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s=%s: %v", c.name, c.value, err)
 		}
 	}
@@ -677,7 +720,7 @@ func TestTheEnvironmentIsRead(t *testing.T) {
 	read := func(set map[string]string) config {
 		t.Helper()
 		d := Domain()
-		if err := handlers.Configure(func(name string) string { return set[name] }, d); err != nil {
+		if err := binding.Configure(func(name string) string { return set[name] }, d); err != nil {
 			t.Fatal(err)
 		}
 		return *d.Config.(*config)
@@ -687,12 +730,15 @@ func TestTheEnvironmentIsRead(t *testing.T) {
 		t.Errorf("defaults (-want +got):\n%s", diff)
 	}
 	want = config{
-		SMTPHost: "mail.example.com", SMTPPort: 465, SMTPUsername: "u", SMTPPassword: "p", SMTPFrom: "GEM <gem@example.com>", SMTPTLS: "tls",
+		SMTPHost: "mail.example.com", SMTPPort: 465, SMTPUsername: "u", SMTPPassword: "p", SMTPFrom: "GEM <gem@example.com>",
+		SMTPTLS:          "tls",
 		TwilioAccountSID: "AC1", TwilioAuthToken: "t", TwilioFrom: "+15550100", TwilioBaseURL: "http://127.0.0.1:8080/",
 	}
 	got := read(map[string]string{
-		"SMTP_HOST": " mail.example.com ", "SMTP_PORT": "465", "SMTP_USERNAME": "u", "SMTP_PASSWORD": "p", "SMTP_FROM": "GEM <gem@example.com>",
-		"SMTP_TLS": "TLS", "TWILIO_ACCOUNT_SID": "AC1", "TWILIO_AUTH_TOKEN": "t", "TWILIO_FROM": "+15550100", "TWILIO_BASE_URL": "http://127.0.0.1:8080/",
+		"SMTP_HOST": " mail.example.com ", "SMTP_PORT": "465", "SMTP_USERNAME": "u", "SMTP_PASSWORD": "p",
+		"SMTP_FROM": "GEM <gem@example.com>",
+		"SMTP_TLS":  "TLS", "TWILIO_ACCOUNT_SID": "AC1", "TWILIO_AUTH_TOKEN": "t", "TWILIO_FROM": "+15550100",
+		"TWILIO_BASE_URL": "http://127.0.0.1:8080/",
 	})
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -712,7 +758,8 @@ func TestAMessageIsLoggedInGEMsTableWhateverTheSearchPath(t *testing.T) {
 		t.Error(err)
 	}
 	refuses := startMailServer(t, map[string]string{"DATA": "554 no"})
-	if _, _, err := sendMail(t, testdb.Pool(t, url), refuses.config(), newID(t, testdb.Pool(t, url)), aMail); reason(err) != "smtp_refused" {
+	if _, _, err := sendMail(t, testdb.Pool(t, url), refuses.config(), newID(t, testdb.Pool(t, url)),
+		aMail); reason(err) != "smtp_refused" {
 		t.Error(err)
 	}
 }

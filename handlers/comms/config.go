@@ -12,7 +12,7 @@ import (
 	"github.com/gemworker/gem/handlers"
 )
 
-// config is what the environment says of the mail server and of Twilio.
+// config has the settings of the mail server and of Twilio.
 type config struct {
 	SMTPHost     string          `envconfig:"SMTP_HOST" may:"the name or address of a host, without scheme and port" desc:"The mail server of comms.send_email."`
 	SMTPPort     int             `envconfig:"SMTP_PORT" default:"587" may:"a whole number from 1 to 65535" desc:"Its port."`
@@ -29,7 +29,7 @@ type config struct {
 
 var sid = regexp.MustCompile(`^[A-Za-z0-9_-]*$`)
 
-// Wrong names the variables that cannot be used.
+// Wrong returns the variables with unusable values.
 func (c *config) Wrong() map[string]string {
 	c.SMTPTLS = strings.ToLower(c.SMTPTLS)
 	_, noAddress := netip.ParseAddr(c.SMTPHost)
@@ -59,8 +59,8 @@ type setting struct {
 	set      bool
 }
 
-// requires is the error of a tool whose service lacks one of these variables, or nil. step comes before the step of setting
-// them.
+// requires returns the error of a tool whose service lacks one of these variables, or nil. step is the step before
+// setting them.
 func requires(service, step string, required ...setting) error {
 	var names []string
 	for _, r := range required {
@@ -75,6 +75,7 @@ func requires(service, step string, required ...setting) error {
 	return &handlers.NotConfigured{
 		Reason:      service + " is not set up. Missing: " + list + ".",
 		RequiredEnv: names,
-		NextSteps:   []string{step, "Set " + list + " in the worker's environment, restart the worker and make the call again."},
+		NextSteps: []string{step, "Set " + list + " in the worker's environment, restart the worker and make the call " +
+			"again."},
 	}
 }

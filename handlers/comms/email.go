@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	// smtpTimeout bounds the connection, and each step of the conversation.
+	// smtpTimeout limits the connection, and each step of the conversation.
 	smtpTimeout = 20 * time.Second
-	// smtpMaxReply bounds the replies of one conversation, in bytes.
+	// smtpMaxReply limits the replies of one conversation, in bytes.
 	smtpMaxReply = 1 << 20
 )
 
@@ -30,8 +30,8 @@ type SendEmail struct {
 	To         string          `json:"to"`
 	Subject    string          `json:"subject"`
 	Body       string          `json:"body"`
-	ContextRef json.RawMessage `json:"context_ref"` // what the mail is about, kept in the log
-	TemplateID string          `json:"template_id"` // kept in the log; the body is sent as it is given
+	ContextRef json.RawMessage `json:"context_ref"` // the subject of the mail in the log
+	TemplateID string          `json:"template_id"` // kept in the log; the body is sent unchanged
 }
 
 // EmailSent names the mail's row in comms_log.
@@ -39,8 +39,8 @@ type EmailSent struct {
 	EmailID string `json:"email_id"`
 }
 
-// SendEmail is comms.send_email. Success means that the mail server accepted the message. Its Message-ID is made from the
-// call's id, the same in every attempt, so a receiver that gets it twice can drop one.
+// SendEmail is comms.send_email. Success means that the mail server accepted the message. Its Message-ID is made from
+// the call's id, the same in every attempt, so a receiver that gets it twice can drop one.
 func (c *Comms) SendEmail(ctx context.Context, call *handlers.Call, in SendEmail) (EmailSent, error) {
 	from, err := c.config.sender()
 	if err != nil {
@@ -48,7 +48,8 @@ func (c *Comms) SendEmail(ctx context.Context, call *handlers.Call, in SendEmail
 	}
 	for _, header := range []struct{ field, value string }{{"to", in.To}, {"subject", in.Subject}} {
 		if strings.ContainsAny(header.value, "\r\n") {
-			return EmailSent{}, handlers.Fail("line_break_in_header", header.field+" must be a single line: a line break could add headers to the mail.")
+			return EmailSent{}, handlers.Fail("line_break_in_header",
+				header.field+" must be a single line: a line break could add headers to the mail.")
 		}
 	}
 	to, err := netmail.ParseAddress(in.To)
@@ -72,7 +73,7 @@ func (c *Comms) SendEmail(ctx context.Context, call *handlers.Call, in SendEmail
 	return EmailSent{EmailID: id}, err
 }
 
-// sender returns the address to send from, or what the configuration lacks.
+// sender returns the sender's address, or the error of a missing setting.
 func (c *config) sender() (*netmail.Address, error) {
 	if err := requires("The mail server", "If the mail server wants a login, set SMTP_USERNAME and SMTP_PASSWORD too.",
 		setting{"SMTP_HOST", c.SMTPHost != ""},
@@ -96,30 +97,33 @@ func (c *config) deliver(ctx context.Context, msg *mail.Msg) error {
 	if c.SMTPUsername != "" {
 		options = append(options, mail.WithUsername(c.SMTPUsername.Reveal()), mail.WithPassword(c.SMTPPassword.Reveal()),
 			// The library refuses PLAIN and LOGIN on a connection that is neither encrypted nor local.
-			mail.WithOpportunisticSMTPAuth(mail.SMTPAuthSCRAMSHA256, mail.SMTPAuthSCRAMSHA1, mail.SMTPAuthPlain, mail.SMTPAuthLogin,
+			mail.WithOpportunisticSMTPAuth(mail.SMTPAuthSCRAMSHA256, mail.SMTPAuthSCRAMSHA1, mail.SMTPAuthPlain,
+				mail.SMTPAuthLogin,
 				mail.SMTPAuthCramMD5))
 	}
 	// After an error, close the connection without QUIT: inside a message that was cut off, QUIT would end and send it.
 	hangUp := func() {}
 	defer func() { hangUp() }()
-	options = append(options, mail.WithDialContextFunc(func(dial context.Context, network, address string) (net.Conn, error) {
-		raw, err := (&net.Dialer{}).DialContext(dial, network, address)
-		if err != nil {
-			return nil, err
-		}
-		// The conversation takes no context: only closing the connection ends it.
-		stop := context.AfterFunc(ctx, func() { _ = raw.Close() })
-		hangUp = func() { stop(); _ = raw.Close() }
-		conn := &boundedConn{Conn: raw, left: smtpMaxReply}
-		if c.SMTPTLS != "tls" {
-			return conn, nil
-		}
-		secure := tls.Client(conn, &tls.Config{ServerName: c.SMTPHost, MinVersion: tls.VersionTLS12})
-		return secure, secure.HandshakeContext(dial)
-	}))
+	options = append(options, mail.WithDialContextFunc(
+		func(dial context.Context, network, address string) (net.Conn, error) {
+			raw, err := (&net.Dialer{}).DialContext(dial, network, address)
+			if err != nil {
+				return nil, err
+			}
+			// The conversation takes no context: only closing the connection ends it.
+			stop := context.AfterFunc(ctx, func() { _ = raw.Close() })
+			hangUp = func() { stop(); _ = raw.Close() }
+			conn := &boundedConn{Conn: raw, left: smtpMaxReply}
+			if c.SMTPTLS != "tls" {
+				return conn, nil
+			}
+			secure := tls.Client(conn, &tls.Config{ServerName: c.SMTPHost, MinVersion: tls.VersionTLS12})
+			return secure, secure.HandshakeContext(dial)
+		}))
 	client, err := mail.NewClient(c.SMTPHost, options...)
 	if err != nil {
-		return handlers.Fail("smtp_setup", "The mail client cannot be set up: "+value.OneLine(err.Error(), c.SMTPPassword.Reveal()))
+		return handlers.Fail("smtp_setup", "The mail client cannot be set up: "+
+			value.OneLine(err.Error(), c.SMTPPassword.Reveal()))
 	}
 
 	session, err := client.DialToSMTPClientWithContext(ctx)
@@ -133,7 +137,7 @@ func (c *config) deliver(ctx context.Context, msg *mail.Msg) error {
 	return nil
 }
 
-// unconnected is the error of a conversation that ended before the message: nothing was sent.
+// unconnected returns the error of a conversation that ended before the message was sent.
 func (c *config) unconnected(ctx context.Context, err error) error {
 	explained := c.explain(ctx, err)
 	_, untrusted := errors.AsType[*tls.CertificateVerificationError](err)
@@ -143,17 +147,18 @@ func (c *config) unconnected(ctx context.Context, err error) error {
 	return explained
 }
 
-// explain turns an error of the conversation into one that says whether another attempt makes sense. It does after a server's
-// 4xx and a broken connection; it does not after its 5xx, or if the two sides cannot agree on a connection.
+// explain marks an error of the conversation as transient if another attempt makes sense: after a server's 4xx and a
+// broken connection, but not after a 5xx, or if the two sides cannot agree on a connection.
 func (c *config) explain(ctx context.Context, err error) error {
 	reply := value.OneLine(err.Error(), c.SMTPPassword.Reveal())
 	code, passes := 0, ctx.Err() != nil || handlers.IsNetworkError(err)
 	if sending := (*mail.SendError)(nil); errors.As(err, &sending) {
 		code = sending.ErrorCode()
-		// Without a code there was no reply: the connection broke. The library does not return the error itself.
+		// A missing code means that no reply arrived: the connection broke. The library does not return the error itself.
 		passes = passes || code == 0 && sending.Reason != mail.ErrGetSender && sending.Reason != mail.ErrGetRcpts
 		if sending.Reason == mail.ErrSMTPDataClose && code == 0 {
-			return handlers.Transient(fmt.Errorf("the connection to the mail server broke after the message: it may have been delivered (%s)", reply))
+			return handlers.Transient(fmt.Errorf("the connection to the mail server broke after the message: it may have been "+
+				"delivered (%s)", reply))
 		}
 	} else if refused := (*textproto.Error)(nil); errors.As(err, &refused) {
 		code = refused.Code
@@ -171,10 +176,11 @@ func (c *config) explain(ctx context.Context, err error) error {
 	case passes:
 		return handlers.Transient(fmt.Errorf("the mail server could not be reached: %s", reply))
 	}
-	return handlers.Fail("smtp_setup", "The mail server and GEM could not agree on a connection: "+reply+". Check SMTP_TLS, SMTP_PORT and the login.")
+	return handlers.Fail("smtp_setup", "The mail server and GEM could not agree on a connection: "+reply+
+		". Check SMTP_TLS, SMTP_PORT and the login.")
 }
 
-// boundedConn reads at most so many bytes: the replies of a mail server have no limit of their own.
+// boundedConn reads a limited number of bytes, because the replies of a mail server have no limit.
 type boundedConn struct {
 	net.Conn
 	left int

@@ -17,17 +17,18 @@ import (
 
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/value"
+	"github.com/gemworker/gem/internal/outbound"
 )
 
-// twilioMaxAnswer bounds an answer, in bytes.
+// twilioMaxAnswer limits an answer, in bytes.
 const twilioMaxAnswer = 64 << 10
 
 // SendSMS is a text message to one phone.
 type SendSMS struct {
 	To         string           `json:"to"`
 	Message    string           `json:"message"`
-	ContextRef value.ContextRef `json:"context_ref"` // what the message is about, kept in the log
-	TemplateID string           `json:"template_id"` // kept in the log; the message is sent as it is given
+	ContextRef value.ContextRef `json:"context_ref"` // the subject of the message in the log
+	TemplateID string           `json:"template_id"` // kept in the log; the message is sent unchanged
 }
 
 // SMSSent names the message's row in comms_log.
@@ -47,7 +48,7 @@ func (c *Comms) SendSMS(ctx context.Context, call *handlers.Call, in SendSMS) (S
 	return SMSSent{SMSID: id}, err
 }
 
-// endpoint returns the URL that messages are posted to, or what the configuration lacks.
+// endpoint returns the URL to which messages are posted, or the error of a missing setting.
 func (c *config) endpoint() (*url.URL, error) {
 	if err := requires("Twilio", "Take the account SID, the auth token and a sending number from the Twilio console.",
 		setting{"TWILIO_ACCOUNT_SID", c.TwilioAccountSID != ""},
@@ -89,7 +90,8 @@ func (c *config) post(ctx context.Context, call *handlers.Call, endpoint *url.UR
 			err = outer.Err
 		}
 		if wrote.Load() {
-			return "", handlers.Transient(fmt.Errorf("the connection to Twilio broke after the message: it may have been delivered (%w)", err))
+			return "", handlers.Transient(fmt.Errorf("the connection to Twilio broke after the message: it may have been "+
+				"delivered (%w)", err))
 		}
 		if began.Load() {
 			return "", handlers.Transient(fmt.Errorf("the connection to Twilio broke: %w", err))
@@ -104,32 +106,38 @@ func (c *config) post(ctx context.Context, call *handlers.Call, endpoint *url.UR
 		Code    int    `json:"code"`
 		Message string `json:"message"`
 	}
-	// The status code says whether the message was accepted, even if the answer cannot be read.
+	// The status code shows whether the message was accepted, even if the answer cannot be read.
 	if data, err := io.ReadAll(io.LimitReader(resp.Body, twilioMaxAnswer)); err == nil {
 		_ = json.Unmarshal(data, &answer)
 	}
-	reason := cmp.Or(value.OneLine(answer.Message, c.TwilioAuthToken.Reveal(), c.TwilioAccountSID), "no reason given")
+	said := func(text string) string { return value.OneLine(text, c.TwilioAuthToken.Reveal(), c.TwilioAccountSID) }
+	reason := cmp.Or(said(answer.Message), "no reason given")
 	switch {
-	case resp.StatusCode >= 200 && resp.StatusCode < 300:
-		return value.OneLine(answer.SID), nil
+	case resp.StatusCode < 200:
+		return "", handlers.Transient(fmt.Errorf("what answers for Twilio switched to another protocol (%d) after the "+
+			"message: it may have been delivered", resp.StatusCode))
+	case resp.StatusCode < 300:
+		return said(answer.SID), nil
 	case resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode >= 500:
-		return "", handlers.Transient(fmt.Errorf("the message was not accepted by Twilio, which answered %d: %s", resp.StatusCode, reason))
+		return "", handlers.Transient(fmt.Errorf("the message was not accepted by Twilio, which answered %d: %s",
+			resp.StatusCode, reason))
 	}
 	return "", &handlers.Failure{
 		Message: fmt.Sprintf("Twilio refused the message with status %d: %s", resp.StatusCode, reason),
-		Details: map[string]any{"reason": "twilio_refused", "status_code": resp.StatusCode, "twilio_code": answer.Code, "twilio_message": reason},
+		Details: map[string]any{"reason": "twilio_refused", "status_code": resp.StatusCode, "twilio_code": answer.Code,
+			"twilio_message": reason},
 	}
 }
 
-// twilioClient follows no redirect, which could carry a message and its credentials elsewhere. A connection serves only one
-// message: one that breaks was not broken before.
+// twilioClient follows no redirects, which could send a message and its credentials to another host. Each message has
+// its own connection, so a connection cannot have broken earlier.
 var twilioClient = &http.Client{
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	Transport: &http.Transport{
+	Transport: outbound.Bounded(&http.Transport{
 		Proxy:                  http.ProxyFromEnvironment,
 		DialContext:            (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
 		TLSHandshakeTimeout:    10 * time.Second,
 		MaxResponseHeaderBytes: twilioMaxAnswer,
 		DisableKeepAlives:      true,
-	},
+	}),
 }

@@ -1,5 +1,6 @@
--- The tables of the domain entity. What holds for every built-in domain is said in 00001_os.sql. A search reads all entities:
--- with 100,000 of them, it takes about a second.
+-- The tables of the domain entity. What holds for every built-in domain is said in 00001_os.sql. A search reads all
+-- entities: with 100,000 of them, it takes about a second.
+set local search_path = pg_catalog, pg_temp;
 
 select gem.set_aside('entities', 'interactions');
 
@@ -23,7 +24,8 @@ create table if not exists public.interactions (
   occurred_at      timestamptz not null default now(),
   call_id uuid, created_at timestamptz not null default now(), updated_at timestamptz not null default now(),
   constraint gem_interactions_values check (call_id is null or (
-    (entity_id is not null or interaction_type = 'call') and interaction_type in ('call', 'sms', 'email', 'meeting', 'site_visit', 'other')
+    (entity_id is not null or interaction_type = 'call')
+      and interaction_type in ('call', 'sms', 'email', 'meeting', 'site_visit', 'other')
     and (details is null or jsonb_typeof(details) = 'object')))
 );
 create index if not exists gem_interactions_of_entity on public.interactions (entity_id, occurred_at desc);
@@ -43,15 +45,18 @@ declare
   new_id uuid;
 begin
   insert into public.interactions (entity_id, interaction_type, summary, details, occurred_at, call_id)
-  select id, p_type, p_summary, p_details, coalesce(p_occurred_at, now()), p_call from public.entities where id = p_entity
+  select id, p_type, p_summary, p_details, coalesce(p_occurred_at, now()), p_call from public.entities
+    where id = p_entity
   returning id into new_id;
   return new_id;
 end
 $$;
 
--- A phone call that happened is logged, whatever the id is that came with it: of an entity, of a lead, if the program has the domain
--- leads, or of something that GEM does not know. linked_to says which. Only a call with an entity is shown with one.
-create or replace function gem_entity.log_call(p_id uuid, p_summary text, p_details jsonb, p_call uuid, out id uuid, out linked_to text)
+-- A phone call that happened is logged, whatever the id is that came with it: of an entity, of a lead, if the program
+-- has the domain leads, or of something that GEM does not know. linked_to says which. Only a call with an entity is
+-- shown with one.
+create or replace function gem_entity.log_call(p_id uuid, p_summary text, p_details jsonb, p_call uuid, out id uuid,
+  out linked_to text)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   entity uuid := (select e.id from public.entities e where e.id = p_id);
@@ -62,6 +67,7 @@ begin
   end if;
   linked_to := case when entity is not null then 'entity' when lead then 'lead' else 'nothing' end;
   insert into public.interactions (entity_id, interaction_type, summary, details, call_id)
-  values (entity, 'call', p_summary, case when entity is null then p_details else p_details - 'entity_id' end, p_call) returning interactions.id into id;
+  values (entity, 'call', p_summary, case when entity is null then p_details else p_details - 'entity_id' end, p_call)
+    returning interactions.id into id;
 end
 $$;

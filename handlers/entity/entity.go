@@ -44,14 +44,15 @@ type Ref struct {
 
 // Create is entity.create.
 func (Entity) Create(ctx context.Context, tx handlers.Tx, call *handlers.Call, in CreateEntity) (Ref, error) {
-	id, err := table.Insert(ctx, tx, call, "entities", `insert into public.entities (entity_type, name, contact, notes, call_id)
+	id, err := table.Insert(ctx, tx, call, "entities", `insert into public.entities (entity_type, name, contact, notes,
+		call_id)
 		values ($1, $2, coalesce($3, '{}'::jsonb), $4, $5) returning id::text`,
 		in.EntityType, in.Name, table.NullJSON(in.Contact), table.Null(in.Notes), call.ID)
 	return Ref{EntityID: id}, err
 }
 
-// UpdateEntity changes the columns that its patch names. contact is changed key by key: a key with null is removed, one that
-// is not named stays.
+// UpdateEntity changes the columns that its patch names. contact is changed key by key: a key with null is removed, and
+// a missing key remains.
 type UpdateEntity struct {
 	EntityID string          `json:"entity_id"`
 	Patch    json.RawMessage `json:"patch"`
@@ -77,20 +78,20 @@ func (Entity) Update(ctx context.Context, tx handlers.Tx, call *handlers.Call, i
 	return Ref{EntityID: id}, err
 }
 
-// SearchEntities finds the entities in whose name, notes or contact values every word of the query occurs: those with all
-// words in the name first, then by name.
+// SearchEntities finds the entities in whose name, notes or contact values every word of the query occurs: those with
+// all words in the name first, then by name.
 type SearchEntities struct {
 	Query      string      `json:"query"`
 	EntityType string      `json:"entity_type"`
 	Limit      value.Limit `json:"limit"` // 20 by default
 }
 
-// Found is the answer to [SearchEntities].
+// Found is the result of [SearchEntities].
 type Found struct {
 	Results []Card `json:"results"`
 }
 
-// Card is an entity as it is found.
+// Card is a found entity.
 type Card struct {
 	EntityID   string          `json:"entity_id"`
 	EntityType string          `json:"entity_type"`
@@ -106,9 +107,10 @@ func (Entity) Search(ctx context.Context, tx handlers.Tx, call *handlers.Call, i
 	found, err := table.List[Card](ctx, tx, call, "entities", `
 		select id::text, entity_type, name, contact, notes, created_at, updated_at from public.entities
 		where ($2 = '' or entity_type = $2)
-			and concat_ws(' ', name, notes, (select string_agg(value #>> '{}', ' ') from jsonb_each(
+			and pg_catalog.concat_ws(' ', name, notes, (select string_agg(value #>> '{}', ' ') from jsonb_each(
 				case when jsonb_typeof(contact) = 'object' then contact else '{}' end))) ilike all ($1::text[])
-		order by name ilike all ($1::text[]) desc, name, id limit $3`, value.Words(in.Query), in.EntityType, in.Limit.Or(20, 50))
+		order by name ilike all ($1::text[]) desc, name, id limit $3`, value.Words(in.Query), in.EntityType,
+		in.Limit.Or(20, 50))
 	return Found{Results: found}, err
 }
 
@@ -117,7 +119,7 @@ type GetEntity struct {
 	EntityID string `json:"entity_id"`
 }
 
-// Got is the answer to [GetEntity].
+// Got is the result of [GetEntity].
 type Got struct {
 	Entity Record `json:"entity"`
 }
@@ -140,11 +142,15 @@ type Interaction struct {
 // Get is entity.get.
 func (Entity) Get(ctx context.Context, tx handlers.Tx, call *handlers.Call, in GetEntity) (Got, error) {
 	var e Record
-	err := table.Row(ctx, tx, "entities", in.EntityID, `select id::text, entity_type, name, contact, notes, created_at, updated_at,
-			coalesce((select jsonb_agg(jsonb_build_object('interaction_id', id, 'interaction_type', interaction_type, 'summary', summary,
-					'occurred_at', occurred_at) || case when details is null then '{}' else jsonb_build_object('details', details) end
+	err := table.Row(ctx, tx, "entities", in.EntityID, `select id::text, entity_type, name, contact, notes, created_at,
+		updated_at,
+			coalesce((select pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('interaction_id', id, 'interaction_type',
+				interaction_type, 'summary', summary,
+					'occurred_at', occurred_at) || case when details is null then '{}'
+						else pg_catalog.jsonb_build_object('details', details) end
 					order by occurred_at desc, id)
-				from (select * from public.interactions i where i.entity_id = entities.id order by occurred_at desc, id limit 20) i), '[]')
+				from (select * from public.interactions i where i.entity_id = entities.id order by occurred_at desc,
+					id limit 20) i), '[]')
 		from public.entities where id = $1`, nil,
 		&e.EntityID, &e.EntityType, &e.Name, &e.Contact, &e.Notes, &e.CreatedAt, &e.UpdatedAt, &e.Interactions)
 	if err == nil {
@@ -169,7 +175,8 @@ type InteractionRef struct {
 }
 
 // AddInteraction is entity.add_interaction.
-func (Entity) AddInteraction(ctx context.Context, tx handlers.Tx, call *handlers.Call, in AddInteraction) (out InteractionRef, err error) {
+func (Entity) AddInteraction(ctx context.Context, tx handlers.Tx, call *handlers.Call,
+	in AddInteraction) (out InteractionRef, err error) {
 	err = table.Row(ctx, tx, "entities", in.EntityID,
 		`select id from gem_entity.add_interaction($1, $2, $3, $4, $5, $6) id where id is not null`,
 		[]any{in.InteractionType, in.Summary, table.NullJSON(in.Details), in.OccurredAt, call.ID}, &out.InteractionID)

@@ -12,14 +12,15 @@ import (
 	"github.com/gemworker/gem/handlers/comms"
 	"github.com/gemworker/gem/handlers/entity"
 	"github.com/gemworker/gem/handlers/handlertest"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
 func start(t *testing.T) *handlertest.Env {
 	t.Helper()
-	return handlertest.Start(t, handlertest.Options{Domains: []any{entity.Domain(), comms.Domain()}, Registry: gem.BuiltInRegistry})
+	return handlertest.Start(t, handlertest.Options{Domains: []any{entity.Domain(), comms.Domain()},
+		Registry: gem.BuiltInRegistry})
 }
 
 func do[T any](env *handlertest.Env, tool, input string) T {
@@ -35,7 +36,8 @@ func failsAsNotFound(t *testing.T, env *handlertest.Env, calls map[string]string
 	t.Helper()
 	for tool, input := range calls {
 		receipt := env.Run(handlertest.Call{Tool: tool, Input: strings.ReplaceAll(input, "ID", noRow)})
-		if failed := handlertest.ErrorOf(t, receipt); failed.Code != "execution_error" || !strings.Contains(string(failed.Details), `"not_found"`) {
+		if failed := handlertest.ErrorOf(t, receipt); failed.Code != "execution_error" ||
+			!strings.Contains(string(failed.Details), `"not_found"`) {
 			t.Errorf("%s: got %+v", tool, failed)
 		}
 	}
@@ -61,9 +63,12 @@ func TestAnEntityIsPatchedKeyByKey(t *testing.T) {
 		return do[entity.Got](env, "entity.get", `{"entity_id": "`+created.EntityID+`"}`).Entity
 	}
 	for _, c := range []struct{ patch, contact, rest string }{
-		{`{"contact": {"phone": "2", "email": null, "web": "x"}}`, `{"big":12345678901234567890,"ids":[1,null],"web":"x","phone":"2"}`, "client Acme n"},
-		{`{"name": "Acme Pty", "notes": null}`, `{"big":12345678901234567890,"ids":[1,null],"web":"x","phone":"2"}`, "client Acme Pty "},
-		{`{"entity_type": "supplier", "contact": {"big": null, "ids": null, "web": null}}`, `{"phone":"2"}`, "supplier Acme Pty "},
+		{`{"contact": {"phone": "2", "email": null, "web": "x"}}`,
+			`{"big":12345678901234567890,"ids":[1,null],"web":"x","phone":"2"}`, "client Acme n"},
+		{`{"name": "Acme Pty", "notes": null}`, `{"big":12345678901234567890,"ids":[1,null],"web":"x","phone":"2"}`,
+			"client Acme Pty "},
+		{`{"entity_type": "supplier", "contact": {"big": null, "ids": null, "web": null}}`, `{"phone":"2"}`,
+			"supplier Acme Pty "},
 		{`{}`, `{"phone":"2"}`, "supplier Acme Pty "},
 	} {
 		do[entity.Ref](env, "entity.update", `{"entity_id": "`+created.EntityID+`", "patch": `+c.patch+`}`)
@@ -76,8 +81,10 @@ func TestAnEntityIsPatchedKeyByKey(t *testing.T) {
 			t.Errorf("%s: got %s, want %s", c.patch, rest, c.rest)
 		}
 	}
-	receipt = env.Run(handlertest.Call{Tool: "entity.update", Input: `{"entity_id": "` + created.EntityID + `", "patch": {"contact": null, "phone": "3"}}`})
-	if failed := handlertest.ErrorOf(t, receipt); failed.Code != "validation_error" || !strings.Contains(failed.Message, "contact must be an object") {
+	receipt = env.Run(handlertest.Call{Tool: "entity.update",
+		Input: `{"entity_id": "` + created.EntityID + `", "patch": {"contact": null, "phone": "3"}}`})
+	if failed := handlertest.ErrorOf(t, receipt); failed.Code != "validation_error" ||
+		!strings.Contains(failed.Message, "contact must be an object") {
 		t.Errorf("got %+v", failed)
 	}
 	failsAsNotFound(t, env, map[string]string{
@@ -124,9 +131,11 @@ func TestWhatPassedIsShownWithTheEntity(t *testing.T) {
 	env := start(t)
 	id := do[entity.Ref](env, "entity.create", `{"entity_type": "client", "name": "Jo"}`).EntityID
 	do[entity.InteractionRef](env, "entity.add_interaction",
-		`{"entity_id": "`+id+`", "interaction_type": "meeting", "summary": "tea", "details": {"at": "home"}, "occurred_at": "2026-01-01T09:00:00+01:00"}`)
+		`{"entity_id": "`+id+
+			`", "interaction_type": "meeting", "summary": "tea", "details": {"at": "home"}, "occurred_at": "2026-01-01T09:00:00+01:00"}`)
 	_, receipt := handlertest.Do[comms.LoggedCall](env, "comms.log_call_outcome",
-		`{"entity_id": "`+id+`", "outcome": "left_message", "notes": "call back", "context_ref": {"type": "lead", "id": "7"}}`)
+		`{"entity_id": "`+id+
+			`", "outcome": "left_message", "notes": "call back", "context_ref": {"type": "lead", "id": "7"}}`)
 	if got := handlertest.Effects(t, receipt); got != "insert interactions" {
 		t.Errorf("effects: %s", got)
 	}

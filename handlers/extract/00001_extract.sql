@@ -1,8 +1,10 @@
--- The tables of the domain extract: documents that are too large for one input, in parts. The tool extract.add_document fills them, and so
--- does an insert. Nothing of them is changed afterwards, so that the places of a receipt stay places in the document.
+-- The tables of the domain extract: documents that are too large for one input, in parts. The tool extract.add_document
+-- fills them, and so does an insert. Nothing of them is changed afterwards, so that the places of a receipt stay places
+-- in the document.
+set local search_path = pg_catalog, pg_temp;
 
--- A document. Rows leave by gem prune, once they and their last part are older than it was told, and no call that has not ended names them as its
--- document_id.
+-- A document. Rows leave by gem prune, once they and their last part are older than it was told, and no call that has
+-- not ended names them as its document_id.
 create table if not exists public.extract_documents (
   id         uuid        primary key,
   created_by text,                                -- whose it is: extract.run reads documents of its caller only
@@ -25,8 +27,10 @@ create table if not exists public.extract_document_parts (
   primary key (document_id, seq)
 );
 -- What a caller added in the last hour, and what is old enough to leave.
-create index if not exists gem_extract_documents_of_caller on public.extract_documents (created_by, created_at) where created_by is not null;
-create index if not exists gem_extract_parts_of_caller on public.extract_document_parts (created_by, created_at) where created_by is not null;
+create index if not exists gem_extract_documents_of_caller on public.extract_documents (created_by, created_at)
+  where created_by is not null;
+create index if not exists gem_extract_parts_of_caller on public.extract_document_parts (created_by, created_at)
+  where created_by is not null;
 create index if not exists gem_extract_documents_old on public.extract_documents (created_at);
 
 -- As of calls and receipts: estimates must not tell of the rows of others.
@@ -36,7 +40,8 @@ declare
 begin
   for col in
     select a.attrelid::regclass as rel, a.attname as name from pg_attribute a
-    where a.attrelid in ('public.extract_documents'::regclass, 'public.extract_document_parts'::regclass) and a.attnum > 0 and not a.attisdropped
+    where a.attrelid in ('public.extract_documents'::regclass, 'public.extract_document_parts'::regclass)
+      and a.attnum > 0 and not a.attisdropped
   loop
     execute format('alter table %s alter column %I set statistics 0', col.rel, col.name);
   end loop;
@@ -54,15 +59,18 @@ begin
   select * into most from gem.limits;
   if p_rows > most.max_calls_per_hour then
     perform gem.refuse('PT429', -- PostgREST answers with the HTTP status 429
-      'too many documents or parts in an hour: you may add %s', 'Send larger parts, or try again later.', most.max_calls_per_hour::text);
+      'too many documents or parts in an hour: you may add %s', 'Send larger parts, or try again later.',
+        most.max_calls_per_hour::text);
   elsif p_bytes > most.max_bytes_per_hour then
-    perform gem.refuse('PT429', 'too much text in an hour: you may add %s bytes', 'Try again later.', most.max_bytes_per_hour::text);
+    perform gem.refuse('PT429', 'too much text in an hour: you may add %s bytes', 'Try again later.',
+      most.max_bytes_per_hour::text);
   end if;
 end
 $$;
 
 -- A document is its caller's, whatever the row says; service_role may act for another, as with calls.
-create or replace function gem_extract.before_document() returns trigger language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+create or replace function gem_extract.before_document() returns trigger language plpgsql security definer
+  set search_path = pg_catalog, pg_temp as $$
 declare
   claims  jsonb   := gem.token_claims();
   signed_in boolean := claims ->> 'role' is distinct from 'service_role' and claims is not null;
@@ -78,14 +86,17 @@ begin
   if signed_in then
     perform pg_advisory_xact_lock(hashtextextended('gem.limits ' || new.created_by, 0));
     perform gem_extract.check_hour(new.created_by, 1 + (
-      select count(*) from public.extract_documents d where d.created_by = new.created_by and d.created_at > new.created_at - interval '1 hour'), 0);
+      select count(*) from public.extract_documents d where d.created_by = new.created_by
+        and d.created_at > new.created_at - interval '1 hour'), 0);
   end if;
   return new;
 end
 $$;
 
--- A part is the next one of its document. The names of constraints in the errors are the error codes of extract.add_document.
-create or replace function gem_extract.before_part() returns trigger language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+-- A part is the next one of its document. The names of constraints in the errors are the error codes of
+-- extract.add_document.
+create or replace function gem_extract.before_part() returns trigger language plpgsql security definer
+  set search_path = pg_catalog, pg_temp as $$
 declare
   claims   jsonb   := gem.token_claims();
   signed_in  boolean := claims ->> 'role' is distinct from 'service_role' and claims is not null;
@@ -101,10 +112,12 @@ begin
   select d.created_by into new.created_by from public.extract_documents d
   where d.id = new.document_id and (not signed_in or d.created_by = nullif(claims ->> 'sub', '')) for no key update;
   if not found then
-    perform gem.refuse('foreign_key_violation/not_found', 'there is no document %s' || case when signed_in then ' of yours' else '' end, null,
+    perform gem.refuse('foreign_key_violation/not_found', 'there is no document %s' || case
+      when signed_in then ' of yours' else '' end, null,
       new.document_id::text);
   end if;
-  select p.seq, p.total into last from public.extract_document_parts p where p.document_id = new.document_id order by p.seq desc limit 1;
+  select p.seq, p.total into last from public.extract_document_parts p where p.document_id = new.document_id
+    order by p.seq desc limit 1;
   new.seq := coalesce(new.seq, coalesce(last.seq, 0) + 1);
   new.bytes := octet_length(convert_to(new.text, 'UTF8'));
   new.total := coalesce(last.total, 0) + new.bytes;
@@ -118,22 +131,26 @@ begin
     perform gem.refuse('check_violation/part_too_large', 'text takes %s bytes in UTF-8, and a part may take %s',
       'Send the text in several parts.', new.bytes::text, most::text);
   elsif new.total > most_all then
-    perform gem.refuse('check_violation/document_too_large', 'the document would take %s bytes in UTF-8, and may take %s',
+    perform gem.refuse('check_violation/document_too_large',
+      'the document would take %s bytes in UTF-8, and may take %s',
       'Put the rest into another document.', new.total::text, most_all::text);
   end if;
   new.sha256 := encode(sha256(convert_to(new.text, 'UTF8')), 'hex');
   new.created_at := gem.now();
   if signed_in then
     select count(*) as parts, coalesce(sum(p.bytes), 0) as bytes into past
-    from public.extract_document_parts p where p.created_by = new.created_by and p.created_at > new.created_at - interval '1 hour';
+    from public.extract_document_parts p where p.created_by = new.created_by
+      and p.created_at > new.created_at - interval '1 hour';
     perform gem_extract.check_hour(new.created_by, past.parts + 1, past.bytes + new.bytes);
   end if;
   return new;
 end
 $$;
 
-create or replace trigger gem_before_insert before insert on public.extract_documents for each row execute function gem_extract.before_document();
-create or replace trigger gem_before_insert before insert on public.extract_document_parts for each row execute function gem_extract.before_part();
+create or replace trigger gem_before_insert before insert on public.extract_documents
+  for each row execute function gem_extract.before_document();
+create or replace trigger gem_before_insert before insert on public.extract_document_parts
+  for each row execute function gem_extract.before_part();
 create or replace trigger gem_append_only before update or delete on public.extract_documents
   for each row execute function gem.refuse_change('a document stays as it was added: see gem prune');
 create or replace trigger gem_append_only before update or delete on public.extract_document_parts
@@ -143,8 +160,8 @@ create or replace trigger gem_not_emptied before truncate on public.extract_docu
 create or replace trigger gem_not_emptied before truncate on public.extract_document_parts
   for each statement execute function gem.refuse_change('a document stays as it was added: see gem prune');
 
--- Removes documents that are older than p_before, p_limit at most, and returns how many. `gem prune` calls it, as it does with every
--- gem_<domain>.prune.
+-- Removes documents that are older than p_before, p_limit at most, and returns how many. `gem prune` calls it, as it
+-- does with every gem_<domain>.prune.
 create or replace function gem_extract.prune(p_before timestamptz, p_limit integer) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -155,17 +172,21 @@ begin
   ids := array(
     select d.id from public.extract_documents d
     where d.created_at < p_before
-      and not exists (select from public.extract_document_parts p where p.document_id = d.id and p.created_at >= p_before)
+      and not exists (select from public.extract_document_parts p where p.document_id = d.id
+        and p.created_at >= p_before)
       and not exists (
-        select from public.core_tool_calls c where c.status in ('queued', 'waiting', 'running') and lower(c.input ->> 'document_id') = d.id::text)
+        select from public.core_tool_calls c where c.status in ('queued', 'waiting', 'running')
+          and lower(c.input ->> 'document_id') = d.id::text)
     order by d.created_at limit p_limit for update skip locked);
   -- What was added, or called, before the documents were locked is seen by a second look only.
   ids := array(
     select d.id from public.extract_documents d
     where d.id = any (ids)
-      and not exists (select from public.extract_document_parts p where p.document_id = d.id and p.created_at >= p_before)
+      and not exists (select from public.extract_document_parts p where p.document_id = d.id
+        and p.created_at >= p_before)
       and not exists (
-        select from public.core_tool_calls c where c.status in ('queued', 'waiting', 'running') and lower(c.input ->> 'document_id') = d.id::text));
+        select from public.core_tool_calls c where c.status in ('queued', 'waiting', 'running')
+          and lower(c.input ->> 'document_id') = d.id::text));
   perform set_config('gem.pruning', 'on', true);
   delete from public.extract_document_parts p where p.document_id = any (ids);
   delete from public.extract_documents d where d.id = any (ids);
@@ -176,15 +197,19 @@ end
 $$;
 revoke all on all functions in schema gem_extract from public;
 
--- What was read: a row for each extraction of each extract.run that succeeded. Offsets are in the unit that the call asked for. row_to_json makes
--- lines of it.
+-- What was read: a row for each extraction of each extract.run that succeeded. Offsets are in the unit that the call
+-- asked for. row_to_json makes lines of it.
 create or replace view gem.extractions with (security_invoker = true) as
-select r.call_id, r.created_at, e.n, r.result #>> '{document,document_id}' as document_id, r.result #>> '{document,sha256}' as document_sha256,
-  r.result #>> '{document,offsets}' as offsets, e.class, e.quote, e.start, e."end", e.line, e.match, e.attributes, e.inferred, e.shard
+select r.call_id, r.created_at, e.n, r.result #>> '{document,document_id}' as document_id,
+  r.result #>> '{document,sha256}' as document_sha256,
+  r.result #>> '{document,offsets}' as offsets, e.class, e.quote, e.start, e."end", e.line, e.match, e.attributes,
+    e.inferred, e.shard
 from public.core_tool_receipts r
 cross join lateral rows from (
-  jsonb_to_recordset(case when jsonb_typeof(r.result -> 'extractions') = 'array' then r.result -> 'extractions' else '[]' end)
-    as (class text, quote text, start integer, "end" integer, line integer, match text, attributes jsonb, inferred boolean, shard integer)
+  jsonb_to_recordset(case when jsonb_typeof(r.result -> 'extractions') = 'array' then r.result -> 'extractions'
+    else '[]' end)
+    as (class text, quote text, start integer, "end" integer, line integer, match text, attributes jsonb,
+      inferred boolean, shard integer)
 ) with ordinality as e (class, quote, start, "end", line, match, attributes, inferred, shard, n)
 where r.tool_name = 'extract.run' and r.status = 'succeeded';
 
@@ -195,13 +220,17 @@ where r.tool_name = 'extract.run' and r.status = 'succeeded';
 alter table public.extract_documents enable row level security;
 alter table public.extract_document_parts enable row level security;
 drop policy if exists gem_own_documents on public.extract_documents;
-create policy gem_own_documents on public.extract_documents for select using (created_by = (select public.gem_caller()));
+create policy gem_own_documents on public.extract_documents for
+  select using (created_by = (select public.gem_caller()));
 drop policy if exists gem_new_documents on public.extract_documents;
-create policy gem_new_documents on public.extract_documents for insert with check (created_by = (select public.gem_caller()));
+create policy gem_new_documents on public.extract_documents for insert with
+  check (created_by = (select public.gem_caller()));
 drop policy if exists gem_own_parts on public.extract_document_parts;
-create policy gem_own_parts on public.extract_document_parts for select using (created_by = (select public.gem_caller()));
+create policy gem_own_parts on public.extract_document_parts for
+  select using (created_by = (select public.gem_caller()));
 drop policy if exists gem_new_parts on public.extract_document_parts;
-create policy gem_new_parts on public.extract_document_parts for insert with check (created_by = (select public.gem_caller()));
+create policy gem_new_parts on public.extract_document_parts for insert with
+  check (created_by = (select public.gem_caller()));
 do $$
 begin
   if pg_notification_queue_usage() < 0.5 then

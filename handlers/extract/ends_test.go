@@ -8,7 +8,7 @@ import (
 
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/handlers/handlertest"
-	"github.com/gemworker/gem/internal/llm/llmtest"
+	"github.com/gemworker/gem/internal/testing/llmtest"
 	"github.com/gemworker/gem/receipts"
 )
 
@@ -46,12 +46,14 @@ func TestAProviderThatIsBusyIsAskedAgainLater(t *testing.T) {
 	id := s.Insert(run(text))
 	s.UntilItWaits(id, "call")
 	s.Until("a shard to come back later", func() bool {
-		return query[int](t, s, "select count(*) from core_tool_events where event = 'retried'") > 0 && query[int](t, s, "select count(*) from core_tool_calls where status = 'running'") == 0
+		return query[int](t, s, "select count(*) from core_tool_events where event = 'retried'") > 0 &&
+			query[int](t, s, "select count(*) from core_tool_calls where status = 'running'") == 0
 	})
 	s.Pass(time.Minute)
 	r := s.Await(id)
 	f := succeeded(t, r, text)
-	if f.spans() != "T1 0-2, T2 400-402" || f.Usage.Calls != 2 || f.Usage.Requests != 3 || f.Usage.Requests != s.requests("busy") {
+	if f.spans() != "T1 0-2, T2 400-402" || f.Usage.Calls != 2 || f.Usage.Requests != 3 ||
+		f.Usage.Requests != s.requests("busy") {
 		t.Errorf("%d requests: %+v", s.requests("busy"), f.Usage)
 	}
 }
@@ -69,7 +71,8 @@ func TestACancelledRunLeavesWhatWasRead(t *testing.T) {
 	})
 	id := s.Insert(run(text))
 	s.Until("two shards to be read", func() bool {
-		return query[int](t, s, "select count(*) from core_tool_receipts where tool_name = 'extract.shard' and status = 'succeeded'") == 2 && s.requests("cancel") == 3
+		return query[int](t, s, "select count(*) from core_tool_receipts where tool_name = 'extract.shard' and status = "+
+			"'succeeded'") == 2 && s.requests("cancel") == 3
 	})
 	s.UntilItWaits(id, "call")
 	if _, err := client.Cancel(t.Context(), s.DB, id); err != nil {
@@ -79,7 +82,8 @@ func TestACancelledRunLeavesWhatWasRead(t *testing.T) {
 		t.Errorf("%+v", f.Usage)
 	}
 	s.Until("the open shard to be cancelled", func() bool {
-		return query[int](t, s, "select count(*) from core_tool_receipts where tool_name = 'extract.shard' and status = 'failed'") == 1
+		return query[int](t, s, "select count(*) from core_tool_receipts where tool_name = 'extract.shard' and status = "+
+			"'failed'") == 1
 	})
 	s.on("cancel", finds)
 	if f := succeeded(t, s.Run(run(text)), text); f.Usage.Cached != 2 || f.Usage.Calls != 1 {
@@ -100,7 +104,8 @@ func TestWhatWasPrunedIsPaidAgain(t *testing.T) {
 	}
 }
 
-// The plan of a call that goes on is that of the program which goes on with it: it does not take for its own what another program has asked.
+// The plan of a resumed call belongs to the program that resumes it: it does not take for its own what
+// another program has asked.
 func TestARunGoesOnWithOtherModels(t *testing.T) {
 	t.Parallel()
 	s := start(t, func(o *handlertest.Options) { o.NoWorker = true })
@@ -119,7 +124,8 @@ func TestARunGoesOnWithOtherModels(t *testing.T) {
 	})
 	s.UntilItWaits(id, "call")
 	w.Kill()
-	next := s.onSameDatabase(t, strings.NewReplacer(`"version":"1"`, `"version":"2"`, `["model_a"]`, `["model_b"]`).Replace(s.routes))
+	next := s.onSameDatabase(t, strings.NewReplacer(`"version":"1"`, `"version":"2"`, `["model_a"]`,
+		`["model_b"]`).Replace(s.routes))
 	r := next.Await(id)
 	if f := succeeded(t, r, text); f.spans() != "T1 0-2, T2 400-402" || strings.Join(f.Models, " ") != "model_b" {
 		t.Errorf("%s", r.Result)

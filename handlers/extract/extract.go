@@ -1,30 +1,30 @@
-// Package extract is the domain extract: it reads documents into data, each piece with the place in the document where it stands. A model
-// quotes, and GEM finds the quote; package extract of the module's root has all that needs neither database nor network.
+// Package extract is the domain extract: it converts documents into data, each piece with its place in the document. A
+// model quotes, and GEM finds the quote. Package grounding has the parts that need neither database nor network.
 package extract
 
 import (
 	"embed"
 
 	"github.com/gemworker/gem/handlers"
-	"github.com/gemworker/gem/handlers/llm/models"
+	"github.com/gemworker/gem/internal/provider/router"
 )
 
 // Extract has the tools of the domain.
 type Extract struct {
-	asked  models.Source
+	asked  router.Source
 	config config
 	db     handlers.DB
 }
 
-// config is what the environment says of extraction.
+// config has the settings of extraction.
 type config struct {
 	CacheScope string `envconfig:"EXTRACT_CACHE_SCOPE" default:"caller" may:"caller or all" desc:"Who shares the answers about a text: caller, so that nobody is given what another one asked, or all."`
 }
 
-// shared is the scope in which all callers share the answers.
+// shared is the scope in which all callers share answers.
 const shared = "all"
 
-// Wrong names the variables that cannot be used.
+// Wrong returns the variables with unusable values.
 func (c *config) Wrong() map[string]string {
 	if c.CacheScope != "caller" && c.CacheScope != shared {
 		return map[string]string{"EXTRACT_CACHE_SCOPE": ""}
@@ -35,9 +35,9 @@ func (c *config) Wrong() map[string]string {
 //go:embed *.sql
 var tables embed.FS
 
-// Domain returns the domain extract, which asks the models of that source.
-func Domain(asked models.Source) handlers.Domain {
-	e := &Extract{asked: asked}
+// Domain returns the domain extract. It uses the models of llm, the program's domain llm.
+func Domain(llm handlers.Domain) handlers.Domain {
+	e := &Extract{asked: router.From(llm)}
 	return handlers.Domain{
 		Tools:  e,
 		Config: &e.config,
@@ -50,7 +50,7 @@ func Domain(asked models.Source) handlers.Domain {
 	}
 }
 
-// scope names those who share the answers to a call of that user: the user, or everybody.
+// scope returns the users who share the answers to a call of a user: that user, or everybody.
 func (e *Extract) scope(createdBy string) string {
 	if e.config.CacheScope == shared {
 		return ""

@@ -9,36 +9,36 @@ import (
 	"unicode/utf16"
 	"unicode/utf8"
 
-	"github.com/gemworker/gem/extract"
+	"github.com/gemworker/gem/grounding"
 	"github.com/gemworker/gem/handlers"
-	"github.com/gemworker/gem/handlers/llm/models"
 	"github.com/gemworker/gem/handlers/value"
+	"github.com/gemworker/gem/internal/provider/router"
 )
 
-// output is that of extract.run.
+// output is the output of extract.run.
 type output struct {
-	Document      document          `json:"document"`
-	ProgramHash   string            `json:"program_hash"`
-	Models        []string          `json:"models"` // that answered
-	Kind          kind              `json:"result_kind"`
-	Completeness  completeness      `json:"completeness"`
-	Extractions   []extract.Found   `json:"extractions"` // text[start:end] is the quote
-	RejectedCount int               `json:"rejected_count"`
-	Rejected      []extract.Refused `json:"rejected"`
-	Shards        []shard           `json:"shards"`
-	Normalisation []extract.Change  `json:"normalisation"`
-	Usage         runUsage          `json:"usage"`
+	Document      document            `json:"document"`
+	ProgramHash   string              `json:"program_hash"`
+	Models        []string            `json:"models"` // that answered
+	Kind          kind                `json:"result_kind"`
+	Completeness  completeness        `json:"completeness"`
+	Extractions   []grounding.Found   `json:"extractions"` // text[start:end] is the quote
+	RejectedCount int                 `json:"rejected_count"`
+	Rejected      []grounding.Refused `json:"rejected"`
+	Shards        []shard             `json:"shards"`
+	Normalisation []grounding.Change  `json:"normalisation"`
+	Usage         runUsage            `json:"usage"`
 }
 
-// document is the text as it was given.
+// document is the original text.
 type document struct {
-	SHA256  string       `json:"sha256"`
-	Length  int          `json:"length"` // in the unit of Offsets
-	Offsets extract.Unit `json:"offsets"`
-	ID      string       `json:"document_id,omitempty"`
+	SHA256  string         `json:"sha256"`
+	Length  int            `json:"length"` // in the unit of Offsets
+	Offsets grounding.Unit `json:"offsets"`
+	ID      string         `json:"document_id,omitempty"`
 }
 
-// kind says whether there is a result, and if there is none, whether the text or a failure is the reason.
+// kind is the kind of a result: whether there is one, and otherwise whether the text or a failure is the reason.
 type kind string
 
 const (
@@ -54,7 +54,8 @@ type completeness struct {
 	Failed int    `json:"failed"`
 }
 
-// shard is a piece of the text with an answer of its own. One whose answer was cut off stands before its halves, which have its index.
+// shard is a piece of the text with a separate answer. A shard whose answer was cut off comes before its halves, which
+// have the same index.
 type shard struct {
 	Index   int     `json:"index"`
 	Start   int     `json:"start"`
@@ -62,7 +63,7 @@ type shard struct {
 	CallID  string  `json:"call_id,omitempty"`
 	Status  string  `json:"status"` // read, failed, divided, blank
 	Cached  bool    `json:"cached"`
-	Calls   int     `json:"calls"` // answers that were asked for
+	Calls   int     `json:"calls"` // requested answers
 	Covered float64 `json:"covered"`
 	Code    string  `json:"code,omitempty"`
 }
@@ -79,40 +80,43 @@ type runUsage struct {
 	CachedShards int `json:"cached_shards"`
 }
 
-// The most that a receipt lists.
+// The limits of a receipt's lists.
 const (
 	mostRejected = 100
 	mostFailed   = 50
 )
 
-// result is what all pieces came to.
+// result is the result of all pieces.
 func (r *run) result() (output, error) {
-	unit := cmp.Or(r.in.Offsets, extract.UTF16)
+	unit := cmp.Or(r.in.Offsets, grounding.UTF16)
 	index := r.text.Index(unit)
-	out := output{Document: document{SHA256: sum(r.given), Length: index.Len(), Offsets: unit, ID: r.in.DocumentID}, ProgramHash: r.program.Hash(),
-		Models: []string{}, Shards: []shard{}, Normalisation: append([]extract.Change{}, r.text.Changes()...)}
-	var parts []extract.Part
+	out := output{Document: document{SHA256: sum(r.given), Length: index.Len(), Offsets: unit, ID: r.in.DocumentID},
+		ProgramHash: r.program.Hash(),
+		Models:      []string{}, Shards: []shard{}, Normalisation: append([]grounding.Change{}, r.text.Changes()...)}
+	var parts []grounding.Part
 	claimed := 0
 	for _, p := range r.pieces {
-		s := shard{Index: p.Index, Start: index.At(r.text.Given(p.Start)), End: index.At(r.text.Given(p.End)), Status: p.status(), Cached: p.cached,
+		s := shard{Index: p.Index, Start: index.At(r.text.Given(p.Start)), End: index.At(r.text.Given(p.End)),
+			Status: p.status(), Cached: p.cached,
 			Calls: p.usage.LLMCalls, Code: p.code}
 		if p.child != nil {
 			s.CallID = p.child.ID()
 		}
 		if s.Status == statusRead {
-			parts = append(parts, extract.Part{Shard: p.Shard, Reading: p.reading})
+			parts = append(parts, grounding.Part{Shard: p.Shard, Reading: p.reading})
 			claimed += p.reading.Claimed
-			s.Covered = extract.Covered(p.Window, p.reading.Items)
+			s.Covered = grounding.Covered(p.Window, p.reading.Items)
 		}
 		out.count(p, &s)
 		out.Shards = append(out.Shards, s)
 	}
 	out.Usage.settle()
-	out.Extractions, out.Rejected = extract.Merge(r.text, unit, parts)
+	out.Extractions, out.Rejected = grounding.Merge(r.text, unit, parts)
 	out.RejectedCount = len(out.Rejected)
 	out.Rejected = out.Rejected[:min(len(out.Rejected), mostRejected)]
 	if at := misquoted(r.given, unit, out.Extractions); at >= 0 {
-		return output{}, handlers.Fail("misquoted", fmt.Sprintf("The extraction at %d is not what stands there. This is a fault of GEM's: please report it.", at))
+		return output{}, handlers.Fail("misquoted", fmt.Sprintf(
+			"The extraction at %d is not what stands there. This is a fault of GEM's: please report it.", at))
 	}
 	out.judge(claimed)
 	return out, out.failure(r.in.AllowPartial, claimed)
@@ -152,7 +156,8 @@ func (o *output) count(p *piece, s *shard) {
 	}
 }
 
-// judge says what kind of result it is. Nothing counts as missing from the text if anything was claimed, or not read.
+// judge returns the kind of the result. The text is the reason for an empty result only if everything was read and
+// nothing was claimed.
 func (o *output) judge(claimed int) {
 	o.Completeness.Kind = "complete"
 	if o.Completeness.Failed > 0 {
@@ -168,7 +173,7 @@ func (o *output) judge(claimed int) {
 	}
 }
 
-// failure is the error of a result that is none; nil if it is one.
+// failure returns the error for a missing result, or nil if there is a result.
 func (o *output) failure(allowPartial bool, claimed int) error {
 	failed := o.Completeness.Failed
 	switch {
@@ -177,17 +182,19 @@ func (o *output) failure(allowPartial bool, claimed int) error {
 	case len(o.Extractions) == 0 && (o.RejectedCount > 0 || claimed > 0):
 		why := "see details.rejected"
 		if o.RejectedCount == 0 {
-			why = "all begin in the context of a shard, and the shards that have them claimed nothing. Another chunk.size lets the model look again"
+			why = "all begin in the context of a shard, and the shards that have them claimed nothing. Another chunk.size " +
+				"lets the model look again"
 		}
 		return o.fail(ungrounded, "", fmt.Sprintf("The model claimed %d items, and none of them counts: %s.", claimed, why))
 	}
 	if n := value.Size(o); n > mostResult {
-		return o.fail(resultTooLarge, "", fmt.Sprintf("The result takes %d bytes, and may take %d: divide the document. All shards were read, and cost nothing when they are read again.", n, mostResult))
+		return o.fail(resultTooLarge, "", fmt.Sprintf("The result takes %d bytes, and may take %d: divide the document. "+
+			"All shards were read, and cost nothing when they are read again.", n, mostResult))
 	}
 	return nil
 }
 
-// incomplete is the failure of a run of which shards were not read.
+// incomplete returns the failure of a run with unread shards.
 func (o *output) incomplete() error {
 	code, codes := incomplete, map[string]int{}
 	for _, s := range o.Shards {
@@ -215,13 +222,13 @@ func (o *output) incomplete() error {
 	return o.fail(code, next, unread+" "+upper(next)+"."+persistent(codes))
 }
 
-// remedies say what may help against failures that the same call is likely to meet again.
+// remedies are advice against failures that the same call is likely to meet again.
 var remedies = []struct{ code, remedy string }{
-	{extract.Truncated, "a smaller chunk.size"},
-	{extract.AnswerTooLarge, "a smaller chunk.size"},
-	{models.ContextTooLong, "a smaller chunk.size"},
+	{grounding.Truncated, "a smaller chunk.size"},
+	{grounding.AnswerTooLarge, "a smaller chunk.size"},
+	{router.ContextTooLong, "a smaller chunk.size"},
 	{refused, "another route"},
-	{models.ProviderRefused, "another route"},
+	{router.ProviderRefused, "another route"},
 }
 
 func persistent(codes map[string]int) (text string) {
@@ -243,7 +250,7 @@ func list(codes map[string]int) string {
 	return strings.Join(counts, ", ")
 }
 
-// fail is a failure that says how far the run came.
+// fail returns a failure with the progress of the run.
 func (o *output) fail(code, next, message string) error {
 	failed := []shard{}
 	for _, s := range o.Shards {
@@ -251,7 +258,8 @@ func (o *output) fail(code, next, message string) error {
 			failed = append(failed, s)
 		}
 	}
-	details := map[string]any{"document": o.Document, "program_hash": o.ProgramHash, "models": o.Models, "completeness": o.Completeness, "result_kind": o.Kind, "found": len(o.Extractions),
+	details := map[string]any{"document": o.Document, "program_hash": o.ProgramHash, "models": o.Models,
+		"completeness": o.Completeness, "result_kind": o.Kind, "found": len(o.Extractions),
 		"rejected_count": o.RejectedCount, "rejected": o.Rejected, "usage": o.Usage}
 	if len(failed) > 0 {
 		details["failed_shards"] = failed
@@ -260,9 +268,9 @@ func (o *output) fail(code, next, message string) error {
 	return &handlers.Failure{Code: code, Message: message, Details: details}
 }
 
-// misquoted returns where the first extraction begins whose quote does not stand there, or -1. It counts on its own, so that no other count is trusted.
-// The extractions stand in the order of their beginnings.
-func misquoted(text string, unit extract.Unit, all []extract.Found) int {
+// misquoted returns the beginning of the first extraction whose quote is not in the text at that place, or -1. It
+// counts independently of all other code. The extractions are in the order of their beginnings.
+func misquoted(text string, unit grounding.Unit, all []grounding.Found) int {
 	at, count := 0, 0 // of the character that comes next, in bytes and in units
 	for _, f := range all {
 		for count < f.Start && at < len(text) {
@@ -270,19 +278,20 @@ func misquoted(text string, unit extract.Unit, all []extract.Found) int {
 			count += length(text[at:at+n], unit)
 			at += n
 		}
-		if count != f.Start || !strings.HasPrefix(text[at:], f.Quote) || f.End-f.Start != length(f.Quote, unit) || f.Quote == "" {
+		if count != f.Start || !strings.HasPrefix(text[at:], f.Quote) || f.End-f.Start != length(f.Quote, unit) ||
+			f.Quote == "" {
 			return f.Start
 		}
 	}
 	return -1
 }
 
-// length is how long a text is in a unit.
-func length(text string, unit extract.Unit) int {
+// length returns the length of a text in a unit.
+func length(text string, unit grounding.Unit) int {
 	switch unit {
-	case extract.Byte:
+	case grounding.Byte:
 		return len(text)
-	case extract.CodePoint:
+	case grounding.CodePoint:
 		return utf8.RuneCountInString(text)
 	}
 	n := 0

@@ -8,24 +8,24 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/gemworker/gem/extract"
+	"github.com/gemworker/gem/grounding"
 	"github.com/gemworker/gem/handlers"
 )
 
 // request is the input of extract.run: a text, or a document's id.
 type request struct {
-	Text       string          `json:"text,omitempty"`
-	DocumentID string          `json:"document_id,omitempty"`
-	Program    extract.Program `json:"program"`
-	Route      string          `json:"route,omitempty"`
-	Offsets    extract.Unit    `json:"offsets,omitempty"`
-	// AllowPartial: shards that were read are a result, also if others were not.
+	Text       string            `json:"text,omitempty"`
+	DocumentID string            `json:"document_id,omitempty"`
+	Program    grounding.Program `json:"program"`
+	Route      string            `json:"route,omitempty"`
+	Offsets    grounding.Unit    `json:"offsets,omitempty"`
+	// AllowPartial accepts a result from the shards that were read, even if others were not.
 	AllowPartial bool `json:"allow_partial,omitempty"`
 	Chunk        struct {
 		Size    int  `json:"size,omitempty"`    // of a body, in characters; 0 means 4,000
 		Context *int `json:"context,omitempty"` // before and after it, in characters; nil means 200
 	} `json:"chunk"`
-	MaxCalls int `json:"max_llm_calls,omitempty"` // answers of models; 0 is no bound
+	MaxCalls int `json:"max_llm_calls,omitempty"` // answers of models; 0 means unlimited
 }
 
 // The codes of failures of a run.
@@ -42,17 +42,18 @@ const (
 	defaultContext = 200
 )
 
-// mostDepth is how often a text is halved whose answer is cut off.
+// mostDepth is how often a text is halved if its answer is cut off.
 const mostDepth = 2
 
-// Run is extract.run: it cuts a text into shards, lets a model answer for each in a call of its own, and finds in the text what the answers
-// quote. The plan follows from the input and is made anew whenever the call goes on.
+// Run is extract.run: it cuts a text into shards, requests a model's answer for each in a separate call, and finds the
+// quotes of the answers in the text. The plan follows from the input and is made again whenever the call continues.
 func (e *Extract) Run(ctx context.Context, call *handlers.Durable, in request) (output, error) {
 	given, err := e.text(ctx, call, &in)
 	if err != nil {
 		return output{}, err
 	}
-	r := &run{Extract: e, call: call, in: &in, given: given, text: extract.Normalise(given), size: cmp.Or(in.Chunk.Size, defaultSize), context: defaultContext}
+	r := &run{Extract: e, call: call, in: &in, given: given, text: grounding.Normalise(given),
+		size: cmp.Or(in.Chunk.Size, defaultSize), context: defaultContext}
 	if in.Chunk.Context != nil {
 		r.context = *in.Chunk.Context
 	}
@@ -60,8 +61,8 @@ func (e *Extract) Run(ctx context.Context, call *handlers.Durable, in request) (
 	if r.program, err = compile(&in.Program); err != nil {
 		return output{}, err
 	}
-	shards, err := extract.Cut(r.text, r.size, r.context)
-	if large, ok := errors.AsType[*extract.TooLarge](err); ok {
+	shards, err := grounding.Cut(r.text, r.size, r.context)
+	if large, ok := errors.AsType[*grounding.TooLarge](err); ok {
 		return output{}, tooLarge(large)
 	} else if err != nil {
 		return output{}, err
@@ -78,26 +79,29 @@ func (e *Extract) Run(ctx context.Context, call *handlers.Durable, in request) (
 	return r.result()
 }
 
-// mostPrograms is how many bytes the programs of all shards may take: each has the whole of it in its input and in its prompt.
+// mostPrograms is the maximum size of the programs of all shards, in bytes: each shard has the whole program in its
+// input and its prompt.
 const mostPrograms = 64 << 20
 
-// fits returns why a program is too large for so many shards.
+// fits returns an error if a program is too large for the number of shards.
 func (r *run) fits(shards int) error {
 	encoded, err := json.Marshal(r.in.Program)
 	if err != nil || len(encoded)*shards <= mostPrograms {
 		return err
 	}
 	return &handlers.Failure{Code: programTooLarge,
-		Message: fmt.Sprintf("The program takes %d bytes, and each of the %d shards is asked with it: together they may take %d. Shorten it, or set a larger chunk.size.",
+		Message: fmt.Sprintf("The program takes %d bytes, and each of the %d shards is asked with it: together they may "+
+			"take %d. Shorten it, or set a larger chunk.size.",
 			len(encoded), shards, mostPrograms)}
 }
 
-func tooLarge(e *extract.TooLarge) error {
+func tooLarge(e *grounding.TooLarge) error {
 	remedy := "Divide it into several documents."
 	if e.Fits > 0 {
 		remedy = fmt.Sprintf("A chunk.size of %d fits.", e.Fits)
 	}
-	return &handlers.Failure{Code: documentTooLarge, Message: fmt.Sprintf("The document has more than %d shards of %d characters. %s", extract.MaxShards, e.Size, remedy),
+	return &handlers.Failure{Code: documentTooLarge, Message: fmt.Sprintf("The document has more than %d shards of %d "+
+		"characters. %s", grounding.MaxShards, e.Size, remedy),
 		Details: map[string]int{"size": e.Size, "fits": e.Fits}}
 }
 
@@ -107,31 +111,31 @@ type run struct {
 	call          *handlers.Durable
 	in            *request
 	given         string
-	text          *extract.Text
-	program       *extract.Compiled
-	models        string // that the route has
+	text          *grounding.Text
+	program       *grounding.Compiled
+	models        string // the models of the route
 	size, context int
 	pieces        []*piece // in the order of the text: a piece that was divided, and then its halves
-	spent         int      // answers that models were asked for
+	spent         int      // requested answers
 }
 
-// piece is a shard, or a part of one whose answer was cut off.
+// piece is a shard, or a part of a shard whose answer was cut off.
 type piece struct {
-	extract.Shard
+	grounding.Shard
 	name    string // in the journal: 3, and 3.1 and 3.2 for its halves
 	depth   int
 	child   *handlers.Child[answered]
-	may     int // answers that the child may ask for
+	may     int // answers that the child may request
 	out     answered
-	code    string // why it was not read
+	code    string // the reason for which it was not read
 	divided bool
 	cached  bool
-	reading extract.Reading
+	reading grounding.Reading
 	usage   usage
 }
 
-// ask lets all pieces be read, those of one turn side by side. There is one turn, unless answers are cut off, or the bound on answers is too low
-// for each shard to have its repair.
+// ask has all pieces read, the pieces of one turn in parallel. There is one turn, unless answers are cut off, or the
+// limit on answers is too low for each shard to have its repair.
 func (r *run) ask(ctx context.Context) error {
 	pending := r.pieces
 	for len(pending) > 0 {
@@ -161,8 +165,8 @@ func (r *run) ask(ctx context.Context) error {
 	return nil
 }
 
-// start makes the calls of the first pieces, as many as the bound on answers allows for, and returns those pieces. Pieces that need no call are among
-// them, and all that are left where no call may be made.
+// start makes the calls of the first pieces, as many as the limit on answers allows, and returns those pieces. These
+// include pieces that need no call and, if no call may be made, all remaining pieces.
 func (r *run) start(pending []*piece) ([]*piece, error) {
 	left := 2 * len(pending)
 	if r.in.MaxCalls > 0 {
@@ -176,7 +180,7 @@ func (r *run) start(pending []*piece) ([]*piece, error) {
 		case left == 0 && !begun:
 			p.code = budgetExhausted
 			continue
-		case left == 0, left == 1 && begun: // the next turn knows what this one has left
+		case left == 0, left == 1 && begun: // the next turn knows how many answers remain
 			return pending[:i], nil
 		}
 		p.may = min(left, 2)
@@ -189,8 +193,8 @@ func (r *run) start(pending []*piece) ([]*piece, error) {
 	return pending, nil
 }
 
-// begin makes the call of a piece. Its name has the request's hash: where another program would ask something else after a change of its plan or its
-// models, it makes other calls.
+// begin makes the call of a piece. Its name has the request's hash, so that a changed program with another plan or
+// other models makes other calls.
 func (r *run) begin(p *piece) error {
 	if r.models == "" {
 		m, err := r.asked()
@@ -201,7 +205,8 @@ func (r *run) begin(p *piece) error {
 			return err
 		}
 	}
-	q := question{Request: r.program.Request(p.Window, r.scope(r.call.CreatedBy), r.in.Route, r.models, json.RawMessage("{}")), Whole: p.depth == mostDepth}
+	q := question{Request: r.program.Request(p.Window, r.scope(r.call.CreatedBy), r.in.Route, r.models,
+		json.RawMessage("{}")), Whole: p.depth == mostDepth}
 	if p.may < 2 {
 		q.Answers = p.may
 	}
@@ -209,14 +214,14 @@ func (r *run) begin(p *piece) error {
 	return nil
 }
 
-// take takes note of what a piece came to. Its error is that of ctx.
+// take records the result of a piece. It returns only errors of ctx.
 func (r *run) take(ctx context.Context, p *piece) error {
 	if p.child == nil {
 		return nil
 	}
 	out, err := p.child.Wait(ctx)
 	if err != nil {
-		if ctx.Err() != nil && usageOf(err) == nil { // it has not come
+		if ctx.Err() != nil && usageOf(err) == nil { // it has not arrived
 			return err
 		}
 		p.failed(err)
@@ -229,13 +234,13 @@ func (r *run) take(ctx context.Context, p *piece) error {
 		r.spent += p.usage.LLMCalls
 	}
 	p.reading = out.read(r.program, p.Window)
-	p.out.Answer, p.out.First = "", "" // those of all pieces together may be large
+	p.out.Answer, p.out.First = "", "" // the answers of all pieces together may be large
 	p.code = p.reading.Failure
-	p.divided = p.code == extract.Truncated && p.depth < mostDepth
+	p.divided = p.code == grounding.Truncated && p.depth < mostDepth
 	return nil
 }
 
-// stopped is the error of a run that is not to go on, with what was used for the pieces that have come.
+// stopped returns the error of a run that must not continue, with the usage of the pieces that have arrived.
 func (r *run) stopped(ctx context.Context, now []*piece, err error) error {
 	for _, p := range now {
 		_ = r.take(ctx, p)
@@ -245,10 +250,12 @@ func (r *run) stopped(ctx context.Context, now []*piece, err error) error {
 		used.count(p, &shard{Status: p.status()})
 	}
 	used.Usage.settle()
-	return &handlers.Failure{Code: "cancelled", Message: err.Error(), Details: map[string]any{"models": used.Models, "usage": used.Usage}}
+	return &handlers.Failure{Code: "cancelled", Message: err.Error(),
+		Details: map[string]any{"models": used.Models, "usage": used.Usage}}
 }
 
-// failed takes note of why a piece was not read, and of what that took: where its receipt does not say, all that it might.
+// failed records the reason for which a piece was not read, and the answers that it used: if its receipt does not
+// contain them, the maximum.
 func (p *piece) failed(err error) {
 	p.code = "execution_error"
 	if f, ok := errors.AsType[*handlers.Failure](err); ok {
@@ -265,7 +272,7 @@ func (p *piece) failed(err error) {
 	}
 }
 
-// divide puts the halves of a piece behind it, and returns them.
+// divide inserts the halves of a piece after it, and returns them.
 func (r *run) divide(p *piece) (halves []*piece) {
 	for i, s := range p.Halves(r.text, r.context) {
 		halves = append(halves, &piece{Shard: s, name: fmt.Sprintf("%s.%d", p.name, i+1), depth: p.depth + 1})

@@ -14,7 +14,7 @@ import (
 	"github.com/gemworker/gem/handlers/extract"
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/handlers/llm"
-	"github.com/gemworker/gem/internal/llm/llmtest"
+	"github.com/gemworker/gem/internal/testing/llmtest"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/worker"
 )
@@ -22,7 +22,7 @@ import (
 // object is a JSON object.
 type object = map[string]any
 
-// asked is what a scripted model was asked: a text, and what stands around it.
+// asked is what a scripted model was asked: a text, and what is around it.
 type asked struct {
 	System, User        string
 	Before, Text, After string
@@ -58,7 +58,7 @@ func says(quotes ...string) string {
 
 var token = regexp.MustCompile(`\bT\d+\b`)
 
-// finds answers a question as a good model does: the tokens T1, T2 and so on that stand in the text.
+// finds answers a question as a good model does: the tokens T1, T2 and so on in the text.
 func finds(a asked) llmtest.Script { return llmtest.Say(says(token.FindAllString(a.Text, -1)...)) }
 
 // scene is a model that answers by what it is asked, and a worker that asks it.
@@ -116,9 +116,10 @@ func start(t *testing.T, change ...func(*handlertest.Options)) *scene {
 
 // options are those of a program that reads documents.
 func options(routes string) handlertest.Options {
-	l, models := llm.DomainAndModels()
-	return handlertest.Options{Registry: gem.BuiltInRegistry, Domains: []any{l, extract.Domain(models)}, Environment: map[string]string{"LLM_ROUTES": routes},
-		Worker: func(o *worker.Options) { o.Concurrency = 8 }}
+	l := llm.Domain()
+	return handlertest.Options{Registry: gem.BuiltInRegistry, Domains: []any{l, extract.Domain(l)},
+		Environment: map[string]string{"LLM_ROUTES": routes},
+		Worker:      func(o *worker.Options) { o.Concurrency = 8 }}
 }
 
 // onSameDatabase starts a worker of a program with other routes.
@@ -129,19 +130,21 @@ func (s *scene) onSameDatabase(t *testing.T, routes string) *handlertest.Env {
 	return handlertest.Start(t, o)
 }
 
-// routes is a routes file with two arms of two models, and a route for each. Their provider needs a key if key names a variable.
+// routes is a routes file with two targets of two models, and a route for each. Their provider needs a key if key names
+// a variable.
 func routes(server *llmtest.Server, key string) string {
 	provider := object{"dialect": llmtest.OpenAI, "base_url": server.BaseURL(llmtest.OpenAI), "local": true}
 	if key != "" {
 		provider["key_env"] = key
 	}
-	arms := object{}
+	targets := object{}
 	for _, name := range []string{"model_a", "model_b"} {
-		arms[name] = object{"provider": "scripted", "model": name, "context": 100_000, "max_output": 10_000, "capabilities": []string{"structured"},
+		targets[name] = object{"provider": "scripted", "model": name, "context": 100_000, "max_output": 10_000,
+			"capabilities": []string{"structured"},
 			"usd_per_mtok": []any{object{"input": "1", "output": "2"}}}
 	}
-	encoded, _ := json.Marshal(object{"version": "1", "providers": object{"scripted": provider}, "arms": arms,
-		"routes": object{"default": object{"arms": []string{"model_a"}}, "other": object{"arms": []string{"model_b"}}}})
+	encoded, _ := json.Marshal(object{"version": "1", "providers": object{"scripted": provider}, "targets": targets,
+		"routes": object{"default": object{"targets": []string{"model_a"}}, "other": object{"targets": []string{"model_b"}}}})
 	return string(encoded)
 }
 
@@ -163,7 +166,8 @@ func run(text string, more ...object) handlertest.Call {
 	return handlertest.Call{Tool: "extract.run", Input: string(encoded), CreatedBy: "ada"}
 }
 
-// document is a text of so many shards of 500 characters about a word: the token T1 stands in the first, T2 in the second, and so on.
+// document is a text of so many shards of 500 characters about a word: the token T1 is in the first, T2 in the
+// second, and so on.
 func document(word string, shards int) string {
 	var b strings.Builder
 	for n := 1; n <= shards; n++ {
@@ -224,7 +228,7 @@ type piece struct {
 	Covered           float64
 }
 
-// succeeded returns the result of a receipt, whose quotes must stand in the text at their places.
+// succeeded returns the result of a receipt, whose quotes must be in the text at their places.
 func succeeded(t *testing.T, r *receipts.Receipt, text string) found {
 	t.Helper()
 	f := handlertest.Output[found](t, r)

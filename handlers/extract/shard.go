@@ -7,39 +7,40 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gemworker/gem/extract"
+	"github.com/gemworker/gem/grounding"
 	"github.com/gemworker/gem/handlers"
-	"github.com/gemworker/gem/handlers/llm/models"
 	"github.com/gemworker/gem/handlers/value"
-	"github.com/gemworker/gem/internal/llm"
-	"github.com/gemworker/gem/internal/schema"
+	"github.com/gemworker/gem/internal/oneline"
+	"github.com/gemworker/gem/internal/provider"
+	"github.com/gemworker/gem/internal/provider/router"
 )
 
-// question is the input of extract.shard. Its hash is the tool's key, so that the same question is asked once: a success under it answers all
-// later ones. What does not change the answer is not part of it.
+// question is the input of extract.shard. Its hash is the tool's key, so that the same question is asked once: a
+// success with the key answers all later questions. Fields that do not change the answer are not part of the hash.
 type question struct {
-	extract.Request
-	// Answers is how many answers the model may be asked for, 1 or 2. 0 means 2.
+	grounding.Request
+	// Answers is the maximum number of answers to request from the model, 1 or 2. 0 means 2.
 	Answers int `json:"answers,omitempty"`
-	// Whole: an answer that is cut off is a failure, since nobody will divide the text.
+	// Whole means that an answer which is cut off is a failure, because nobody will divide the text.
 	Whole bool `json:"whole,omitempty"`
 }
 
-// answered is the output of extract.shard: what the model said, and not what it means. Whoever has the program reads it again.
+// answered is the output of extract.shard: the model's words without their interpretation. The parent has the program
+// and reads them again.
 type answered struct {
-	// CallID is the call that asked: another one than its own where the answer is an earlier one's.
+	// CallID is the call that asked the model; for a hit it is the earlier call.
 	CallID string `json:"call_id"`
 	Answer string `json:"answer"` // the last
 	// First is the answer before the last, if there was one.
-	First  string   `json:"first_answer,omitempty"`
-	Finish llm.Stop `json:"finish"` // why the last one ended
-	Passes int      `json:"passes"` // answers
-	Items  int      `json:"items"`  // that count
-	Models []string `json:"models"` // who answered
-	Usage  usage    `json:"usage"`
+	First  string        `json:"first_answer,omitempty"`
+	Finish provider.Stop `json:"finish"` // the reason for the end of the last answer
+	Passes int           `json:"passes"` // answers
+	Items  int           `json:"items"`  // that count
+	Models []string      `json:"models"` // who answered
+	Usage  usage         `json:"usage"`
 }
 
-// The codes of failures, besides those of readings.
+// The codes of failures, in addition to the codes of readings.
 const (
 	hashMismatch    = "request_hash_mismatch"
 	scopeMismatch   = "scope_mismatch"
@@ -48,8 +49,8 @@ const (
 	budgetExhausted = "budget_exhausted"
 )
 
-// Shard is extract.shard: it asks a model about a piece of a document, and once more if the answer cannot be read or claims what does not stand
-// there.
+// Shard is extract.shard: it asks a model about a piece of a document, and again if the answer cannot be read or has
+// claims without support in the text.
 func (e *Extract) Shard(ctx context.Context, call *handlers.Durable, in question) (answered, error) {
 	m, err := e.modelsOf(call, &in)
 	if err != nil {
@@ -59,7 +60,8 @@ func (e *Extract) Shard(ctx context.Context, call *handlers.Durable, in question
 	if err != nil {
 		return answered{}, err
 	}
-	s := &asking{Extract: e, models: m, call: call, program: program, window: in.Window(), route: in.Route, out: answered{CallID: call.ID}}
+	s := &asking{Extract: e, models: m, call: call, program: program, window: in.Window(), route: in.Route,
+		out: answered{CallID: call.ID}}
 	if err := s.ask(ctx, "answer.1", program.Prompt(s.window)); err != nil {
 		return answered{}, err
 	}
@@ -78,18 +80,20 @@ func (e *Extract) Shard(ctx context.Context, call *handlers.Durable, in question
 	switch reading.Failure {
 	case "":
 		return s.out, s.fits()
-	case extract.Truncated:
-		if !in.Whole { // a success, since the same question would be answered so again
+	case grounding.Truncated:
+		if !in.Whole { // a success, because the same question would get the same answer
 			return s.out, s.fits()
 		}
-		return answered{}, s.unusable(extract.Truncated, "The answer was cut off, and the text is not to be divided further.")
+		return answered{}, s.unusable(grounding.Truncated,
+			"The answer was cut off, and the text is not to be divided further.")
 	case refused:
 		return answered{}, s.unusable(refused, "The model refused to answer.")
 	}
 	return answered{}, s.unusable(reading.Failure, "The model's answer cannot be read as a list of extractions.")
 }
 
-// Check refuses a request that is not what its hash says, so that nobody is given the answer to another question, or puts one there.
+// Check refuses a request that does not match its hash, so that no caller can get the answer to another question, or
+// store an answer for it.
 func (q *question) Check(call *handlers.Call) error {
 	switch {
 	case q.Sum() != q.Hash:
@@ -100,13 +104,14 @@ func (q *question) Check(call *handlers.Call) error {
 	return nil
 }
 
-// modelsOf returns the models to ask, or why they would not be those of the request.
-func (e *Extract) modelsOf(call *handlers.Durable, in *question) (*models.Models, error) {
+// modelsOf returns the models to ask, or an error if they differ from the request's.
+func (e *Extract) modelsOf(call *handlers.Durable, in *question) (*router.Models, error) {
 	if in.Scope != e.scope(call.CreatedBy) {
 		return nil, otherScope()
 	}
-	if in.Prompt != extract.PromptNumber { // the worker beside this one may have the other wording
-		return nil, handlers.Transient(mismatch(fmt.Sprintf("this worker has prompt %d, and not %d", extract.PromptNumber, in.Prompt)))
+	if in.Prompt != grounding.PromptNumber { // another worker may have another wording
+		return nil, handlers.Transient(mismatch(fmt.Sprintf("this worker has prompt %d, and not %d", grounding.PromptNumber,
+			in.Prompt)))
 	}
 	m, err := e.asked()
 	if err != nil {
@@ -124,13 +129,14 @@ func mismatch(why string) error {
 }
 
 func otherScope() error {
-	return &handlers.Failure{Code: scopeMismatch, Message: "Nothing was asked: the scope is not that of the call's user. See EXTRACT_CACHE_SCOPE."}
+	return &handlers.Failure{Code: scopeMismatch, Message: "Nothing was asked: the scope is not that of the call's " +
+		"user. See EXTRACT_CACHE_SCOPE."}
 }
 
-// compile compiles a program. Its error names the place in it that is wrong.
-func compile(p *extract.Program) (*extract.Compiled, error) {
+// compile compiles a program. Its error names the defective place.
+func compile(p *grounding.Program) (*grounding.Compiled, error) {
 	c, err := p.Compile()
-	if fault, ok := errors.AsType[*extract.Fault](err); ok {
+	if fault, ok := errors.AsType[*grounding.Fault](err); ok {
 		return nil, &handlers.Failure{Code: programInvalid, Message: "The program cannot be used: " + fault.Error() + ".",
 			Details: map[string]string{"pointer": fault.Pointer, "message": fault.Message}}
 	}
@@ -140,19 +146,21 @@ func compile(p *extract.Program) (*extract.Compiled, error) {
 // asking is a run of extract.shard.
 type asking struct {
 	*Extract
-	models  *models.Models
+	models  *router.Models
 	call    *handlers.Durable
-	program *extract.Compiled
-	window  extract.Window
+	program *grounding.Compiled
+	window  grounding.Window
 	route   string
 	out     answered
 }
 
 // ask asks the model, as the step of that name.
-func (s *asking) ask(ctx context.Context, step string, p extract.Prompt) error {
+func (s *asking) ask(ctx context.Context, step string, p grounding.Prompt) error {
 	s.out.Usage.LLMCalls++
-	a, err := s.models.Ask(ctx, s.call, step, models.Question{Route: s.route, System: p.System, Schema: s.program.Schema(), SchemaName: "extractions",
-		Messages: []llm.Message{{Role: llm.User, Content: llm.Content{{Type: llm.Text, Text: p.User}}}}})
+	a, err := s.models.Ask(ctx, s.call, step, router.Question{Route: s.route, System: p.System, Schema: s.program.Schema(),
+		SchemaName: "extractions",
+		Messages: []provider.Message{{Role: provider.User,
+			Content: provider.Content{{Type: provider.Text, Text: p.User}}}}})
 	if err != nil {
 		return s.out.Usage.fail(err)
 	}
@@ -163,55 +171,60 @@ func (s *asking) ask(ctx context.Context, step string, p extract.Prompt) error {
 	return nil
 }
 
-// final reports whether no later attempt would get the second answer: what is right in the first one then counts alone.
+// final reports whether no later attempt would get the second answer, so that only the correct part of the first answer
+// counts.
 func final(err error) bool {
 	failure, ok := errors.AsType[*handlers.Failure](err)
-	return ok && slices.Contains([]string{models.ProviderRefused, models.RequestTooLarge, models.ContextTooLong, models.AnswerTooLarge}, failure.Code)
+	return ok && slices.Contains([]string{router.ProviderRefused, router.RequestTooLarge, router.ContextTooLong,
+		router.AnswerTooLarge}, failure.Code)
 }
 
-// textOf is what a model answered: a text, or, from one that calls tools whatever it was told, the arguments of its call.
-func textOf(a *models.Answer) string {
-	answer := llm.Answer{Parts: a.Parts}
+// textOf returns a model's answer: its text or, if it called a tool despite its instructions, the arguments of the
+// call.
+func textOf(a *router.Answer) string {
+	answer := provider.Answer{Parts: a.Parts}
 	text := answer.Text()
 	if strings.TrimSpace(text) != "" {
 		return text
 	}
 	for _, p := range a.Parts {
-		if p.Type == llm.ToolCall {
+		if p.Type == provider.ToolCall {
 			text += string(p.Arguments) + p.RawArguments
 		}
 	}
 	return text
 }
 
-// read reads the answers: what counts of both, where there are two. A second one that cannot be read takes nothing from the first.
-func (a *answered) read(c *extract.Compiled, w extract.Window) extract.Reading {
-	last := extract.Reading{Failure: refused}
-	if a.Finish != llm.Refusal {
-		last = c.Read(w, a.Answer, a.Finish == llm.MaxTokens)
+// read reads the answers. With two answers it combines their valid parts. If the second cannot be read, the first still
+// counts.
+func (a *answered) read(c *grounding.Compiled, w grounding.Window) grounding.Reading {
+	last := grounding.Reading{Failure: refused}
+	if a.Finish != provider.Refusal {
+		last = c.Read(w, a.Answer, a.Finish == provider.MaxTokens)
 	}
 	if a.Passes < 2 {
 		return last
 	}
-	return extract.MergeAnswers(c.Read(w, a.First, false), last)
+	return grounding.MergeAnswers(c.Read(w, a.First, false), last)
 }
 
-// mostResult is how many bytes of JSON a result may have.
+// mostResult is the maximum size of a result, in bytes of JSON.
 const mostResult = 1 << 20
 
 // fits returns the error of answers that are too large for a result.
 func (s *asking) fits() error {
 	if value.Size(s.out) > mostResult {
-		return s.unusable(models.AnswerTooLarge, fmt.Sprintf("The answers take more than %d bytes as a result: use smaller shards.", mostResult))
+		return s.unusable(router.AnswerTooLarge, fmt.Sprintf(
+			"The answers take more than %d bytes as a result: use smaller shards.", mostResult))
 	}
 	return nil
 }
 
-// mostShown is how much of an answer a failure shows, in bytes.
+// mostShown is the maximum number of an answer's bytes in a failure.
 const mostShown = 4000
 
-// unusable is the failure of an answer that came.
+// unusable returns the failure for an unusable answer.
 func (s *asking) unusable(code, message string) error {
 	return &handlers.Failure{Code: code, Message: message, Details: map[string]any{
-		"usage": s.out.Usage, "models": s.out.Models, "finish": s.out.Finish, "answer": schema.Cut(s.out.Answer, mostShown)}}
+		"usage": s.out.Usage, "models": s.out.Models, "finish": s.out.Finish, "answer": oneline.Cut(s.out.Answer, mostShown)}}
 }

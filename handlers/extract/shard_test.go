@@ -9,11 +9,11 @@ import (
 	"testing"
 
 	"github.com/gemworker/gem"
-	pure "github.com/gemworker/gem/extract"
+	pure "github.com/gemworker/gem/grounding"
 	"github.com/gemworker/gem/handlers/extract"
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/handlers/llm"
-	"github.com/gemworker/gem/internal/llm/llmtest"
+	"github.com/gemworker/gem/internal/testing/llmtest"
 	"github.com/gemworker/gem/receipts"
 	"github.com/jackc/pgx/v5"
 )
@@ -42,7 +42,8 @@ func TestRunsAtOnceShareTheirShards(t *testing.T) {
 	})
 	both()
 	f, g := succeeded(t, s.Await(first), text), succeeded(t, s.Await(second), text)
-	if s.requests("once") != 3 || f.Usage.Calls+g.Usage.Calls != 3 || f.Usage.Cached+g.Usage.Cached != 3 || f.spans() != g.spans() {
+	if s.requests("once") != 3 || f.Usage.Calls+g.Usage.Calls != 3 || f.Usage.Cached+g.Usage.Cached != 3 ||
+		f.spans() != g.spans() {
 		t.Errorf("%d requests: %+v and %+v", s.requests("once"), f.Usage, g.Usage)
 	}
 	call.CreatedBy = "bob"
@@ -66,8 +67,7 @@ func TestWithOneScopeForAllCallersShareTheirShards(t *testing.T) {
 
 func TestTheScopeIsOneThatThereIs(t *testing.T) {
 	t.Parallel()
-	_, models := llm.DomainAndModels()
-	d := extract.Domain(models)
+	d := extract.Domain(llm.Domain())
 	config := d.Config.(interface {
 		Wrong() map[string]string
 	})
@@ -88,7 +88,8 @@ func TestAPoisonedHashIsRefusedAndWinsNoKey(t *testing.T) {
 	honest := object{}
 	{ // as extract.run asks it, about another text
 		s.Run(run(paragraph("honest", 1)))
-		if err := json.Unmarshal([]byte(query[string](t, s, "select input::text from core_tool_calls where tool_name = 'extract.shard'")), &honest); err != nil {
+		if err := json.Unmarshal([]byte(query[string](t, s,
+			"select input::text from core_tool_calls where tool_name = 'extract.shard'")), &honest); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -105,13 +106,15 @@ func TestAPoisonedHashIsRefusedAndWinsNoKey(t *testing.T) {
 		"another text":    {object{"text": text}, "request_hash_mismatch"}, // its hash has an answer by now
 		"another context": {object{"before": "x"}, "request_hash_mismatch"},
 		"another model":   {object{"model": "model_b"}, "request_hash_mismatch"},
-		"another program": {object{"program": object{"instructions": "Say nothing.", "classes": []object{{"name": "token"}}}}, "request_hash_mismatch"},
-		"another scope":   {object{"scope": "bob"}, "request_hash_mismatch"},
-		"another prompt":  {object{"prompt": 7}, "request_hash_mismatch"},
-		"no hash":         {object{"request_hash": strings.Repeat("0", 64)}, "request_hash_mismatch"},
-		"another route":   {object{"route": "other", "text": text, "request_hash": hashOf(honest, object{"text": text})}, "request_hash_mismatch"},
-		"nobody's scope":  {object{"scope": "", "request_hash": hashOf(honest, object{"scope": ""})}, "scope_mismatch"},
-		"bob's scope":     {object{"scope": "bob", "request_hash": hashOf(honest, object{"scope": "bob"})}, "scope_mismatch"},
+		"another program": {object{"program": object{"instructions": "Say nothing.", "classes": []object{{"name": "token"}}}},
+			"request_hash_mismatch"},
+		"another scope":  {object{"scope": "bob"}, "request_hash_mismatch"},
+		"another prompt": {object{"prompt": 7}, "request_hash_mismatch"},
+		"no hash":        {object{"request_hash": strings.Repeat("0", 64)}, "request_hash_mismatch"},
+		"another route": {object{"route": "other", "text": text, "request_hash": hashOf(honest, object{"text": text})},
+			"request_hash_mismatch"},
+		"nobody's scope": {object{"scope": "", "request_hash": hashOf(honest, object{"scope": ""})}, "scope_mismatch"},
+		"bob's scope":    {object{"scope": "bob", "request_hash": hashOf(honest, object{"scope": "bob"})}, "scope_mismatch"},
 	} {
 		if r := asked(with(test.more)); s.server.Counts().Requests != before {
 			t.Errorf("%s: a model was asked: %s", what, r.Result)
@@ -119,13 +122,15 @@ func TestAPoisonedHashIsRefusedAndWinsNoKey(t *testing.T) {
 			t.Errorf("%s: %s", what, r.Result)
 		}
 	}
-	if n := query[int](t, s, "select count(*) from core_tool_receipts where tool_name = 'extract.shard' and status = 'succeeded'"); n != 1 {
+	if n := query[int](t, s, "select count(*) from core_tool_receipts where tool_name = 'extract.shard' and status = "+
+		"'succeeded'"); n != 1 {
 		t.Errorf("%d keys were won", n)
 	}
 	if r := asked(honest); r.ReplayOf == "" || s.server.Counts().Requests != before {
 		t.Errorf("the honest question: %s", r.Result)
 	}
-	if r := asked(with(object{"text": text, "request_hash": hashOf(honest, object{"text": text})})); s.server.Counts().Requests != before+1 {
+	if r := asked(with(object{"text": text, "request_hash": hashOf(honest, object{"text": text})})); s.server.Counts().
+		Requests != before+1 {
 		t.Errorf("an honest question of its own: %s", r.Result)
 	}
 	if f := succeeded(t, s.Run(run(text)), text); f.Usage.Cached != 1 || f.spans() != "T1 0-2" {
@@ -145,7 +150,8 @@ func hashOf(question, more object) string {
 
 func TestASignedInUserAsksThroughRunsAlone(t *testing.T) {
 	t.Parallel()
-	open := strings.Replace(string(gem.BuiltInRegistry), `"tools": [`, `"overrides": {"extract.run": {"frontends": true}}, "tools": [`, 1)
+	open := strings.Replace(string(gem.BuiltInRegistry), `"tools": [`,
+		`"overrides": {"extract.run": {"frontends": true}}, "tools": [`, 1)
 	s := start(t, func(o *handlertest.Options) { o.Registry = []byte(open) })
 	text := document("signed", 2)
 	call := run(text)
@@ -154,9 +160,11 @@ func TestASignedInUserAsksThroughRunsAlone(t *testing.T) {
 		t.Errorf("%+v", f)
 	}
 	err := pgx.BeginFunc(t.Context(), s.DB, func(tx pgx.Tx) error {
-		_, err := tx.Exec(t.Context(), `select set_config('request.jwt.claims', '{"role": "authenticated", "sub": "ada"}', true)`)
+		_, err := tx.Exec(t.Context(), `select set_config('request.jwt.claims', '{"role": "authenticated", "sub": "ada"}',
+			true)`)
 		if err == nil {
-			_, err = tx.Exec(t.Context(), "insert into core_tool_calls (tool_name, input) select tool_name, input from core_tool_calls where tool_name = 'extract.shard' limit 1")
+			_, err = tx.Exec(t.Context(), "insert into core_tool_calls (tool_name, input) select tool_name, input from "+
+				"core_tool_calls where tool_name = 'extract.shard' limit 1")
 		}
 		return err
 	})

@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// text returns the text of a run's input, or that of the document which it names. How many parts that had is a step of the call; the journal has no
-// word of the text, and a run that goes on reads the same parts again, which nobody can change.
+// text returns the text of a run's input, or of the document that it names. The document's number of parts is a step of
+// the call. The journal does not have the text: a resumed run reads the same parts again, which nobody can change.
 func (e *Extract) text(ctx context.Context, call *handlers.Durable, in *request) (text string, err error) {
 	if in.DocumentID == "" {
 		return in.Text, nil
@@ -32,10 +32,13 @@ func (e *Extract) text(ctx context.Context, call *handlers.Durable, in *request)
 	return text, err
 }
 
-// document reads the caller's document of that id, up to a part; nil: all of it.
-func (e *Extract) document(ctx context.Context, call *handlers.Durable, id string, last *int) (text string, parts int, err error) {
-	rows, err := e.db.Query(ctx, `select p.text from public.extract_documents d join public.extract_document_parts p on p.document_id = d.id
-		where d.id = $1 and d.created_by is not distinct from nullif($2, '') and ($3::integer is null or p.seq <= $3) order by p.seq`, id, call.CreatedBy, last)
+// document reads the caller's document with an id, up to a part; nil means all of it.
+func (e *Extract) document(ctx context.Context, call *handlers.Durable, id string, last *int) (text string, parts int,
+	err error) {
+	rows, err := e.db.Query(ctx, `select p.text from public.extract_documents d
+		join public.extract_document_parts p on p.document_id = d.id
+		where d.id = $1 and d.created_by is not distinct from nullif($2, '') and ($3::integer is null or p.seq <= $3)
+			order by p.seq`, id, call.CreatedBy, last)
 	if err != nil {
 		return "", 0, unreached(err)
 	}
@@ -55,7 +58,8 @@ func (e *Extract) document(ctx context.Context, call *handlers.Durable, id strin
 	return b.String(), parts, nil
 }
 
-// unreached marks the error of a statement that Postgres has not refused: its connection broke, or there was none, and another attempt may have one.
+// unreached marks the error of a statement that Postgres did not reject: its connection broke, or there was none, and
+// another attempt may have one.
 func unreached(err error) error {
 	if refused := (*pgconn.PgError)(nil); errors.As(err, &refused) {
 		return err

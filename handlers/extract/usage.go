@@ -5,23 +5,23 @@ import (
 	"errors"
 
 	"github.com/gemworker/gem/handlers"
-	"github.com/gemworker/gem/handlers/llm/ledger"
-	"github.com/gemworker/gem/handlers/llm/models"
-	"github.com/gemworker/gem/internal/llm"
+	"github.com/gemworker/gem/internal/provider"
+	"github.com/gemworker/gem/internal/provider/ledger"
+	"github.com/gemworker/gem/internal/provider/router"
 )
 
-// usage is what a shard, or a whole run, took and cost. What was answered before, and is not asked again, costs nothing.
+// usage has the answers, tokens and cost of a shard or a whole run. Earlier answers that are reused cost nothing.
 type usage struct {
-	LLMCalls     int        `json:"llm_calls"` // answers that models were asked for
-	Requests     int64      `json:"requests"`  // all that it took to get them, by the ledger
-	InputTokens  int64      `json:"input_tokens"`
-	OutputTokens int64      `json:"output_tokens"`
-	Cost         *llm.Money `json:"cost_usd"` // of all requests whose cost is known; null if none is
-	Unknown      int64      `json:"unknown_requests"`
+	LLMCalls     int             `json:"llm_calls"` // requested answers
+	Requests     int64           `json:"requests"`  // all requests for these answers, by the ledger
+	InputTokens  int64           `json:"input_tokens"`
+	OutputTokens int64           `json:"output_tokens"`
+	Cost         *provider.Money `json:"cost_usd"` // of all requests with known cost; null without one
+	Unknown      int64           `json:"unknown_requests"`
 }
 
 // answered adds an answer. Its total is of all requests of the call so far.
-func (u *usage) answered(a *models.Usage) {
+func (u *usage) answered(a *router.Usage) {
 	u.InputTokens += a.Input
 	u.OutputTokens += a.Output
 	u.total(&a.Call)
@@ -44,20 +44,20 @@ func (u *usage) add(o *usage) {
 	}
 }
 
-// settle says of a run that asked nothing that it cost 0, which is known.
+// settle sets the cost of a run without requests to 0, which is known.
 func (u *usage) settle() {
 	if u.LLMCalls == 0 && u.Requests == 0 {
-		u.Cost = new(llm.Money)
+		u.Cost = new(provider.Money)
 	}
 }
 
-// fail returns the failure of an answer that did not come, with what the call has used until then.
+// fail returns the failure of an answer that did not arrive, with the call's usage so far.
 func (u *usage) fail(err error) error {
 	failure, ok := errors.AsType[*handlers.Failure](err)
 	if !ok {
 		return err
 	}
-	if total := models.TotalOf(failure); total != nil {
+	if total := router.TotalOf(failure); total != nil {
 		u.total(total)
 	}
 	details := map[string]json.RawMessage{}
@@ -68,7 +68,7 @@ func (u *usage) fail(err error) error {
 	return &handlers.Failure{Code: failure.Code, Message: failure.Message, Details: details}
 }
 
-// usageOf returns what a call that failed had used, as its receipt says; nil if it does not.
+// usageOf returns the usage of a failed call from its receipt, or nil if the receipt has none.
 func usageOf(err error) *usage {
 	failure, ok := errors.AsType[*handlers.Failure](err)
 	if !ok {

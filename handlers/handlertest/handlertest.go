@@ -6,7 +6,7 @@
 //		…
 //	}
 //
-// Each test gets a database of its own. It needs a Postgres as `gem demo` does: an installed one, or npm to fetch one. With
+// Each test gets its own database. Like `gem demo`, it needs an installed Postgres, or npm to fetch one. With
 // GEM_TEST_POOLER=session or transaction in the environment the worker reaches it through a PgBouncer in that mode.
 package handlertest
 
@@ -25,10 +25,11 @@ import (
 
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/binding"
 	"github.com/gemworker/gem/handlers/wait"
-	"github.com/gemworker/gem/internal/pgpool"
+	"github.com/gemworker/gem/internal/postgres/pgpool"
 	"github.com/gemworker/gem/internal/store"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/migrations"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/registry"
@@ -49,19 +50,19 @@ type Options struct {
 	Domains []any
 	// Registry is the contents of the registry file. It is required.
 	Registry []byte
-	// Places returns where tools live that are no Go methods, for one worker; db is its pool for looking. Nil means nowhere.
-	Places func(db *pgxpool.Pool, log *zap.Logger) []handlers.Place
-	// Migrations are the program's own SQL files, besides those of its domains. Nil means none.
+	// Backends returns the backends of one worker; db is its pool for looking up tools. Nil means none.
+	Backends func(db *pgxpool.Pool, log *zap.Logger) []binding.Backend
+	// Migrations are the program's own SQL files, in addition to the files of its domains. Nil means none.
 	Migrations fs.FS
 	// Environment has the variables of the domains' configurations. The environment of the process is not read.
 	Environment map[string]string
-	// Meter gets what the domains measure. Nil means that nobody does.
+	// Meter gets the domains' measurements. Nil drops them.
 	Meter metric.Meter
 	// Worker changes the worker's options before it starts.
 	Worker func(*worker.Options)
 	// NoWorker starts no worker: the test starts its own with [Env.StartWorker].
 	NoWorker bool
-	// Database is the URL of a migrated database of the test's own. Empty means a new one.
+	// Database is the URL of the test's own migrated database. Empty means a new one.
 	Database string
 }
 
@@ -71,17 +72,17 @@ type Env struct {
 	options Options
 	route   testdb.Route
 	log     *zap.Logger
-	passed  time.Duration // by the database's clock, and not by any other
+	passed  time.Duration // by the database's clock
 
 	// URL leads to the test's database; DB is a pool on it, with the rights of its owner.
 	URL string
 	DB  *pgxpool.Pool
-	// Logs holds what the workers logged.
+	// Logs has the workers' log lines.
 	Logs *observer.ObservedLogs
 }
 
-// Start makes a database with the tables of the program, opens its domains, and starts a worker, which stops at the end of
-// the test.
+// Start makes a database with the tables of the program, opens its domains, and starts a worker, which stops at the end
+// of the test.
 func Start(t testing.TB, o Options) *Env {
 	t.Helper()
 	core, logs := observer.New(zap.DebugLevel)
@@ -95,10 +96,10 @@ func Start(t testing.TB, o Options) *Env {
 	e := &Env{t: t, options: o, URL: o.Database, Logs: logs, log: zap.New(core)}
 	e.DB, e.route = testdb.Pool(t, e.URL), testdb.RouteTo(t, e.URL)
 	lookup := func(variable string) string { return o.Environment[variable] }
-	if err := handlers.Configure(lookup, o.Domains...); err != nil {
+	if err := binding.Configure(lookup, o.Domains...); err != nil {
 		t.Fatal(err)
 	}
-	if err := handlers.Open(handlers.Env{Pool: e.Pool(4, false), Log: e.log, Meter: o.Meter}, o.Domains...); err != nil {
+	if err := binding.Open(handlers.Env{Pool: e.Pool(4, false), Log: e.log, Meter: o.Meter}, o.Domains...); err != nil {
 		t.Fatal(err)
 	}
 	if !o.NoWorker {
@@ -112,8 +113,8 @@ type Running struct {
 	*worker.Worker
 	// Stop stops it in order and waits for its end.
 	Stop func()
-	// Kill is its death, as far as the database can see: its calls are lost at once, and whatever it still does is refused. To kill it at a step, let
-	// the test's own code of the step say that it runs, and wait.
+	// Kill makes the worker dead for the database: its calls are lost at once, and the database rejects its later
+	// statements. To kill it in a step, let the test's code of the step signal that it runs, and wait.
 	Kill func()
 }
 
@@ -136,9 +137,10 @@ func (e *Env) StartWorker(change ...func(*worker.Options)) *Running {
 	e.t.Cleanup(stop)
 	kill := func() {
 		e.t.Helper()
-		cancel() // it claims nothing more
+		cancel() // it makes no more claims
 		err := pgx.BeginFunc(context.Background(), e.DB, func(tx pgx.Tx) error {
-			_, err := tx.Exec(context.Background(), "update public.core_workers set alive_until = gem.now() where worker_id = $1", w.ID())
+			_, err := tx.Exec(context.Background(), "update public.core_workers set alive_until = gem.now() where worker_id = "+
+				"$1", w.ID())
 			if err == nil {
 				_, err = tx.Exec(context.Background(), "select gem.recover($1, null)", "handlertest")
 			}
@@ -165,11 +167,12 @@ func (e *Env) newWorker(change ...func(*worker.Options)) (_ *worker.Worker, own 
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	bound, err := handlers.Bind(append(slices.Clone(e.options.Domains), wait.Domain())...)
+	bound, err := binding.Bind(append(slices.Clone(e.options.Domains), wait.Domain())...)
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	options := worker.Options{Registry: reg, Handlers: bound, ListenURL: e.route.Listen, Name: "test", Concurrency: 4, Log: e.log,
+	options := worker.Options{Registry: reg, Handlers: bound, ListenURL: e.route.Listen, Name: "test", Concurrency: 4,
+		Log:           e.log,
 		ShutdownGrace: 5 * time.Second, DeadAfter: time.Minute} // slow is not dead
 	if e.options.Worker != nil {
 		change = append([]func(*worker.Options){e.options.Worker}, change...)
@@ -181,8 +184,8 @@ func (e *Env) newWorker(change ...func(*worker.Options)) (_ *worker.Worker, own 
 		options.Calls, options.Control = e.Pool(options.Concurrency, false), e.Pool(2, false)
 		own = append(own, options.Calls, options.Control)
 	}
-	if e.options.Places != nil {
-		for _, p := range e.options.Places(options.Control, e.log) {
+	if e.options.Backends != nil {
+		for _, p := range e.options.Backends(options.Control, e.log) {
 			bound.Add(p)
 		}
 	}
@@ -193,7 +196,8 @@ func (e *Env) newWorker(change ...func(*worker.Options)) (_ *worker.Worker, own 
 	return w, own
 }
 
-// parsed holds what parse returned, by the text: compiling the schemas of all tools for each test would take longer than most tests.
+// parsed holds what parse returned, by the text: compiling the schemas of all tools for each test would take longer
+// than most tests.
 var parsed sync.Map // of *registry.Registry
 
 func parse(text []byte) (*registry.Registry, error) {
@@ -207,7 +211,7 @@ func parse(text []byte) (*registry.Registry, error) {
 	return r, err
 }
 
-// Pool makes a pool as a worker has it. pooled makes it work as through a transaction pooler, even without one.
+// Pool makes a pool like a worker's. pooled makes it work as through a transaction pooler, even without one.
 func (e *Env) Pool(size int, pooled bool) *pgxpool.Pool {
 	e.t.Helper()
 	mode := e.route.Mode
@@ -234,7 +238,7 @@ type Call struct {
 	RunAt     time.Time
 }
 
-// Insert puts a call into the queue, as a frontend does, and returns its id.
+// Insert inserts a call into the queue, like a frontend, and returns its id.
 func (e *Env) Insert(c Call) string {
 	e.t.Helper()
 	call := client.NewCall{Tool: c.Tool, Input: json.RawMessage(cmp.Or(c.Input, "{}")),
@@ -243,7 +247,8 @@ func (e *Env) Insert(c Call) string {
 	err := pgx.BeginFunc(context.Background(), e.DB, func(tx pgx.Tx) (err error) {
 		if c.SignedIn {
 			if _, err := tx.Exec(context.Background(), `select set_config('request.jwt.claims',
-				jsonb_strip_nulls(jsonb_build_object('role', 'authenticated', 'sub', nullif($1, '')))::text, true)`, c.CreatedBy); err != nil {
+				jsonb_strip_nulls(jsonb_build_object('role', 'authenticated', 'sub', nullif($1, '')))::text, true)`,
+				c.CreatedBy); err != nil {
 				return err
 			}
 		}
@@ -274,7 +279,8 @@ func (e *Env) Await(callID string) *receipts.Receipt {
 	return r
 }
 
-// Question waits until a call, or one that it made, asks something, and returns that. There must be one such question.
+// Question waits until a call, or a call that it made, asks a question, and returns the question. There must be exactly
+// one.
 func (e *Env) Question(callID string) (q client.Question) {
 	e.t.Helper()
 	e.Until("a question of call "+callID, func() bool {
@@ -293,8 +299,8 @@ func (e *Env) Question(callID string) (q client.Question) {
 	return q
 }
 
-// Answer answers a call as the owner of the database does, who may answer all but approvals: those take a row of gem.roles. name is that of a
-// handlers.Receive; a question has none.
+// Answer answers a call as the owner of the database, who may answer everything except approvals, which need a row of
+// gem.roles. name is the name of a handlers.Receive; it is empty for a question.
 func (e *Env) Answer(callID string, answer any, name ...string) {
 	e.t.Helper()
 	if err := client.Answer(context.Background(), e.DB, callID, answer, strings.Join(name, "")); err != nil {
@@ -302,43 +308,51 @@ func (e *Env) Answer(callID string, answer any, name ...string) {
 	}
 }
 
-// Replay runs the durable handler of a call on its journal, as a new program would go on with it, and writes nothing. change may alter the options
-// of its worker.
+// Replay runs the durable handler of a call on its journal, as a new program would continue it, and writes nothing.
+// change may alter the options of its worker.
 func (e *Env) Replay(callID string, change ...func(*worker.Options)) *worker.Replayed {
 	e.t.Helper()
 	recorded, err := store.Record(context.Background(), e.DB, callID)
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	return e.replay(recorded, change)
+	encoded, err := json.Marshal(recorded)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return e.replay(encoded, change)
 }
 
-// ReplayFile does the same with a journal that gem replay --save has written, such as one of the last release.
+// ReplayFile replays a journal that gem replay --save has written, for example with the last release, like
+// [Env.Replay].
 func (e *Env) ReplayFile(path string, change ...func(*worker.Options)) *worker.Replayed {
 	e.t.Helper()
-	var recorded store.Recorded
-	text, err := os.ReadFile(path)
-	if err == nil {
-		err = json.Unmarshal(text, &recorded)
-	}
+	recording, err := os.ReadFile(path)
 	if err != nil {
-		e.t.Fatalf("%s: %v", path, err)
+		e.t.Fatal(err)
 	}
-	return e.replay(&recorded, change)
+	return e.replay(recording, change)
 }
 
-func (e *Env) replay(recorded *store.Recorded, change []func(*worker.Options)) *worker.Replayed {
-	direct := func(o *worker.Options) { o.Calls, o.Control = e.DB, e.DB } // of which it uses none, and takes none of a pooler
-	return e.NewWorker(append(slices.Clone(change), direct)...).Replay(context.Background(), recorded)
+func (e *Env) replay(recording []byte, change []func(*worker.Options)) *worker.Replayed {
+	// declares direct connections; the replay uses none
+	direct := func(o *worker.Options) { o.Calls, o.Control = e.DB, e.DB }
+	r, err := e.NewWorker(append(slices.Clone(change), direct)...).Replay(context.Background(), recording)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return r
 }
 
-// Pass lets time pass in the database, without waiting for it: what a call waits for until then comes.
+// Pass lets time pass in the database without waiting: calls that wait for a time until then continue.
 func (e *Env) Pass(d time.Duration) {
 	e.t.Helper()
 	e.passed += d
 	_, err := e.DB.Exec(context.Background(), fmt.Sprintf(`
-		create or replace function gem.now() returns timestamptz language sql volatile as 'select pg_catalog.clock_timestamp() + interval ''%d microseconds''';
-		update public.core_workers set heartbeat_at = heartbeat_at + interval '%d microseconds', alive_until = alive_until + interval '%[2]d microseconds'`,
+		create or replace function gem.now() returns timestamptz
+			language sql volatile as 'select pg_catalog.clock_timestamp() + interval ''%d microseconds''';
+		update public.core_workers set heartbeat_at = heartbeat_at + interval '%d microseconds',
+			alive_until = alive_until + interval '%[2]d microseconds'`,
 		e.passed.Microseconds(), d.Microseconds()))
 	if err != nil {
 		e.t.Fatal(err)
@@ -355,7 +369,7 @@ func (e *Env) Until(what string, holds func() bool) {
 	}
 }
 
-// UntilItWaits waits until a call waits, in no process, for something: key, call, answer, time or code.
+// UntilItWaits waits until a call is parked for the given reason: key, call, answer, time or code.
 func (e *Env) UntilItWaits(callID, something string) {
 	e.t.Helper()
 	e.Until("call "+callID+" to wait for "+something, func() bool {
@@ -391,7 +405,7 @@ func Output[T any](t testing.TB, r *receipts.Receipt) T {
 	return out
 }
 
-// Do makes a call, which must succeed, and returns its output and its receipt.
+// Do makes a call and returns its output and its receipt. The call must succeed.
 func Do[T any](e *Env, tool, input string) (T, *receipts.Receipt) {
 	e.t.Helper()
 	r := e.Run(Call{Tool: tool, Input: input})
@@ -401,7 +415,7 @@ func Do[T any](e *Env, tool, input string) (T, *receipts.Receipt) {
 // Effects returns a receipt's effects in Postgres in words, such as "insert leads, read 2 notes".
 func Effects(t testing.TB, r *receipts.Receipt) string {
 	t.Helper()
-	var effects handlers.Effects
+	var effects receipts.HandlerEffects
 	if err := json.Unmarshal(r.Effects, &effects); err != nil {
 		t.Fatal(err)
 	}

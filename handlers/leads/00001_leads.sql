@@ -1,4 +1,5 @@
 -- The tables of the domain leads. What holds for every built-in domain is said in 00001_os.sql.
+set local search_path = pg_catalog, pg_temp;
 
 select gem.set_aside('leads', 'lead_sources', 'lead_photo_links', 'lead_stage_changes');
 
@@ -66,6 +67,7 @@ alter table public.lead_stage_changes enable row level security;
 
 -- For other domains.
 create schema if not exists gem_leads;
-create or replace function gem_leads.is_lead(p_id uuid) returns boolean language sql stable set search_path = pg_catalog, pg_temp as $$
+create or replace function gem_leads.is_lead(p_id uuid) returns boolean language sql stable
+  set search_path = pg_catalog, pg_temp as $$
   select exists (select from public.leads where id = p_id)
 $$;

@@ -1,4 +1,4 @@
-// Package leads is the domain leads: people who asked for work, from the first contact to won or lost.
+// Package leads is the domain leads: people who request work, from the first contact to won or lost.
 package leads
 
 import (
@@ -32,8 +32,8 @@ func Domain() handlers.Domain {
 	}
 }
 
-// CreateLead is a person who asked for work. The registry keys the tool by phone: a second call with the same phone gets
-// the first one's lead. The phone is compared and stored as it is written.
+// CreateLead is a person who requests work. The registry keys the tool by phone: a second call with the same phone gets
+// the first call's lead. The phone is compared and stored unchanged.
 type CreateLead struct {
 	Name   string `json:"name"`
 	Phone  string `json:"phone"`
@@ -50,7 +50,8 @@ type Ref struct {
 
 // Create is leads.create. A lead begins in the stage new.
 func (Leads) Create(ctx context.Context, tx handlers.Tx, call *handlers.Call, in CreateLead) (Ref, error) {
-	id, err := table.Insert(ctx, tx, call, "leads", `insert into public.leads (name, phone, suburb, email, source, stage, notes, call_id)
+	id, err := table.Insert(ctx, tx, call, "leads", `insert into public.leads (name, phone, suburb, email, source, stage,
+		notes, call_id)
 		values ($1, $2, $3, $4, $5, 'new', $6, $7) returning id::text`,
 		in.Name, in.Phone, in.Suburb, table.Null(in.Email), cmp.Or(in.Source, "other"), table.Null(in.Notes), call.ID)
 	return Ref{LeadID: id}, err
@@ -63,13 +64,13 @@ type UpdateStage struct {
 	Notes  string `json:"notes"`
 }
 
-// UpdateStage is leads.update_stage. The change is added to the lead's history; if the lead is in that stage already, only
-// notes are.
+// UpdateStage is leads.update_stage. The change is added to the lead's history; if the lead is already in that stage,
+// only notes are added.
 func (Leads) UpdateStage(ctx context.Context, tx handlers.Tx, call *handlers.Call, in UpdateStage) (Ref, error) {
 	return move(ctx, tx, call, in.LeadID, in.Stage, "", in.Notes)
 }
 
-// MarkLost moves a lead to the stage lost and keeps why.
+// MarkLost moves a lead to the stage lost and stores the reason.
 type MarkLost struct {
 	LeadID string `json:"lead_id"`
 	Reason string `json:"reason"`
@@ -81,11 +82,14 @@ func (Leads) MarkLost(ctx context.Context, tx handlers.Tx, call *handlers.Call, 
 	return move(ctx, tx, call, in.LeadID, "lost", in.Reason, in.Notes)
 }
 
-func move(ctx context.Context, tx handlers.Tx, call *handlers.Call, leadID, stage, reason, notes string) (out Ref, err error) {
+func move(ctx context.Context, tx handlers.Tx, call *handlers.Call, leadID, stage, reason, notes string) (out Ref,
+	err error) {
 	var change *string
-	err = table.Row(ctx, tx, "leads", leadID, `with lead as (select id, stage, lost_reason from public.leads where id = $1 for update),
+	err = table.Row(ctx, tx, "leads", leadID, `with lead as (select id, stage, lost_reason from public.leads
+		where id = $1 for update),
 		moved as (
-			update public.leads set stage = $2, lost_reason = case when $2 = 'lost' then coalesce($3, leads.lost_reason) end, updated_at = now()
+			update public.leads set stage = $2, lost_reason = case when $2 = 'lost' then coalesce($3, leads.lost_reason) end,
+				updated_at = now()
 			from lead where leads.id = lead.id returning leads.id),
 		noted as (
 			insert into public.lead_stage_changes (lead_id, from_stage, to_stage, reason, notes, call_id)
@@ -104,7 +108,7 @@ func move(ctx context.Context, tx handlers.Tx, call *handlers.Call, leadID, stag
 	return out, nil
 }
 
-// AddSource adds a source to a lead, beside its first one.
+// AddSource adds a source to a lead, next to its first one.
 type AddSource struct {
 	LeadID   string          `json:"lead_id"`
 	Source   string          `json:"source"`
@@ -118,7 +122,8 @@ func (Leads) AddSource(ctx context.Context, tx handlers.Tx, call *handlers.Call,
 		added as (
 			insert into public.lead_sources (lead_id, source, campaign, call_id)
 			select id, $2, $3, $4 from lead where not exists (
-				select from public.lead_sources s where s.lead_id = lead.id and s.source = $2 and s.campaign is not distinct from $3)
+				select from public.lead_sources s where s.lead_id = lead.id and s.source = $2 and s.campaign is not distinct
+					from $3)
 			returning id)
 		select lead.id::text, (select id::text from added) from lead`,
 		[]any{in.Source, table.NullJSON(in.Campaign), call.ID}, &out.LeadID, &added)
@@ -140,12 +145,14 @@ type AddPhotosLink struct {
 }
 
 // AddPhotosLink is leads.add_photos_link.
-func (Leads) AddPhotosLink(ctx context.Context, tx handlers.Tx, call *handlers.Call, in AddPhotosLink) (out Ref, err error) {
+func (Leads) AddPhotosLink(ctx context.Context, tx handlers.Tx, call *handlers.Call, in AddPhotosLink) (out Ref,
+	err error) {
 	var added []string
 	err = table.Row(ctx, tx, "leads", in.LeadID, `with lead as (select id from public.leads where id = $1),
 		added as (
 			insert into public.lead_photo_links (lead_id, link, position, call_id)
-			select id, link, position, $3 from lead, unnest($2::text[]) with ordinality as given (link, position) order by position
+			select id, link, position, $3 from lead, pg_catalog.unnest($2::text[]) with ordinality as given (link, position)
+				order by position
 			returning id)
 		select lead.id::text, array(select id::text from added) from lead`,
 		[]any{in.Links, call.ID}, &out.LeadID, &added)
@@ -163,12 +170,12 @@ type ListByStage struct {
 	Limit  value.Limit `json:"limit"`  // 50 by default
 }
 
-// Listed is the answer to [ListByStage].
+// Listed is the result of [ListByStage].
 type Listed struct {
 	Leads []Lead `json:"leads"`
 }
 
-// Lead is a lead as it is listed, with its latest 10 changes of stage and at most 50 sources and photos.
+// Lead is a listed lead, with its latest 10 changes of stage and at most 50 sources and photos.
 type Lead struct {
 	LeadID     string        `json:"lead_id"`
 	Name       string        `json:"name"`
@@ -181,7 +188,7 @@ type Lead struct {
 	LostReason *string       `json:"lost_reason,omitempty"`
 	CreatedAt  value.Time    `json:"created_at"`
 	UpdatedAt  value.Time    `json:"updated_at"`
-	Sources    []LeadSource  `json:"sources"`     // those that were added to the first
+	Sources    []LeadSource  `json:"sources"`     // added after the first
 	PhotoLinks []string      `json:"photo_links"` // in the order they were added
 	History    []StageChange `json:"history"`     // the latest first
 }
@@ -211,13 +218,18 @@ func (Leads) ListByStage(ctx context.Context, tx handlers.Tx, call *handlers.Cal
 	leads, err := table.List[Lead](ctx, tx, call, "leads", `
 		select l.id::text, l.name, l.phone, l.suburb, l.email, l.source, l.stage, l.notes, l.lost_reason,
 			l.created_at, l.updated_at,
-			coalesce((select jsonb_agg(jsonb_strip_nulls(jsonb_build_object('source', source, 'added_at', created_at))
-					|| case when campaign is null then '{}' else jsonb_build_object('campaign', campaign) end order by created_at, id)
+			coalesce((select pg_catalog.jsonb_agg(jsonb_strip_nulls(pg_catalog.jsonb_build_object('source', source, 'added_at',
+				created_at))
+					|| case when campaign is null then '{}' else pg_catalog.jsonb_build_object('campaign', campaign) end
+						order by created_at, id)
 				from (select * from public.lead_sources s where s.lead_id = l.id order by created_at, id limit 50) s), '[]'),
-			array(select link from public.lead_photo_links p where p.lead_id = l.id order by created_at, call_id, position limit 50),
-			coalesce((select jsonb_agg(jsonb_strip_nulls(jsonb_build_object('from_stage', from_stage, 'to_stage', to_stage,
+			array(select link from public.lead_photo_links p where p.lead_id = l.id order by created_at, call_id,
+				position limit 50),
+			coalesce((select pg_catalog.jsonb_agg(jsonb_strip_nulls(pg_catalog.jsonb_build_object('from_stage', from_stage,
+				'to_stage', to_stage,
 					'reason', reason, 'notes', notes, 'at', created_at)) order by created_at desc, id)
-				from (select * from public.lead_stage_changes c where c.lead_id = l.id order by created_at desc, id limit 10) c), '[]')
+				from (select * from public.lead_stage_changes c where c.lead_id = l.id order by created_at desc, id limit 10) c),
+					'[]')
 		from public.leads l
 		where `+where+` and ($1 = '' or l.stage = $1) and ($2 = '' or lower(l.suburb) = lower($2))
 			and ($3 = '' or l.source = $3 or exists (select from public.lead_sources s where s.lead_id = l.id and s.source = $3))

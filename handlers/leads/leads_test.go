@@ -10,7 +10,7 @@ import (
 	"github.com/gemworker/gem"
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/handlers/leads"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
 func TestMain(m *testing.M) { testdb.Main(m) }
@@ -33,7 +33,8 @@ func failsAsNotFound(t *testing.T, env *handlertest.Env, calls map[string]string
 	t.Helper()
 	for tool, input := range calls {
 		receipt := env.Run(handlertest.Call{Tool: tool, Input: strings.ReplaceAll(input, "ID", noRow)})
-		if failed := handlertest.ErrorOf(t, receipt); failed.Code != "execution_error" || !strings.Contains(string(failed.Details), `"not_found"`) {
+		if failed := handlertest.ErrorOf(t, receipt); failed.Code != "execution_error" ||
+			!strings.Contains(string(failed.Details), `"not_found"`) {
 			t.Errorf("%s: got %+v", tool, failed)
 		}
 	}
@@ -51,16 +52,19 @@ func onlyLead(t *testing.T, env *handlertest.Env) leads.Lead {
 func TestOnePhoneIsOneLead(t *testing.T) {
 	t.Parallel()
 	env := start(t)
-	first, receipt := handlertest.Do[leads.Ref](env, "leads.create", `{"name": "Jo", "phone": "+61 400 000 000", "suburb": "Soho", "email": "jo@client.example"}`)
+	first, receipt := handlertest.Do[leads.Ref](env, "leads.create",
+		`{"name": "Jo", "phone": "+61 400 000 000", "suburb": "Soho", "email": "jo@client.example"}`)
 	if got := handlertest.Effects(t, receipt); got != "insert leads" {
 		t.Errorf("effects: %s", got)
 	}
-	second := do[leads.Ref](env, "leads.create", `{"name": "Joanna", "phone": "+61 400 000 000", "suburb": "Newtown", "source": "gmb"}`)
+	second := do[leads.Ref](env, "leads.create",
+		`{"name": "Joanna", "phone": "+61 400 000 000", "suburb": "Newtown", "source": "gmb"}`)
 	if first != second {
 		t.Errorf("got %v, then %v", first, second)
 	}
 	lead := onlyLead(t, env)
-	if lead.Name != "Jo" || lead.Phone != "+61 400 000 000" || lead.Stage != "new" || lead.Source != "other" || *lead.Email != "jo@client.example" || lead.Notes != nil {
+	if lead.Name != "Jo" || lead.Phone != "+61 400 000 000" || lead.Stage != "new" || lead.Source != "other" ||
+		*lead.Email != "jo@client.example" || lead.Notes != nil {
 		t.Errorf("got %+v", lead)
 	}
 	if got, _ := json.Marshal(lead); !strings.Contains(string(got), `"sources":[],"photo_links":[],"history":[]`) {
@@ -74,16 +78,20 @@ func TestALeadKeepsItsHistory(t *testing.T) {
 	id := do[leads.Ref](env, "leads.create", `{"name": "Jo", "phone": "1", "suburb": "Soho", "source": "gmb"}`).LeadID
 
 	for _, c := range []struct{ tool, input, effects string }{
-		{"leads.update_stage", `{"lead_id": "ID", "stage": "contacted", "notes": "keen"}`, "update leads, insert lead_stage_changes"},
+		{"leads.update_stage", `{"lead_id": "ID", "stage": "contacted", "notes": "keen"}`,
+			"update leads, insert lead_stage_changes"},
 		{"leads.update_stage", `{"lead_id": "ID", "stage": "contacted"}`, "update leads"}, // nothing new
-		{"leads.update_stage", `{"lead_id": "ID", "stage": "contacted", "notes": "called again"}`, "update leads, insert lead_stage_changes"},
-		{"leads.mark_lost", `{"lead_id": "ID", "reason": "price", "notes": "too high"}`, "update leads, insert lead_stage_changes"},
+		{"leads.update_stage", `{"lead_id": "ID", "stage": "contacted", "notes": "called again"}`,
+			"update leads, insert lead_stage_changes"},
+		{"leads.mark_lost", `{"lead_id": "ID", "reason": "price", "notes": "too high"}`,
+			"update leads, insert lead_stage_changes"},
 		{"leads.mark_lost", `{"lead_id": "ID", "reason": "price"}`, "update leads"},
 		{"leads.add_source", `{"lead_id": "ID", "source": "meta", "campaign": {"name": "May"}}`, "insert lead_sources"},
 		{"leads.add_source", `{"lead_id": "ID", "source": "meta", "campaign": {"name": "May"}}`, "read 1 lead_sources"},
 		{"leads.add_source", `{"lead_id": "ID", "source": "meta"}`, "insert lead_sources"},
 		{"leads.add_source", `{"lead_id": "ID", "source": "meta"}`, "read 1 lead_sources"},
-		{"leads.add_photos_link", `{"lead_id": "ID", "links": ["https://a/2", "https://a/1"]}`, "insert lead_photo_links, insert lead_photo_links"},
+		{"leads.add_photos_link", `{"lead_id": "ID", "links": ["https://a/2", "https://a/1"]}`,
+			"insert lead_photo_links, insert lead_photo_links"},
 		{"leads.add_photos_link", `{"lead_id": "ID", "links": []}`, ""},
 		{"leads.add_photos_link", `{"lead_id": "ID", "links": ["https://a/0"]}`, "insert lead_photo_links"},
 	} {
@@ -104,7 +112,8 @@ func TestALeadKeepsItsHistory(t *testing.T) {
 	for _, s := range lead.Sources {
 		sources = append(sources, s.Source+string(s.Campaign))
 	}
-	if diff := cmp.Diff([]string{"contacted|lost|price|too high", "contacted|contacted||called again", "new|contacted||keen"}, history); diff != "" {
+	if diff := cmp.Diff([]string{"contacted|lost|price|too high", "contacted|contacted||called again",
+		"new|contacted||keen"}, history); diff != "" {
 		t.Errorf("history (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff([]string{`meta{"name": "May"}`, "meta"}, sources); diff != "" {

@@ -6,40 +6,41 @@ import (
 	"fmt"
 
 	"github.com/gemworker/gem/handlers"
-	"github.com/gemworker/gem/handlers/llm/models"
-	"github.com/gemworker/gem/internal/llm"
+	"github.com/gemworker/gem/internal/provider"
+	"github.com/gemworker/gem/internal/provider/router"
 	"github.com/gemworker/gem/internal/schema"
+	"github.com/gemworker/gem/receipts"
 )
 
 type chat struct {
 	ask
-	Tools      []llm.Tool     `json:"tools,omitempty"`
-	ToolChoice llm.ToolChoice `json:"tool_choice,omitempty"`
-	Stop       []string       `json:"stop,omitempty"`
-	Progress   bool           `json:"progress,omitempty"`
+	Tools      []provider.Tool     `json:"tools,omitempty"`
+	ToolChoice provider.ToolChoice `json:"tool_choice,omitempty"`
+	Stop       []string            `json:"stop,omitempty"`
+	Progress   bool                `json:"progress,omitempty"`
 }
 
-// maxResult is how many bytes the result of a call may have.
+// maxResult is the maximum size of a call's result, in bytes.
 const maxResult = 1 << 20
 
 type chatted struct {
-	Text         string         `json:"text"`
-	Parts        []llm.Part     `json:"parts"`
-	ToolCalls    []proposed     `json:"tool_calls"`
-	StopReason   llm.Stop       `json:"stop_reason"`
-	ProviderStop string         `json:"provider_stop,omitempty"`
-	Model        string         `json:"model"`
-	Usage        models.Usage   `json:"usage"`
-	Routing      models.Routing `json:"routing"`
+	Text         string          `json:"text"`
+	Parts        []provider.Part `json:"parts"`
+	ToolCalls    []proposed      `json:"tool_calls"`
+	StopReason   provider.Stop   `json:"stop_reason"`
+	ProviderStop string          `json:"provider_stop,omitempty"`
+	Model        string          `json:"model"`
+	Usage        router.Usage    `json:"usage"`
+	Routing      router.Routing  `json:"routing"`
 }
 
-// proposed is a call of a tool that the model wants. Nobody makes it but whoever called.
+// proposed is a tool call that the model wants. Only the caller makes it.
 type proposed struct {
-	ID           string          `json:"id"`
-	Name         string          `json:"name"`
-	Arguments    json.RawMessage `json:"arguments"`
-	ArgumentsRaw string          `json:"arguments_raw,omitempty"` // what the model wrote, where that is no object
-	Faults       []schema.Fault  `json:"faults,omitempty"`        // against the tool's parameters
+	ID           string           `json:"id"`
+	Name         string           `json:"name"`
+	Arguments    json.RawMessage  `json:"arguments"`
+	ArgumentsRaw string           `json:"arguments_raw,omitempty"` // what the model wrote, if it is not an object
+	Faults       []receipts.Fault `json:"faults,omitempty"`        // against the tool's parameters
 }
 
 // Chat asks a model.
@@ -61,14 +62,16 @@ func (l *LLM) Chat(ctx context.Context, call *handlers.Durable, in chat) (chatte
 	if err != nil {
 		return chatted{}, err
 	}
-	out := chatted{Text: textOf(&a), Parts: a.Parts, ToolCalls: []proposed{}, StopReason: a.Stop, ProviderStop: a.ProviderStop, Model: a.Model, Usage: a.Usage, Routing: a.Routing}
+	out := chatted{Text: textOf(&a), Parts: a.Parts, ToolCalls: []proposed{}, StopReason: a.Stop,
+		ProviderStop: a.ProviderStop, Model: a.Model, Usage: a.Usage, Routing: a.Routing}
 	for _, p := range a.Parts {
-		if p.Type == llm.ToolCall {
+		if p.Type == provider.ToolCall {
 			out.ToolCalls = append(out.ToolCalls, tools.propose(p))
 		}
 	}
 	if encoded, err := json.Marshal(out); err == nil && len(encoded) > maxResult { // it has each text twice
-		return chatted{}, unusable(models.AnswerTooLarge, fmt.Sprintf("The answer takes %d bytes as a result, which may have %d: lower max_output_tokens.", len(encoded), maxResult), &a, nil)
+		return chatted{}, unusable(router.AnswerTooLarge, fmt.Sprintf("The answer takes %d bytes as a result, which may "+
+			"have %d: lower max_output_tokens.", len(encoded), maxResult), &a, nil)
 	}
 	return out, nil
 }
@@ -76,7 +79,7 @@ func (l *LLM) Chat(ctx context.Context, call *handlers.Durable, in chat) (chatte
 // tools are the schemas of the tools that were described, by name.
 type tools map[string]*schema.Schema
 
-func compileTools(described []llm.Tool) (tools, error) {
+func compileTools(described []provider.Tool) (tools, error) {
 	all, patterns := tools{}, 0
 	for i, t := range described {
 		patterns += patternsIn(t.Parameters)
@@ -96,27 +99,28 @@ func compileTools(described []llm.Tool) (tools, error) {
 	return all, nil
 }
 
-func (t tools) propose(p llm.Part) proposed {
+func (t tools) propose(p provider.Part) proposed {
 	c := proposed{ID: p.ID, Name: p.Name, Arguments: p.Arguments, ArgumentsRaw: p.RawArguments}
 	s, known := t[p.Name]
 	switch {
 	case !known:
-		c.Faults = []schema.Fault{{Keyword: "name", Message: "no tool of this name was described"}}
+		c.Faults = []receipts.Fault{{Keyword: "name", Message: "no tool of this name was described"}}
 	case p.RawArguments != "":
-		c.Faults = []schema.Fault{{Keyword: "json", Message: "the arguments are no JSON object that can be stored"}}
+		c.Faults = []receipts.Fault{{Keyword: "json", Message: "the arguments are no JSON object that can be stored"}}
 	default:
 		c.Faults, _ = s.Check(p.Arguments, true)
 	}
 	return c
 }
 
-// maxSchema is how many bytes a caller's schema may have, and maxLevels how many levels of objects and lists.
+// maxSchema is the maximum size of a caller's schema, in bytes, and maxLevels the maximum number of nested objects and
+// lists.
 const (
 	maxSchema = 32 << 10
 	maxLevels = 32
 )
 
-// compile compiles a schema of the caller's, which stands at a path of the input.
+// compile compiles a schema of the caller, at a path of the input.
 func compile(noun, path string, raw json.RawMessage) (*schema.Schema, error) {
 	if len(raw) > maxSchema {
 		return nil, invalid(path, fmt.Sprintf("the schema has %d bytes and may have at most %d", len(raw), maxSchema))
@@ -138,13 +142,14 @@ func compile(noun, path string, raw json.RawMessage) (*schema.Schema, error) {
 	return s, nil
 }
 
-// invalid is the failure of an input that its tool's schema cannot judge.
+// invalid returns the failure of an input that its tool's schema cannot check.
 func invalid(path, message string) error {
-	return &handlers.Failure{Code: "validation_error", Message: fmt.Sprintf("The input does not fit: %s: %s", path, message),
-		Details: []schema.Fault{{Path: path, Keyword: "schema", Message: message}}}
+	return &handlers.Failure{Code: "validation_error",
+		Message: fmt.Sprintf("The input does not fit: %s: %s", path, message),
+		Details: []receipts.Fault{{Path: path, Keyword: "schema", Message: message}}}
 }
 
-// levels is how deep a document is nested.
+// levels returns the depth of a document's nesting.
 func levels(v any) (deepest int) {
 	switch v := v.(type) {
 	case map[string]any:

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/handlers/handlertest"
-	"github.com/gemworker/gem/internal/llm"
-	"github.com/gemworker/gem/internal/llm/llmtest"
+	"github.com/gemworker/gem/internal/provider"
+	"github.com/gemworker/gem/internal/testing/llmtest"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/worker"
 	"github.com/google/go-cmp/cmp"
@@ -20,26 +20,31 @@ import (
 func TestOneInputGivesReceiptsOfOneShapeInEachDialect(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
-	weather := llmtest.Script{Parts: []llm.Part{{Type: llm.Text, Text: "Let me look. "}, {Type: llm.ToolCall, ID: "call_a", Name: "weather", Arguments: json.RawMessage(`{"city":"Köln"}`)}},
-		Usage: &llm.Usage{Input: 1000, Output: 100, CacheRead: 300, Known: true}}
+	weather := llmtest.Script{Parts: []provider.Part{{Type: provider.Text, Text: "Let me look. "},
+		{Type: provider.ToolCall, ID: "call_a", Name: "weather", Arguments: json.RawMessage(`{"city":"Köln"}`)}},
+		Usage: &provider.Usage{Input: 1000, Output: 100, CacheRead: 300, Known: true}}
 	for _, d := range llmtest.Dialects {
-		s.arm(string(d), d, nil).route(string(d), string(d))
+		s.target(string(d), d, nil).route(string(d), string(d))
 		s.server.Always("/"+string(d), weather)
 	}
 	env := s.start(t)
 	var shapes []string
 	for _, d := range llmtest.Dialects {
 		r := env.Run(asks("What is the weather?", object{"route": d, "tools": []any{object{"name": "weather",
-			"parameters": object{"type": "object", "properties": object{"city": object{"type": "string"}}, "required": []string{"city"}}}}}))
+			"parameters": object{"type": "object", "properties": object{"city": object{"type": "string"}},
+				"required": []string{"city"}}}}}))
 		got := succeeded(t, r)
-		if got.Text != "Let me look. " || len(got.ToolCalls) != 1 || got.ToolCalls[0].Name != "weather" || string(got.ToolCalls[0].Arguments) != `{"city": "Köln"}` ||
+		if got.Text != "Let me look. " || len(got.ToolCalls) != 1 || got.ToolCalls[0].Name != "weather" ||
+			string(got.ToolCalls[0].Arguments) != `{"city": "Köln"}` ||
 			got.Stop != "tool_use" || got.Model != "model-"+string(d) {
 			t.Errorf("%s: %s", d, r.Result)
 		}
-		if got.Usage.Input != 1000 || got.Usage.Output != 100 || got.Usage.Source != "provider" || *got.Usage.Cost != "0.0012" || got.Usage.Call.Requests != 1 {
+		if got.Usage.Input != 1000 || got.Usage.Output != 100 || got.Usage.Source != "provider" ||
+			*got.Usage.Cost != "0.0012" || got.Usage.Call.Requests != 1 {
 			t.Errorf("%s: %+v", d, got.Usage)
 		}
-		if calls := external(t, r); len(calls) != 1 || calls[0].Status != 200 || calls[0].LLM.Arm != string(d) || calls[0].LLM.Outcome != "done" {
+		if calls := external(t, r); len(calls) != 1 || calls[0].Status != 200 || calls[0].LLM.Target != string(d) ||
+			calls[0].LLM.Outcome != "done" {
 			t.Errorf("%s: %s", d, r.Effects)
 		}
 		shapes = append(shapes, shape(t, r.Result))
@@ -81,7 +86,7 @@ func shape(t *testing.T, raw json.RawMessage) string {
 	return string(encoded)
 }
 
-func TestTheNextArmAnswersWhereOneFailsBeforeAnyContent(t *testing.T) {
+func TestTheNextTargetAnswersWhereOneFailsBeforeAnyContent(t *testing.T) {
 	t.Parallel()
 	for _, fault := range llmtest.EarlyFaults() {
 		switch fault.Status {
@@ -93,13 +98,15 @@ func TestTheNextArmAnswersWhereOneFailsBeforeAnyContent(t *testing.T) {
 		}
 		t.Run(fault.String(), func(t *testing.T) {
 			t.Parallel()
-			s := newScene(t).arm("a", llmtest.OpenAI, object{"first_content_s": 1}).arm("b", llmtest.Anthropic, nil).route("default", "a", "b")
+			s := newScene(t).target("a", llmtest.OpenAI, object{"first_content_s": 1}).target("b", llmtest.Anthropic,
+				nil).route("default", "a", "b")
 			s.server.Always("/a", llmtest.Say("from a").With(fault))
 			s.server.Always("/b", llmtest.Say("from b"))
 			env := s.start(t)
 			r := env.Run(asks("hello"))
 			got := succeeded(t, r)
-			if got.Text != "from b" || r.Attempt != 1 || len(got.Routing.Tried) != 1 || got.Routing.Tried[0].Arm != "a" || got.Routing.Arm != "b" || got.Usage.Call.Requests != 2 {
+			if got.Text != "from b" || r.Attempt != 1 || len(got.Routing.Tried) != 1 || got.Routing.Tried[0].Target != "a" ||
+				got.Routing.Target != "b" || got.Usage.Call.Requests != 2 {
 				t.Errorf("attempt %d: %s", r.Attempt, r.Result)
 			}
 			if calls := external(t, r); len(calls) != 2 || calls[0].LLM.Outcome != "failed" || calls[1].LLM.Outcome != "done" {
@@ -111,7 +118,7 @@ func TestTheNextArmAnswersWhereOneFailsBeforeAnyContent(t *testing.T) {
 
 func TestARefusedConnectionIsNoEnd(t *testing.T) {
 	t.Parallel()
-	s := newScene(t).arm("a", llmtest.OpenAI, nil).arm("b", llmtest.Gemini, nil).route("default", "a", "b")
+	s := newScene(t).target("a", llmtest.OpenAI, nil).target("b", llmtest.Gemini, nil).route("default", "a", "b")
 	s.providers["a"].(object)["base_url"] = llmtest.Refused(t) + "/v1"
 	env := s.start(t)
 	if got := succeeded(t, env.Run(asks("hello"))); got.Text != "ok" || got.Routing.Tried[0].Outcome != "unreachable" {
@@ -119,7 +126,7 @@ func TestARefusedConnectionIsNoEnd(t *testing.T) {
 	}
 }
 
-// A partial answer is never mixed with another: the next attempt starts over, with another arm first.
+// A partial answer is never mixed with another: the next attempt starts over, with another target first.
 func TestAnAnswerThatBreaksOffIsAskedForAnewInAnotherAttempt(t *testing.T) {
 	t.Parallel()
 	for _, fault := range llmtest.LateFaults() {
@@ -129,7 +136,9 @@ func TestAnAnswerThatBreaksOffIsAskedForAnewInAnotherAttempt(t *testing.T) {
 		}
 		t.Run(fault.String(), func(t *testing.T) {
 			t.Parallel()
-			s := newScene(t).arm("a", llmtest.OpenAI, object{"idle_s": 1}).arm("b", llmtest.OpenAI, nil).route("default", "a", "b")
+			s := newScene(t).target("a", llmtest.OpenAI, object{"idle_s": 1}).target("b", llmtest.OpenAI, nil).route("default",
+				"a",
+				"b")
 			s.server.Always("/a", llmtest.Say("this answer is much longer than three deltas are").With(fault))
 			s.server.Always("/b", llmtest.Say("from b"))
 			env := s.start(t)
@@ -141,10 +150,11 @@ func TestAnAnswerThatBreaksOffIsAskedForAnewInAnotherAttempt(t *testing.T) {
 			env.Pass(10 * time.Second)
 			r := env.Await(id)
 			got := succeeded(t, r)
-			if got.Text != "from b" || r.Attempt != 2 || got.Usage.Call.Requests != 2 || got.Usage.Call.Cost == nil || *got.Usage.Call.Cost <= *got.Usage.Cost {
+			if got.Text != "from b" || r.Attempt != 2 || got.Usage.Call.Requests != 2 || got.Usage.Call.Cost == nil ||
+				*got.Usage.Call.Cost <= *got.Usage.Cost {
 				t.Errorf("attempt %d: %s", r.Attempt, r.Result)
 			}
-			if calls := external(t, r); len(calls) != 2 || calls[0].LLM.Outcome != "cut" || calls[0].LLM.Arm != "a" {
+			if calls := external(t, r); len(calls) != 2 || calls[0].LLM.Outcome != "cut" || calls[0].LLM.Target != "a" {
 				t.Errorf("%s", r.Effects)
 			}
 		})
@@ -165,12 +175,13 @@ func TestARequestThatIsRefusedIsSentToNobodyElse(t *testing.T) {
 	for status, code := range map[int]string{400: "provider_refused", 422: "provider_refused", 413: "request_too_large"} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
 			t.Parallel()
-			s := newScene(t).arm("a", llmtest.Anthropic, nil).arm("b", llmtest.OpenAI, nil).route("default", "a", "b")
+			s := newScene(t).target("a", llmtest.Anthropic, nil).target("b", llmtest.OpenAI, nil).route("default", "a", "b")
 			s.server.Always("/a", llmtest.Script{Fault: llmtest.Status(status)})
 			env := s.start(t)
 			r := env.Run(asks("hello"))
 			got := failedWith(t, r, code)
-			if n := len(s.server.Requests()); n != 1 || r.Attempt != 1 || len(got.Routing.Tried) != 1 || got.Usage.Call.Requests != 1 {
+			if n := len(s.server.Requests()); n != 1 || r.Attempt != 1 || len(got.Routing.Tried) != 1 ||
+				got.Usage.Call.Requests != 1 {
 				t.Errorf("%d requests, attempt %d: %s", n, r.Attempt, r.Result)
 			}
 		})
@@ -179,11 +190,13 @@ func TestARequestThatIsRefusedIsSentToNobodyElse(t *testing.T) {
 
 func TestAPromptThatIsTooLongGoesOnlyToALargerModel(t *testing.T) {
 	t.Parallel()
-	s := newScene(t).arm("a", llmtest.Anthropic, nil).arm("same", llmtest.OpenAI, nil).arm("larger", llmtest.OpenAI, object{"context": 1_000_000}).
+	s := newScene(t).target("a", llmtest.Anthropic, nil).target("same", llmtest.OpenAI, nil).target("larger",
+		llmtest.OpenAI,
+		object{"context": 1_000_000}).
 		route("default", "a", "same", "larger").route("small", "a", "same")
 	s.server.Always("/a", llmtest.Script{Fault: llmtest.Fault{Kind: llmtest.TooLong}})
 	env := s.start(t)
-	if got := succeeded(t, env.Run(asks("hello"))); got.Routing.Arm != "larger" || len(s.server.Requests()) != 2 {
+	if got := succeeded(t, env.Run(asks("hello"))); got.Routing.Target != "larger" || len(s.server.Requests()) != 2 {
 		t.Errorf("%+v", got.Routing)
 	}
 	failedWith(t, env.Run(asks("hello", object{"route": "small"})), "context_too_long")
@@ -194,8 +207,9 @@ func TestAPromptThatIsTooLongGoesOnlyToALargerModel(t *testing.T) {
 
 func TestACancelledCallEndsItsRequest(t *testing.T) {
 	t.Parallel()
-	s := newScene(t).arm("a", llmtest.OpenAI, nil).arm("b", llmtest.OpenAI, nil).route("default", "a", "b")
-	s.server.Always("/a", llmtest.Say("a long answer of which the end never comes").With(llmtest.After(3, llmtest.Stalled)))
+	s := newScene(t).target("a", llmtest.OpenAI, nil).target("b", llmtest.OpenAI, nil).route("default", "a", "b")
+	s.server.Always("/a", llmtest.Say("a long answer of which the end never comes").
+		With(llmtest.After(3, llmtest.Stalled)))
 	env := s.start(t)
 	id := env.Insert(asks("hello"))
 	env.Until("a stream", func() bool { return s.server.Counts().Open == 1 })
@@ -211,7 +225,8 @@ func TestACancelledCallEndsItsRequest(t *testing.T) {
 	}
 	var status string
 	var output int
-	if err := env.DB.QueryRow(t.Context(), "select status, output_tokens from core_llm_requests where call_id = $1", id).Scan(&status, &output); err != nil || status != "cancelled" || output == 0 {
+	if err := env.DB.QueryRow(t.Context(), "select status, output_tokens from core_llm_requests where call_id = $1",
+		id).Scan(&status, &output); err != nil || status != "cancelled" || output == 0 {
 		t.Errorf("%s, %d tokens, %v", status, output, err)
 	}
 	if n := len(s.server.Requests()); n != 1 {
@@ -219,25 +234,29 @@ func TestACancelledCallEndsItsRequest(t *testing.T) {
 	}
 }
 
-func TestAnArmThatLacksAToolIsSkippedWithItsReason(t *testing.T) {
+func TestATargetThatLacksAToolIsSkippedWithItsReason(t *testing.T) {
 	t.Parallel()
-	s := newScene(t).arm("plain", llmtest.OpenAI, object{"capabilities": []string{}}).arm("able", llmtest.OpenAI, nil).route("default", "plain", "able").route("plain", "plain")
+	s := newScene(t).target("plain", llmtest.OpenAI, object{"capabilities": []string{}}).target("able", llmtest.OpenAI,
+		nil).route("default", "plain", "able").route("plain", "plain")
 	env := s.start(t)
 	tools := object{"tools": []any{object{"name": "weather", "parameters": object{"type": "object"}}}}
 	got := succeeded(t, env.Run(asks("hello", tools)))
-	if got.Routing.Arm != "able" || len(got.Routing.Skipped) != 1 || !strings.Contains(got.Routing.Skipped[0].Why, "tools") {
+	if got.Routing.Target != "able" || len(got.Routing.Skipped) != 1 ||
+		!strings.Contains(got.Routing.Skipped[0].Why, "tools") {
 		t.Errorf("%+v", got.Routing)
 	}
-	failedWith(t, env.Run(asks("hello", tools, object{"route": "plain"})), "no_capable_arm")
+	failedWith(t, env.Run(asks("hello", tools, object{"route": "plain"})), "no_capable_target")
 	if n := len(s.server.Requests()); n != 1 {
 		t.Errorf("%d requests", n)
 	}
 	failedWith(t, env.Run(asks("hello", object{"route": "none"})), "unknown_route")
 }
 
-func TestAnArmRestsForAllWorkers(t *testing.T) {
+func TestATargetCoolsDownForAllWorkers(t *testing.T) {
 	t.Parallel()
-	s := newScene(t).arm("a", llmtest.OpenAI, nil).arm("b", llmtest.OpenAI, nil).route("default", "a", "b").route("only", "a")
+	s := newScene(t).target("a", llmtest.OpenAI, nil).target("b", llmtest.OpenAI, nil).route("default", "a",
+		"b").route("only",
+		"a")
 	s.server.Script("/a", llmtest.Script{Fault: llmtest.Limited(5*time.Minute, llmtest.InSeconds)})
 	s.server.Always("/a", llmtest.Say("from a"))
 	s.server.Always("/b", llmtest.Say("from b"))
@@ -246,10 +265,11 @@ func TestAnArmRestsForAllWorkers(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	env.StartWorker()
-	if got := succeeded(t, env.Run(asks("hello"))); got.Text != "from b" || len(got.Routing.Tried) != 0 || got.Routing.Skipped[0].Arm != "a" {
-		t.Errorf("it rests: %+v", got)
+	if got := succeeded(t, env.Run(asks("hello"))); got.Text != "from b" || len(got.Routing.Tried) != 0 ||
+		got.Routing.Skipped[0].Target != "a" {
+		t.Errorf("it is cooling down: %+v", got)
 	}
-	// A call that has no other arm waits in the queue.
+	// A call that has no other target waits in the queue.
 	id := env.Insert(asks("hello", object{"route": "only"}))
 	env.Until("the call to be put back", func() bool { return slicesContains(env.Journal(id), "retried") })
 	if n := len(s.server.Requests()); n != 3 {
@@ -260,14 +280,14 @@ func TestAnArmRestsForAllWorkers(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	if got := succeeded(t, env.Run(asks("hello"))); got.Text != "from a" {
-		t.Errorf("after its rest: %+v", got)
+		t.Errorf("after its cooldown: %+v", got)
 	}
 }
 
 func TestABudgetForOneCallLetsOneRunAtATime(t *testing.T) {
 	t.Parallel()
 	// A request reserves some 0.02 USD: 10,000 tokens of output at 2 USD for a million.
-	s := newScene(t).arm("a", llmtest.OpenAI, nil).route("default", "a").budget("all", "all", "0.03")
+	s := newScene(t).target("a", llmtest.OpenAI, nil).route("default", "a").budget("all", "all", "0.03")
 	gate := make(chan struct{})
 	s.server.Script("/a", llmtest.Script{Parts: llmtest.Say("first").Parts, Before: func(ctx context.Context, delta int) {
 		if delta == 0 {
@@ -281,12 +301,14 @@ func TestABudgetForOneCallLetsOneRunAtATime(t *testing.T) {
 	most := object{"max_output_tokens": 10_000}
 	first := env.Insert(asks("one", most))
 	env.Until("a stream", func() bool { return s.server.Counts().Open == 1 })
-	for caller, told := range map[string]bool{"": true, "ada": false} { // callers do not learn what others spent of a shared budget
+	// callers do not learn what others spent of a shared budget
+	for caller, told := range map[string]bool{"": true, "ada": false} {
 		call := asks("two", most)
 		call.CreatedBy = caller
 		r := env.Run(call)
 		failedWith(t, r, "budget_exceeded")
-		if said := string(r.Result); strings.Contains(said, "reserved_usd") != told || strings.Contains(said, " spent and ") != told || !strings.Contains(said, "limit_usd") {
+		if said := string(r.Result); strings.Contains(said, "reserved_usd") != told ||
+			strings.Contains(said, " spent and ") != told || !strings.Contains(said, "limit_usd") {
 			t.Errorf("%q reads %s", caller, said)
 		}
 	}
@@ -300,9 +322,11 @@ func TestABudgetForOneCallLetsOneRunAtATime(t *testing.T) {
 
 func TestFiftyCallsAtOnceOnMoneyForSeven(t *testing.T) {
 	t.Parallel()
-	s := newScene(t).arm("a", llmtest.OpenAI, object{"usd_per_mtok": []any{object{"input": "0", "output": "2"}}}).route("default", "a").budget("all", "all", "0.149")
+	s := newScene(t).target("a", llmtest.OpenAI, object{"usd_per_mtok": []any{object{"input": "0", "output": "2"}}}).
+		route("default", "a").budget("all", "all", "0.149")
 	most := 0
-	s.server.Always("/a", llmtest.Script{Parts: llmtest.Say("x").Parts, Usage: &llm.Usage{Input: 10, Output: 10_000, Known: true}})
+	s.server.Always("/a", llmtest.Script{Parts: llmtest.Say("x").Parts,
+		Usage: &provider.Usage{Input: 10, Output: 10_000, Known: true}})
 	env := s.start(t, func(o *handlertest.Options) { o.Worker = func(o *worker.Options) { o.Concurrency = 25 } })
 	env.StartWorker()
 	var ids []string
@@ -323,10 +347,12 @@ func TestFiftyCallsAtOnceOnMoneyForSeven(t *testing.T) {
 
 func TestAThoughtGoesBackAsItCame(t *testing.T) {
 	t.Parallel()
-	for d, signature := range map[llmtest.Dialect]string{llmtest.Anthropic: "EqQBCgIYAhIkZ+/==ü\u2028", llmtest.Gemini: "EqQBCgIYAhIkZ+/+"} { // Gemini's are base64
+	// Gemini's are base64
+	for d, signature := range map[llmtest.Dialect]string{llmtest.Anthropic: "EqQBCgIYAhIkZ+/==ü\u2028",
+		llmtest.Gemini: "EqQBCgIYAhIkZ+/+"} {
 		t.Run(string(d), func(t *testing.T) {
 			t.Parallel()
-			s := newScene(t).arm("a", d, nil).route("default", "a")
+			s := newScene(t).target("a", d, nil).route("default", "a")
 			s.server.Script("/a", llmtest.Think("I think.", signature, "So it is."))
 			env := s.start(t)
 			r := env.Run(asks("Why?", object{"effort": "low"}))
@@ -335,7 +361,8 @@ func TestAThoughtGoesBackAsItCame(t *testing.T) {
 			for _, p := range got.Parts {
 				parts = append(parts, p)
 			}
-			succeeded(t, env.Run(tool("llm.chat", object{"messages": []any{object{"role": "user", "content": "Why?"}, object{"role": "assistant", "content": parts},
+			succeeded(t, env.Run(tool("llm.chat", object{"messages": []any{object{"role": "user", "content": "Why?"},
+				object{"role": "assistant", "content": parts},
 				object{"role": "user", "content": "And then?"}}})))
 			asked := s.server.Last().Asked
 			found := false
@@ -351,18 +378,21 @@ func TestAThoughtGoesBackAsItCame(t *testing.T) {
 
 func TestWithoutAKeyTheToolSaysWhichWouldDo(t *testing.T) {
 	t.Parallel()
-	s := newScene(t).arm("a", llmtest.OpenAI, nil).arm("b", llmtest.Anthropic, nil).route("default", "a", "b").key("a", "OPENAI_API_KEY", "").key("b", "OTHER_API_KEY", "")
+	s := newScene(t).target("a", llmtest.OpenAI, nil).target("b", llmtest.Anthropic, nil).route("default", "a",
+		"b").key("a",
+		"OPENAI_API_KEY", "").key("b", "OTHER_API_KEY", "")
 	env := s.start(t)
 	r := env.Run(asks("hello"))
 	var result struct {
 		RequiredEnv []string `json:"required_env"`
 	}
-	if err := json.Unmarshal(r.Result, &result); err != nil || r.Status != receipts.NotConfigured || !cmp.Equal(result.RequiredEnv, []string{"OPENAI_API_KEY", "OTHER_API_KEY"}) {
+	if err := json.Unmarshal(r.Result, &result); err != nil || r.Status != receipts.NotConfigured ||
+		!cmp.Equal(result.RequiredEnv, []string{"OPENAI_API_KEY", "OTHER_API_KEY"}) {
 		t.Errorf("%s %s", r.Status, r.Result)
 	}
 	s.key("b", "OTHER_API_KEY", "a key of the other's")
 	env = s.start(t)
-	if got := succeeded(t, env.Run(asks("hello"))); got.Routing.Arm != "b" {
+	if got := succeeded(t, env.Run(asks("hello"))); got.Routing.Target != "b" {
 		t.Errorf("%+v", got.Routing)
 	}
 }
@@ -379,7 +409,7 @@ func TestWithoutARoutesFileTheToolsAreNotConfigured(t *testing.T) {
 
 func TestTheSameKeyIsNotPaidForAgain(t *testing.T) {
 	t.Parallel()
-	s := newScene(t).arm("a", llmtest.OpenAI, nil).route("default", "a")
+	s := newScene(t).target("a", llmtest.OpenAI, nil).route("default", "a")
 	env := s.start(t)
 	call := asks("hello")
 	call.Key = "once"
@@ -390,9 +420,9 @@ func TestTheSameKeyIsNotPaidForAgain(t *testing.T) {
 	}
 }
 
-func TestAnArmWhoseKeyIsWrongRestsAndNoCallWaitsForIt(t *testing.T) {
+func TestATargetWhoseKeyIsWrongCoolsDownAndNoCallWaitsForIt(t *testing.T) {
 	t.Parallel()
-	s := newScene(t).arm("a", llmtest.OpenAI, nil).route("default", "a")
+	s := newScene(t).target("a", llmtest.OpenAI, nil).route("default", "a")
 	s.server.Always("/a", llmtest.Script{Fault: llmtest.Status(http.StatusUnauthorized)})
 	env := s.start(t)
 	r := env.Run(asks("hello"))
@@ -408,7 +438,7 @@ func TestAnArmWhoseKeyIsWrongRestsAndNoCallWaitsForIt(t *testing.T) {
 
 func TestAnAnswerThatTakesLongerThanItsToolMayIsATimeoutThatIsSettled(t *testing.T) {
 	t.Parallel()
-	s := newScene(t).arm("a", llmtest.OpenAI, nil).route("default", "a")
+	s := newScene(t).target("a", llmtest.OpenAI, nil).route("default", "a")
 	s.server.Always("/a", llmtest.Say("an answer that does not go on").With(llmtest.After(2, llmtest.Stalled)))
 	env := s.start(t, func(o *handlertest.Options) {
 		o.Registry = withTimeout(t, o.Registry, "llm.chat", 4000)

@@ -7,73 +7,78 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/handlers/handlertest"
-	"github.com/gemworker/gem/internal/llm"
-	"github.com/gemworker/gem/internal/llm/llmtest"
+	"github.com/gemworker/gem/internal/provider"
+	"github.com/gemworker/gem/internal/testing/llmtest"
 	"github.com/google/go-cmp/cmp"
 )
 
 // price is a list of one price.
 func price(input, output string) []any { return []any{object{"input": input, "output": output}} }
 
-func TestTheCheapestArmIsAskedFirst(t *testing.T) {
+func TestTheCheapestTargetIsAskedFirst(t *testing.T) {
 	t.Parallel()
-	s := newScene(t).arm("dear", llmtest.OpenAI, object{"usd_per_mtok": price("10", "10")}).arm("unpriced", llmtest.OpenAI, object{"usd_per_mtok": []any{}}).
-		arm("wordy", llmtest.OpenAI, object{"usd_per_mtok": price("1", "2")}).arm("brief", llmtest.OpenAI, object{"usd_per_mtok": price("1", "3")})
-	delete(s.arms["unpriced"].(object), "usd_per_mtok")
-	s.routes["default"] = object{"arms": []string{"unpriced", "dear", "brief", "wordy"}, "order": "cheapest"}
-	s.routes["brief"] = object{"arms": []string{"brief"}}
-	s.server.Always("/brief", llmtest.Script{Parts: llmtest.Say("x").Parts, Usage: &llm.Usage{Input: 5, Output: 10, Known: true}})
-	s.server.Always("/wordy", llmtest.Script{Parts: llmtest.Say("x").Parts, Usage: &llm.Usage{Input: 5, Output: 4000, Known: true}})
+	s := newScene(t).target("dear", llmtest.OpenAI, object{"usd_per_mtok": price("10", "10")}).target("unpriced",
+		llmtest.OpenAI,
+		object{"usd_per_mtok": []any{}}).
+		target("wordy", llmtest.OpenAI, object{"usd_per_mtok": price("1", "2")}).target("brief", llmtest.OpenAI,
+		object{"usd_per_mtok": price("1", "3")})
+	delete(s.targets["unpriced"].(object), "usd_per_mtok")
+	s.routes["default"] = object{"targets": []string{"unpriced", "dear", "brief", "wordy"}, "order": "cheapest"}
+	s.routes["brief"] = object{"targets": []string{"brief"}}
+	s.server.Always("/brief", llmtest.Script{Parts: llmtest.Say("x").Parts,
+		Usage: &provider.Usage{Input: 5, Output: 10, Known: true}})
+	s.server.Always("/wordy", llmtest.Script{Parts: llmtest.Say("x").Parts,
+		Usage: &provider.Usage{Input: 5, Output: 4000, Known: true}})
 	env := s.start(t)
-	if got := succeeded(t, env.Run(asks("hello"))); got.Routing.Arm != "wordy" {
-		t.Errorf("by its price: %s", got.Routing.Arm)
+	if got := succeeded(t, env.Run(asks("hello"))); got.Routing.Target != "wordy" {
+		t.Errorf("by its price: %s", got.Routing.Target)
 	}
 	succeeded(t, env.Run(asks("hello", object{"route": "brief"})))
 	// It is dearer by the token, and needs fewer.
-	if got := succeeded(t, env.Run(asks("hello"))); got.Routing.Arm != "brief" {
-		t.Errorf("by what was seen: %s", got.Routing.Arm)
+	if got := succeeded(t, env.Run(asks("hello"))); got.Routing.Target != "brief" {
+		t.Errorf("by what was seen: %s", got.Routing.Target)
 	}
 	s.server.Script("/brief", llmtest.Script{Fault: llmtest.Status(500)})
-	if got := succeeded(t, env.Run(asks("hello"))); got.Routing.Arm != "wordy" {
-		t.Errorf("the next: %s", got.Routing.Arm)
+	if got := succeeded(t, env.Run(asks("hello"))); got.Routing.Target != "wordy" {
+		t.Errorf("the next: %s", got.Routing.Target)
 	}
 }
 
-func TestTheFastestArmIsAskedFirstOnceAllAreKnown(t *testing.T) {
+func TestTheFastestTargetIsAskedFirstOnceAllAreKnown(t *testing.T) {
 	t.Parallel()
-	s := newScene(t).arm("slow", llmtest.OpenAI, nil).arm("fast", llmtest.OpenAI, nil)
-	s.routes["default"] = object{"arms": []string{"slow", "fast"}, "order": "fastest"}
+	s := newScene(t).target("slow", llmtest.OpenAI, nil).target("fast", llmtest.OpenAI, nil)
+	s.routes["default"] = object{"targets": []string{"slow", "fast"}, "order": "fastest"}
 	env := s.start(t)
 	for range 3 { // the first is asked until it is known, and then the other
 		succeeded(t, env.Run(asks("hello")))
 	}
-	if got := succeeded(t, env.Run(asks("hello"))); got.Routing.Arm != "fast" {
-		t.Errorf("an arm that is not known: %s", got.Routing.Arm)
+	if got := succeeded(t, env.Run(asks("hello"))); got.Routing.Target != "fast" {
+		t.Errorf("a target that is not known: %s", got.Routing.Target)
 	}
 	for range 2 {
 		succeeded(t, env.Run(asks("hello")))
 	}
 	// No test here measures a time: these are what was seen.
-	if _, err := env.DB.Exec(t.Context(), `update gem.llm_arms set tokens_per_s = 50, output_tokens = 100,
-		first_content_ms = case arm when 'slow' then 3000 else 200 end`); err != nil {
+	if _, err := env.DB.Exec(t.Context(), `update gem.llm_targets set tokens_per_s = 50, output_tokens = 100,
+		first_content_ms = case target when 'slow' then 3000 else 200 end`); err != nil {
 		t.Fatal(err)
 	}
-	if got := succeeded(t, env.Run(asks("hello"))); got.Routing.Arm != "fast" {
-		t.Errorf("the faster: %s", got.Routing.Arm)
+	if got := succeeded(t, env.Run(asks("hello"))); got.Routing.Target != "fast" {
+		t.Errorf("the faster: %s", got.Routing.Target)
 	}
-	if _, err := env.DB.Exec(t.Context(), `update gem.llm_arms set tokens_per_s = 50, output_tokens = 100,
-		first_content_ms = case arm when 'fast' then 3000 else 200 end`); err != nil {
+	if _, err := env.DB.Exec(t.Context(), `update gem.llm_targets set tokens_per_s = 50, output_tokens = 100,
+		first_content_ms = case target when 'fast' then 3000 else 200 end`); err != nil {
 		t.Fatal(err)
 	}
-	if got := succeeded(t, env.Run(asks("hello"))); got.Routing.Arm != "slow" {
-		t.Errorf("now the faster: %s", got.Routing.Arm)
+	if got := succeeded(t, env.Run(asks("hello"))); got.Routing.Target != "slow" {
+		t.Errorf("now the faster: %s", got.Routing.Target)
 	}
 }
 
 func TestAWeightedRouteDrawsOncePerCall(t *testing.T) {
 	t.Parallel()
-	s := newScene(t).arm("rare", llmtest.OpenAI, nil).arm("often", llmtest.OpenAI, nil)
-	s.routes["default"] = object{"arms": []string{"rare", "often"}, "order": "weighted", "weights": object{"often": 9}}
+	s := newScene(t).target("rare", llmtest.OpenAI, nil).target("often", llmtest.OpenAI, nil)
+	s.routes["default"] = object{"targets": []string{"rare", "often"}, "order": "weighted", "weights": object{"often": 9}}
 	env := s.start(t)
 	var ids []string
 	for range 60 {
@@ -81,21 +86,24 @@ func TestAWeightedRouteDrawsOncePerCall(t *testing.T) {
 	}
 	drawn := map[string]int{}
 	for _, id := range ids {
-		drawn[succeeded(t, env.Await(id)).Routing.Arm]++
+		drawn[succeeded(t, env.Await(id)).Routing.Target]++
 	}
 	if drawn["often"] < 2*drawn["rare"] || drawn["often"]+drawn["rare"] != 60 { // 54 to 6 are to be expected
 		t.Errorf("%v", drawn)
 	}
 	// The next attempt of a call has the same order.
-	for _, arm := range []string{"/rare", "/often"} {
-		s.server.Always(arm, llmtest.Script{Fault: llmtest.Status(500)})
+	for _, target := range []string{"/rare", "/often"} {
+		s.server.Always(target, llmtest.Script{Fault: llmtest.Status(500)})
 	}
 	id := env.Insert(asks("hello"))
 	env.Until("the call to be put back", func() bool { return slicesContains(env.Journal(id), "retried") })
 	env.Pass(10 * time.Second)
-	env.Until("the call to be put back again", func() bool { return strings.Count(strings.Join(env.Journal(id), " "), "retried") == 2 })
+	env.Until("the call to be put back again", func() bool {
+		return strings.Count(strings.Join(env.Journal(id), " "), "retried") == 2
+	})
 	var order []string
-	if err := env.DB.QueryRow(t.Context(), "select array_agg(arm order by n) from core_llm_requests where call_id = $1", id).Scan(&order); err != nil || len(order) != 4 || order[0] != order[2] || order[1] != order[3] {
+	if err := env.DB.QueryRow(t.Context(), "select array_agg(target order by n) from core_llm_requests where call_id = $1",
+		id).Scan(&order); err != nil || len(order) != 4 || order[0] != order[2] || order[1] != order[3] {
 		t.Errorf("%v, %v", order, err)
 	}
 }
@@ -104,40 +112,47 @@ func TestAWeightedRouteDrawsOncePerCall(t *testing.T) {
 func TestWhatACallMayCostHoldsOverItsAttempts(t *testing.T) {
 	t.Parallel()
 	// A request reserves 10,000 tokens of output at 2 USD for a million: 0.02 USD.
-	s := newScene(t).arm("a", llmtest.OpenAI, object{"usd_per_mtok": price("0", "2")}).route("default", "a")
-	s.routes["capped"] = object{"arms": []string{"a"}, "max_cost_usd": "0.03"}
-	cut := llmtest.Script{Parts: llmtest.Say("this answer is much longer than three deltas are").Parts, Fault: llmtest.After(3, llmtest.ErrorLate)}
+	s := newScene(t).target("a", llmtest.OpenAI, object{"usd_per_mtok": price("0", "2")}).route("default", "a")
+	s.routes["capped"] = object{"targets": []string{"a"}, "max_cost_usd": "0.03"}
+	cut := llmtest.Script{Parts: llmtest.Say("this answer is much longer than three deltas are").Parts,
+		Fault: llmtest.After(3, llmtest.ErrorLate)}
 	env := s.start(t)
 	most := object{"max_output_tokens": 10_000}
 	for name, call := range map[string]handlertest.Call{
-		"the call's": asks("hello", most, object{"max_cost_usd": "0.03"}), "the route's": asks("hello", most, object{"max_cost_usd": "5", "route": "capped"}),
+		"the call's":  asks("hello", most, object{"max_cost_usd": "0.03"}),
+		"the route's": asks("hello", most, object{"max_cost_usd": "5", "route": "capped"}),
 	} {
 		s.server.Script("/a", cut)
 		before := len(s.server.Requests())
 		id := env.Insert(call)
 		env.Until("the call to be put back", func() bool { return slicesContains(env.Journal(id), "retried") })
 		// As if the answer that broke off had been long.
-		if _, err := env.DB.Exec(t.Context(), "update core_llm_requests set cost = 15000000 where call_id = $1", id); err != nil {
+		if _, err := env.DB.Exec(t.Context(), "update core_llm_requests set cost = 15000000 where call_id = $1",
+			id); err != nil {
 			t.Fatal(err)
 		}
 		env.Pass(31 * time.Second)
 		r := env.Await(id)
 		got := failedWith(t, r, "budget_exceeded")
-		if n := len(s.server.Requests()) - before; n != 1 || len(got.Routing.Skipped) != 1 || got.Routing.Skipped[0].Why != "max_cost" {
+		if n := len(s.server.Requests()) - before; n != 1 || len(got.Routing.Skipped) != 1 ||
+			got.Routing.Skipped[0].Why != "max_cost" {
 			t.Errorf("%s: %d requests, %s", name, n, r.Result)
 		}
 	}
-	// With enough left it goes on, and its usage has both requests.
-	s.server.Script("/a", cut, llmtest.Script{Parts: llmtest.Say("whole").Parts, Usage: &llm.Usage{Input: 7, Output: 500, Known: true}})
+	// With enough left it continues, and its usage has both requests.
+	s.server.Script("/a", cut, llmtest.Script{Parts: llmtest.Say("whole").Parts,
+		Usage: &provider.Usage{Input: 7, Output: 500, Known: true}})
 	id := env.Insert(asks("hello", most, object{"max_cost_usd": "0.03"}))
 	env.Until("the call to be put back", func() bool { return slicesContains(env.Journal(id), "retried") })
 	env.Pass(31 * time.Second)
 	got := succeeded(t, env.Await(id))
 	var sum string
-	if err := env.DB.QueryRow(t.Context(), "select trim_scale(sum(cost) / 1e9)::text from core_llm_requests where call_id = $1", id).Scan(&sum); err != nil {
+	if err := env.DB.QueryRow(t.Context(), "select trim_scale(sum(cost) / 1e9)::text from core_llm_requests where "+
+		"call_id = $1", id).Scan(&sum); err != nil {
 		t.Fatal(err)
 	}
-	if *got.Usage.Cost != "0.001" || got.Usage.Call.Requests != 2 || *got.Usage.Call.Cost != sum || sum == "0.001" || got.Usage.Call.Unknown != 0 {
+	if *got.Usage.Cost != "0.001" || got.Usage.Call.Requests != 2 || *got.Usage.Call.Cost != sum || sum == "0.001" ||
+		got.Usage.Call.Unknown != 0 {
 		t.Errorf("%+v, and the ledger has %s", got.Usage, sum)
 	}
 	// What would cost too much at once asks nobody.
@@ -154,7 +169,8 @@ func TestWhatACallMayCostHoldsOverItsAttempts(t *testing.T) {
 
 func TestTheModelsAreListedWithWhatIsKnownOfThem(t *testing.T) {
 	t.Parallel()
-	s := newScene(t).arm("a", llmtest.OpenAI, object{"max_concurrent": 3}).arm("b", llmtest.Anthropic, object{"capabilities": []string{}}).route("default", "a", "b").route("only", "a").
+	s := newScene(t).target("a", llmtest.OpenAI, object{"max_concurrent": 3}).target("b", llmtest.Anthropic,
+		object{"capabilities": []string{}}).route("default", "a", "b").route("only", "a").
 		key("b", "OTHER_API_KEY", "")
 	s.server.Script("/a", llmtest.Script{Fault: llmtest.Limited(7*time.Minute, llmtest.InSeconds)})
 	env := s.start(t)
@@ -164,30 +180,32 @@ func TestTheModelsAreListedWithWhatIsKnownOfThem(t *testing.T) {
 		Version string
 		Routes  []struct {
 			Name, Order string
-			Arms        []string
+			Targets     []string
 		}
-		Arms []struct {
+		Targets []struct {
 			Name, Provider, Model string
 			Capabilities          []string
 			Key                   bool
 			Running               int
-			RestsUntil            *time.Time                       `json:"rests_until"`
-			RestsBecause          string                           `json:"rests_because"`
+			CooldownUntil         *time.Time                       `json:"cooldown_until"`
+			CooldownReason        string                           `json:"cooldown_reason"`
 			Prices                []struct{ Input, Output string } `json:"usd_per_mtok"`
 		}
 	}
 	r := env.Run(tool("llm.models"))
-	if err := json.Unmarshal(r.Result, &got); err != nil || len(got.Arms) != 2 || len(got.Routes) != 2 || got.Version != "1" {
+	if err := json.Unmarshal(r.Result, &got); err != nil || len(got.Targets) != 2 || len(got.Routes) != 2 ||
+		got.Version != "1" {
 		t.Fatalf("%s, %v", r.Result, err)
 	}
-	a, b := got.Arms[0], got.Arms[1]
-	if !a.Key || a.RestsUntil == nil || a.RestsBecause != "rate_limited" || a.Model != "model-a" || a.Prices[0].Output != "2" || len(a.Capabilities) != 3 || a.Running != 0 {
+	a, b := got.Targets[0], got.Targets[1]
+	if !a.Key || a.CooldownUntil == nil || a.CooldownReason != "rate_limited" || a.Model != "model-a" ||
+		a.Prices[0].Output != "2" || len(a.Capabilities) != 3 || a.Running != 0 {
 		t.Errorf("%+v", a)
 	}
-	if b.Key || b.RestsUntil != nil || b.RestsBecause != "" || len(b.Capabilities) != 0 {
+	if b.Key || b.CooldownUntil != nil || b.CooldownReason != "" || len(b.Capabilities) != 0 {
 		t.Errorf("%+v", b)
 	}
-	if diff := cmp.Diff([]string{"a", "b"}, got.Routes[0].Arms); diff != "" || got.Routes[0].Order != "listed" {
+	if diff := cmp.Diff([]string{"a", "b"}, got.Routes[0].Targets); diff != "" || got.Routes[0].Order != "listed" {
 		t.Error(got.Routes)
 	}
 	if strings.Contains(string(r.Result), s.server.URL) {
@@ -197,11 +215,11 @@ func TestTheModelsAreListedWithWhatIsKnownOfThem(t *testing.T) {
 
 // row is what llm.usage answers.
 type row struct {
-	Day, Route, Arm string
-	Requests        int
-	Input           int    `json:"input_tokens"`
-	Output          int    `json:"output_tokens"`
-	Cost            string `json:"cost_usd"`
+	Day, Route, Target string
+	Requests           int
+	Input              int    `json:"input_tokens"`
+	Output             int    `json:"output_tokens"`
+	Cost               string `json:"cost_usd"`
 }
 
 func usage(t *testing.T, env *handlertest.Env, call handlertest.Call) []row {
@@ -211,9 +229,11 @@ func usage(t *testing.T, env *handlertest.Env, call handlertest.Call) []row {
 
 func TestUsageIsSummedAsAskedForAndOfTheCallerAlone(t *testing.T) {
 	t.Parallel()
-	s := newScene(t).arm("a", llmtest.OpenAI, nil).arm("b", llmtest.Gemini, nil).route("default", "a").route("other", "b").route("both", "a", "b")
-	for _, arm := range []string{"/a", "/b"} {
-		s.server.Always(arm, llmtest.Script{Parts: llmtest.Say("x").Parts, Usage: &llm.Usage{Input: 100, Output: 10, Known: true}})
+	s := newScene(t).target("a", llmtest.OpenAI, nil).target("b", llmtest.Gemini, nil).route("default", "a").route("other",
+		"b").route("both", "a", "b")
+	for _, target := range []string{"/a", "/b"} {
+		s.server.Always(target, llmtest.Script{Parts: llmtest.Say("x").Parts,
+			Usage: &provider.Usage{Input: 100, Output: 10, Known: true}})
 	}
 	reg := signedIn(t)
 	env := s.start(t, func(o *handlertest.Options) { o.Registry = reg })
@@ -236,12 +256,22 @@ func TestUsageIsSummedAsAskedForAndOfTheCallerAlone(t *testing.T) {
 		call handlertest.Call
 		want []row
 	}{
-		{"a caller's own", as(ann, tool("llm.usage", object{"by": []string{"arm"}})), []row{{Arm: "a", Requests: 2, Input: 200, Output: 20, Cost: "0.00024"}, {Arm: "b", Requests: 1, Input: 100, Output: 10, Cost: "0.00012"}}},
-		{"whoever it names", as(ann, tool("llm.usage", object{"by": []string{"arm"}, "created_by": bob})), []row{{Arm: "a", Requests: 2, Input: 200, Output: 20, Cost: "0.00024"}, {Arm: "b", Requests: 1, Input: 100, Output: 10, Cost: "0.00012"}}},
-		{"one user's", tool("llm.usage", object{"by": []string{"route"}, "created_by": bob}), []row{{Route: "both", Requests: 2, Input: 100, Output: 10, Cost: "0.00012"}, {Route: "default", Requests: 2, Input: 200, Output: 20, Cost: "0.00024"}}},
-		{"of all", tool("llm.usage", object{"by": []string{"arm", "route"}}), []row{{Route: "both", Arm: "a", Requests: 1, Cost: "0"}, {Route: "both", Arm: "b", Requests: 1, Input: 100, Output: 10, Cost: "0.00012"},
-			{Route: "default", Arm: "a", Requests: 5, Input: 500, Output: 50, Cost: "0.0006"}, {Route: "other", Arm: "b", Requests: 1, Input: 100, Output: 10, Cost: "0.00012"}}},
-		{"in one", tool("llm.usage", object{"by": []string{}}), []row{{Requests: 8, Input: 700, Output: 70, Cost: "0.00084"}}},
+		{"a caller's own", as(ann, tool("llm.usage", object{"by": []string{"target"}})),
+			[]row{{Target: "a", Requests: 2, Input: 200, Output: 20, Cost: "0.00024"},
+				{Target: "b", Requests: 1, Input: 100, Output: 10, Cost: "0.00012"}}},
+		{"whoever it names", as(ann, tool("llm.usage", object{"by": []string{"target"}, "created_by": bob})),
+			[]row{{Target: "a", Requests: 2, Input: 200, Output: 20, Cost: "0.00024"},
+				{Target: "b", Requests: 1, Input: 100, Output: 10, Cost: "0.00012"}}},
+		{"one user's", tool("llm.usage", object{"by": []string{"route"}, "created_by": bob}),
+			[]row{{Route: "both", Requests: 2, Input: 100, Output: 10, Cost: "0.00012"},
+				{Route: "default", Requests: 2, Input: 200, Output: 20, Cost: "0.00024"}}},
+		{"of all", tool("llm.usage", object{"by": []string{"target", "route"}}),
+			[]row{{Route: "both", Target: "a", Requests: 1, Cost: "0"},
+				{Route: "both", Target: "b", Requests: 1, Input: 100, Output: 10, Cost: "0.00012"},
+				{Route: "default", Target: "a", Requests: 5, Input: 500, Output: 50, Cost: "0.0006"},
+				{Route: "other", Target: "b", Requests: 1, Input: 100, Output: 10, Cost: "0.00012"}}},
+		{"in one", tool("llm.usage", object{"by": []string{}}),
+			[]row{{Requests: 8, Input: 700, Output: 70, Cost: "0.00084"}}},
 	} {
 		if diff := cmp.Diff(test.want, usage(t, env, test.call)); diff != "" {
 			t.Errorf("%s: %s", test.name, diff)

@@ -5,9 +5,10 @@ import (
 	"net/url"
 
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/internal/provider/router"
 )
 
-// config is what the environment says of models.
+// config has the settings of models.
 type config struct {
 	Routes     string          `envconfig:"LLM_ROUTES" may:"the path of a file, or the JSON itself" desc:"The models that llm.* may ask, and what they cost. By default llm.routes.json in the working directory, otherwise none."`
 	Proxy      string          `envconfig:"LLM_PROXY" may:"a URL such as http://proxy.example.com:3128" desc:"A proxy for requests to models. HTTPS_PROXY is not read."`
@@ -18,15 +19,19 @@ type config struct {
 	IntervalMS int             `envconfig:"LLM_PROGRESS_INTERVAL_MS" default:"250" may:"a whole number from 50 to 60000" desc:"How often, in ms, the progress of answers is written."`
 
 	lookup func(variable string) string
+	models router.Source
 }
 
-// Lookup keeps where the keys of other providers are found.
+// Models returns the domain's models: see [router.From].
+func (c *config) Models() (*router.Models, error) { return c.models() }
+
+// Lookup keeps the function that finds the keys of other providers.
 func (c *config) Lookup(lookup func(variable string) string) { c.lookup = lookup }
 
 // key returns the key of a variable that the routes file names.
 func (c *config) key(variable string) handlers.Secret { return handlers.Secret(c.lookup(variable)) }
 
-// Wrong names the variables that cannot be used.
+// Wrong returns the variables with unusable values.
 func (c *config) Wrong() map[string]string {
 	wrong := map[string]string{}
 	if _, err := c.proxy(); err != nil {

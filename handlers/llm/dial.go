@@ -1,15 +1,15 @@
 package llm
 
 import (
-	"github.com/gemworker/gem/internal/llm"
-	"github.com/gemworker/gem/internal/llm/anthropic"
-	"github.com/gemworker/gem/internal/llm/gemini"
-	"github.com/gemworker/gem/internal/llm/openai"
-	"github.com/gemworker/gem/internal/llm/routes"
+	"github.com/gemworker/gem/internal/provider"
+	"github.com/gemworker/gem/internal/provider/anthropic"
+	"github.com/gemworker/gem/internal/provider/gemini"
+	"github.com/gemworker/gem/internal/provider/openai"
+	"github.com/gemworker/gem/internal/provider/routes"
 )
 
-// dial returns the client for what a provider speaks.
-func dial(p *routes.Provider, e llm.Endpoint) llm.Provider {
+// dial returns the client for a provider's dialect.
+func dial(p *routes.Provider, e provider.Endpoint) provider.Provider {
 	switch p.Dialect {
 	case routes.Anthropic:
 		return anthropic.New(e)

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/handlers/handlertest"
-	"github.com/gemworker/gem/internal/llm"
-	"github.com/gemworker/gem/internal/llm/llmtest"
+	"github.com/gemworker/gem/internal/provider"
+	"github.com/gemworker/gem/internal/testing/llmtest"
 )
 
 type handlertestCall = handlertest.Call
@@ -17,7 +17,8 @@ type handlertestCall = handlertest.Call
 // threeMembers are routes over three providers, and a judge.
 func threeMembers(t *testing.T) *scene {
 	t.Helper()
-	s := newScene(t).arm("a", llmtest.OpenAI, nil).arm("b", llmtest.Anthropic, nil).arm("c", llmtest.Gemini, nil).arm("judge", llmtest.OpenAI, nil)
+	s := newScene(t).target("a", llmtest.OpenAI, nil).target("b", llmtest.Anthropic, nil).target("c", llmtest.Gemini,
+		nil).target("judge", llmtest.OpenAI, nil)
 	for _, name := range []string{"a", "b", "c", "judge"} {
 		s.route(name, name)
 		s.server.Always("/"+name, llmtest.Say("from "+name))
@@ -25,7 +26,7 @@ func threeMembers(t *testing.T) *scene {
 	return s
 }
 
-// meeting lets the first deltas of so many answers go on once all are there.
+// meeting holds the first deltas of so many answers until all are there.
 func meeting(n int) func(ctx context.Context, delta int) {
 	var there sync.WaitGroup
 	there.Add(n)
@@ -44,7 +45,8 @@ func meeting(n int) func(ctx context.Context, delta int) {
 }
 
 func ensemble(strategy string, more ...object) handlertestCall {
-	c := asks("Which?", append([]object{{"strategy": strategy, "members": []any{object{"route": "a"}, object{"route": "b"}, object{"route": "c"}}}}, more...)...)
+	c := asks("Which?", append([]object{{"strategy": strategy,
+		"members": []any{object{"route": "a"}, object{"route": "b"}, object{"route": "c"}}}}, more...)...)
 	c.Tool = "llm.ensemble"
 	return c
 }
@@ -77,7 +79,8 @@ func TestAQuorumBearsTheLossOfAMember(t *testing.T) {
 	s.server.Always("/b", llmtest.Script{Fault: llmtest.Status(400)})
 	env := s.start(t)
 	got := succeeded(t, env.Run(ensemble("all", object{"quorum": 2})))
-	if got.Candidates[1].Error == nil || got.Candidates[1].Error.Code != "provider_refused" || got.Candidates[2].Text != "from c" {
+	if got.Candidates[1].Error == nil || got.Candidates[1].Error.Code != "provider_refused" ||
+		got.Candidates[2].Text != "from c" {
 		t.Errorf("%+v", got.Candidates)
 	}
 	got = failedWith(t, env.Run(ensemble("all")), "quorum_missed")
@@ -94,7 +97,8 @@ func TestAMemberThatTakesTooLongIsNotWaitedFor(t *testing.T) {
 	id := env.Insert(ensemble("all", object{"quorum": 2, "member_timeout_s": 60}))
 	env.Until("a stream that stalls, and two members that have answered", func() bool {
 		var ended int
-		if err := env.DB.QueryRow(t.Context(), "select count(*) from core_tool_calls where parent_call_id = $1 and status = 'succeeded'", id).Scan(&ended); err != nil {
+		if err := env.DB.QueryRow(t.Context(), "select count(*) from core_tool_calls where parent_call_id = $1 and status "+
+			"= 'succeeded'", id).Scan(&ended); err != nil {
 			t.Fatal(err)
 		}
 		return ended == 2 && s.server.Counts().Open == 1
@@ -119,7 +123,8 @@ func TestAJudgeChoosesWithoutKnowingWhoAnswered(t *testing.T) {
 	}
 	_, second, _ := strings.Cut(shown, "--- answer B ---\n")
 	second, _, _ = strings.Cut(second, "\n--- end")
-	if got.Text != second || got.Text != got.Candidates[got.Winner-1].Text || got.Judge.Reason != "It is short." || strings.Contains(shown, "model-") {
+	if got.Text != second || got.Text != got.Candidates[got.Winner-1].Text || got.Judge.Reason != "It is short." ||
+		strings.Contains(shown, "model-") {
 		t.Errorf("%+v\n%s", got, shown)
 	}
 }
@@ -145,7 +150,8 @@ func TestAModelWritesOneAnswerOutOfAll(t *testing.T) {
 
 func TestAVoteIsWhatMostAgreeOn(t *testing.T) {
 	t.Parallel()
-	schema := object{"schema": object{"type": "object", "properties": object{"n": object{"type": "number"}, "s": object{"type": "string"}}}}
+	schema := object{"schema": object{"type": "object",
+		"properties": object{"n": object{"type": "number"}, "s": object{"type": "string"}}}}
 	for name, test := range map[string]struct {
 		answers [3]string
 		winner  int
@@ -175,13 +181,15 @@ func TestTheCostOfAnEnsembleIsThatOfAllItsCalls(t *testing.T) {
 	s := threeMembers(t)
 	for _, name := range []string{"a", "b", "c", "judge"} {
 		script := llmtest.Say("x")
-		script.Usage = &llm.Usage{Input: 1000, Output: 1000, Known: true}
+		script.Usage = &provider.Usage{Input: 1000, Output: 1000, Known: true}
 		s.server.Always("/"+name, script)
 	}
 	env := s.start(t)
 	r := env.Run(ensemble("fuse", object{"judge_route": "judge"}))
 	var cost string
-	if err := env.DB.QueryRow(t.Context(), "select r.result #>> '{usage,cost_usd}' || ' ' || (r.result #>> '{usage,requests}') || ' ' || (select sum(cost) from core_llm_requests) from core_tool_receipts r where r.id::text = $1", r.ID).
+	if err := env.DB.QueryRow(t.Context(), "select r.result #>> '{usage,cost_usd}' || ' ' || (r.result #>> "+
+		"'{usage,requests}') || ' ' || (select sum(cost) from core_llm_requests) from core_tool_receipts r where "+
+		"r.id::text = $1", r.ID).
 		Scan(&cost); err != nil || cost != "0.012 4 12000000" {
 		t.Errorf("%q %v: %s", cost, err, r.Result)
 	}

@@ -4,10 +4,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gemworker/gem/internal/llm/llmtest"
+	"github.com/gemworker/gem/internal/testing/llmtest"
 )
 
-// An answer of less than 1 MiB may take more as JSON, and stands in a result twice.
+// An answer of less than 1 MiB may take more as JSON, and is in a result twice.
 func TestAnAnswerThatIsTooLargeForItsResultIsPaidAndSaysSo(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -19,15 +19,17 @@ func TestAnAnswerThatIsTooLargeForItsResultIsPaidAndSaysSo(t *testing.T) {
 	s.hostile(t, "twice", llmtest.OpenAI, body(strings.Repeat("x", 100_000), 7))
 	s.hostile(t, "fits", llmtest.OpenAI, body(strings.Repeat("x", 100_000), 5))
 	env := s.start(t)
-	for arm, status := range map[string]string{"escapes": "cut", "twice": "done"} {
-		r := env.Run(asks("hello", object{"route": arm}))
+	for target, status := range map[string]string{"escapes": "cut", "twice": "done"} {
+		r := env.Run(asks("hello", object{"route": target}))
 		failedWith(t, r, "answer_too_large")
 		if all := external(t, r); len(all) != 1 || all[0].LLM.Outcome != status {
-			t.Errorf("%s: %+v", arm, all)
+			t.Errorf("%s: %+v", target, all)
 		}
 		var unpaid int
-		if err := env.DB.QueryRow(t.Context(), "select count(*) from core_llm_requests where arm = $1 and cost is distinct from 20000", arm).Scan(&unpaid); err != nil || unpaid != 0 {
-			t.Errorf("%s: %d are not reckoned, %v", arm, unpaid, err)
+		if err := env.DB.QueryRow(t.Context(), "select count(*) from core_llm_requests where target = $1 and cost is "+
+			"distinct "+
+			"from 20000", target).Scan(&unpaid); err != nil || unpaid != 0 {
+			t.Errorf("%s: %d are not reckoned, %v", target, unpaid, err)
 		}
 	}
 	if got := succeeded(t, env.Run(asks("hello", object{"route": "fits"}))); len(got.Text) != 500_000 {

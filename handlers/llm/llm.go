@@ -1,5 +1,5 @@
-// Package llm is the domain llm: tools that ask models of several providers. What may be asked stands in the routes file of the operator;
-// package models below asks, and package ledger keeps what it costs.
+// Package llm is the domain llm: tools that ask models of several providers. The operator's routes file lists the
+// models. Package router makes the requests, and package ledger records their costs.
 package llm
 
 import (
@@ -8,36 +8,32 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/handlers"
-	"github.com/gemworker/gem/handlers/llm/ledger"
-	"github.com/gemworker/gem/handlers/llm/models"
-	"github.com/gemworker/gem/handlers/llm/progress"
-	"github.com/gemworker/gem/internal/llm"
-	"github.com/gemworker/gem/internal/llm/routes"
+	"github.com/gemworker/gem/internal/provider"
+	"github.com/gemworker/gem/internal/provider/ledger"
+	"github.com/gemworker/gem/internal/provider/progress"
+	"github.com/gemworker/gem/internal/provider/router"
+	"github.com/gemworker/gem/internal/provider/routes"
 	"go.uber.org/zap"
 )
 
 // LLM has the tools of the domain.
 type LLM struct {
 	config config
-	models *models.Models // nil without a routes file
+	models *router.Models // nil without a routes file
 }
 
-// Domain returns the domain llm. Without a routes file, its tools that ask answer not_configured.
+// Domain returns the domain llm. Without a routes file, its tools that ask models end as not_configured. The domains
+// agent and extract also use its models after it was opened.
 func Domain() handlers.Domain {
-	d, _ := DomainAndModels()
-	return d
-}
-
-// DomainAndModels returns the domain llm, and its models for other domains of the program, which may ask them once the domain is open.
-func DomainAndModels() (handlers.Domain, models.Source) {
 	l := &LLM{}
-	return handlers.Domain{Tools: l, Config: &l.config, Open: l.open, Check: l.check, Remote: []string{"*"}}, l.asked
+	l.config.models = l.asked
+	return handlers.Domain{Tools: l, Config: &l.config, Open: l.open, Check: l.check, Remote: []string{"*"}}
 }
 
 // open reads the routes file, and makes a client for each provider that has its key.
 func (l *LLM) open(env handlers.Env) error {
 	if env.Isolated && l.config.Routes == "" {
-		return nil // and no file is looked for
+		return nil // without looking for a file
 	}
 	r, from, err := routes.Find(l.config.Routes)
 	if err != nil {
@@ -52,12 +48,13 @@ func (l *LLM) open(env handlers.Env) error {
 	if err != nil {
 		return err
 	}
-	measured, err := models.NewTelemetry(env.Meter)
+	measured, err := router.NewTelemetry(env.Meter)
 	if err != nil {
 		return err
 	}
-	l.models = &models.Models{Routes: r, Providers: map[string]llm.Provider{}, DB: env.Pool, Telemetry: measured, Log: env.Log}
-	client := llm.NewHTTP(proxy)
+	l.models = &router.Models{Routes: r, Providers: map[string]provider.Provider{}, DB: env.Pool, Telemetry: measured,
+		Log: env.Log}
+	client := provider.NewHTTP(proxy)
 	missing := []string{}
 	for _, p := range r.Providers() {
 		key := ""
@@ -68,10 +65,12 @@ func (l *LLM) open(env handlers.Env) error {
 			}
 			l.models.Keys = append(l.models.Keys, key)
 		}
-		l.models.Providers[p.Name] = dial(p, llm.Endpoint{BaseURL: p.BaseURL, Key: key, HTTP: client})
+		l.models.Providers[p.Name] = dial(p, provider.Endpoint{BaseURL: p.BaseURL, Key: key, HTTP: client})
 	}
-	l.models.Progress = progress.NewWriter(env.Pool, time.Duration(l.config.IntervalMS)*time.Millisecond, env.Log, l.models.Keys...)
-	env.Log.Info("routes of models loaded", zap.String("from", from), zap.String("version", r.Version), zap.Int("routes", len(r.Routes())),
+	l.models.Progress = progress.NewWriter(env.Pool, time.Duration(l.config.IntervalMS)*time.Millisecond, env.Log,
+		l.models.Keys...)
+	env.Log.Info("routes of models loaded", zap.String("from", from), zap.String("version", r.Version),
+		zap.Int("routes", len(r.Routes())),
 		zap.Strings("missing_keys", missing), zap.String("sha256", r.SHA256()))
 	return nil
 }
@@ -88,42 +87,44 @@ func (l *LLM) check(ctx context.Context, db handlers.DB) error {
 	}
 	recorded, err := routes.Parse(others)
 	if err != nil {
-		return fmt.Errorf("other routes were recorded as version %s, and this program cannot read them: raise \"version\" in the routes file", r.Version)
+		return fmt.Errorf("other routes were recorded as version %s, and this program cannot read them: raise \"version\" "+
+			"in the routes file", r.Version)
 	}
 	return routes.CheckUpgrade(recorded, r)
 }
 
-// asked returns the models, or why there are none.
-func (l *LLM) asked() (*models.Models, error) {
+// asked returns the models, or an error with the reason if there are none.
+func (l *LLM) asked() (*router.Models, error) {
 	if l.models == nil {
 		return nil, &handlers.NotConfigured{
 			Reason:      "There is no routes file, which says what models may be asked.",
 			RequiredEnv: []string{"LLM_ROUTES"},
 			NextSteps: []string{"Write llm.routes.json, and check it with `gem llm check`.",
-				"Put it into the worker's working directory, or set LLM_ROUTES to its path, restart the worker and make the call again."},
+				"Put it into the working directory: gem dev reads it at once, and gem worker when it starts. " +
+					"Or set LLM_ROUTES to its path and restart either.", "Make the call again."},
 		}
 	}
 	return l.models, nil
 }
 
-// ask is what chat and structured have in common.
+// ask is the common part of chat and structured.
 type ask struct {
-	Messages        []llm.Message     `json:"messages"`
-	System          string            `json:"system,omitempty"`
-	Route           string            `json:"route,omitempty"`
-	MaxOutputTokens int               `json:"max_output_tokens,omitempty"`
-	Temperature     *float64          `json:"temperature,omitempty"`
-	TopP            *float64          `json:"top_p,omitempty"`
-	Effort          llm.Effort        `json:"effort,omitempty"`
-	MaxCostUSD      *llm.Money        `json:"max_cost_usd,omitempty"`
-	Metadata        map[string]string `json:"metadata,omitempty"`
+	Messages        []provider.Message `json:"messages"`
+	System          string             `json:"system,omitempty"`
+	Route           string             `json:"route,omitempty"`
+	MaxOutputTokens int                `json:"max_output_tokens,omitempty"`
+	Temperature     *float64           `json:"temperature,omitempty"`
+	TopP            *float64           `json:"top_p,omitempty"`
+	Effort          provider.Effort    `json:"effort,omitempty"`
+	MaxCostUSD      *provider.Money    `json:"max_cost_usd,omitempty"`
+	Metadata        map[string]string  `json:"metadata,omitempty"`
 }
 
-// check refuses a conversation in which a model would have nothing to read: providers are not sent messages without content.
+// check refuses a conversation without text for the model, because messages without content are not sent to providers.
 func (a *ask) check() error {
 	for _, m := range a.Messages {
 		for _, p := range m.Content {
-			if p.Type != llm.Text || p.Text != "" {
+			if p.Type != provider.Text || p.Text != "" {
 				return nil
 			}
 		}
@@ -131,8 +132,9 @@ func (a *ask) check() error {
 	return invalid("/messages", "all messages are empty: write into content what the model is to read")
 }
 
-func (a *ask) question() models.Question {
-	q := models.Question{Route: a.Route, System: a.System, Messages: a.Messages, MaxOutputTokens: a.MaxOutputTokens, Temperature: a.Temperature, TopP: a.TopP,
+func (a *ask) question() router.Question {
+	q := router.Question{Route: a.Route, System: a.System, Messages: a.Messages, MaxOutputTokens: a.MaxOutputTokens,
+		Temperature: a.Temperature, TopP: a.TopP,
 		Effort: a.Effort, MaxCost: a.MaxCostUSD}
 	if q.Route == "" {
 		q.Route = "default"
@@ -141,7 +143,7 @@ func (a *ask) question() models.Question {
 }
 
 // textOf joins the texts of an answer.
-func textOf(a *models.Answer) string { return (&llm.Answer{Parts: a.Parts}).Text() }
+func textOf(a *router.Answer) string { return (&provider.Answer{Parts: a.Parts}).Text() }
 
-// noUsageBefore is how far back llm.usage looks unless it is told.
+// noUsageBefore is the default period of llm.usage.
 const noUsageBefore = 30 * 24 * time.Hour

@@ -5,15 +5,16 @@ import (
 	"regexp/syntax"
 )
 
-// maxPatterns bounds the patterns of all schemas of a call, in steps of the machines that are made of them. A step takes some 40 bytes and a
-// microsecond, and ten letters of a pattern can stand for a thousand.
+// maxPatterns limits the patterns of all schemas of a call, in steps of their compiled machines. A step takes about 40
+// bytes and a microsecond, and ten characters of a pattern can produce a thousand steps.
 const maxPatterns = 100_000
 
 func tooManyPatterns(path string) error {
-	return invalid(path, "the patterns of the schemas are too large together: leave some out, or repeat less in them, such as {1,1000}")
+	return invalid(path, "the patterns of the schemas are too large together: leave some out, or repeat less in them, "+
+		"such as {1,1000}")
 }
 
-// patternsIn is patternSize of a document; what cannot be read has none.
+// patternsIn returns patternSize of a document, or 0 if the document cannot be read.
 func patternsIn(raw json.RawMessage) int {
 	var doc any
 	if len(raw) > maxSchema || json.Unmarshal(raw, &doc) != nil {
@@ -22,7 +23,7 @@ func patternsIn(raw json.RawMessage) int {
 	return patternSize(doc)
 }
 
-// patternSize is how large the patterns in a schema become.
+// patternSize returns the size of the compiled patterns in a schema.
 func patternSize(v any) (size int) {
 	switch v := v.(type) {
 	case map[string]any:
@@ -48,7 +49,7 @@ func patternSize(v any) (size int) {
 func steps(pattern string) int {
 	parsed, err := syntax.Parse(pattern, syntax.Perl)
 	if err != nil {
-		return 0 // the schema is refused for it
+		return 0 // another check rejects the schema
 	}
 	return stepsOf(parsed)
 }

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/handlers/handlertest"
-	"github.com/gemworker/gem/internal/llm"
-	"github.com/gemworker/gem/internal/llm/llmtest"
+	"github.com/gemworker/gem/internal/provider"
+	"github.com/gemworker/gem/internal/testing/llmtest"
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 )
@@ -44,19 +44,21 @@ func read(env *handlertest.Env, call string) *reader {
 // read returns how many rows were new.
 func (r *reader) read(t *testing.T) (n int) {
 	t.Helper()
-	rows, _ := r.env.DB.Query(context.Background(), "select attempt, seq, kind, data from core_tool_progress where call_id = $1 and seq > $2 order by seq", r.call, r.seq)
+	rows, _ := r.env.DB.Query(context.Background(), "select attempt, seq, kind, data from core_tool_progress where "+
+		"call_id = $1 and seq > $2 order by seq", r.call, r.seq)
 	var (
 		attempt, seq int
 		kind         string
 		data         struct {
-			Text, ID, Name, Arguments      string
-			Index                          int
-			State, Step, Arm, Outcome, Why string
+			Text, ID, Name, Arguments         string
+			Index                             int
+			State, Step, Target, Outcome, Why string
 		}
 		raw json.RawMessage
 	)
 	_, err := pgx.ForEachRow(rows, []any{&attempt, &seq, &kind, &raw}, func() error {
-		data.Text, data.ID, data.Name, data.Arguments, data.Index, data.State, data.Step, data.Arm, data.Outcome, data.Why = "", "", "", "", 0, "", "", "", "", ""
+		data.Text, data.ID, data.Name, data.Arguments, data.Index, data.State, data.Step, data.Target, data.Outcome,
+			data.Why = "", "", "", "", 0, "", "", "", "", ""
 		if err := json.Unmarshal(raw, &data); err != nil {
 			return err
 		}
@@ -79,7 +81,8 @@ func (r *reader) read(t *testing.T) (n int) {
 			r.names[data.Index] = strings.TrimSpace(r.names[data.Index] + data.ID + " " + data.Name)
 			r.arguments[data.Index] += data.Arguments
 		case "status":
-			r.status = append(r.status, strings.TrimSpace(strings.Join(strings.Fields(data.State+" "+data.Step+" "+data.Arm+" "+data.Outcome+" "+data.Why), " ")))
+			r.status = append(r.status, strings.TrimSpace(
+				strings.Join(strings.Fields(data.State+" "+data.Step+" "+data.Target+" "+data.Outcome+" "+data.Why), " ")))
 		}
 		return nil
 	})
@@ -94,10 +97,12 @@ func TestAReaderSeesTheAnswerWhileItComes(t *testing.T) {
 	for _, d := range llmtest.Dialects {
 		t.Run(string(d), func(t *testing.T) {
 			t.Parallel()
-			s := newScene(t).arm("a", d, nil).route("default", "a")
+			s := newScene(t).target("a", d, nil).route("default", "a")
 			gate := make(chan struct{})
-			s.server.Script("/a", llmtest.Script{Parts: []llm.Part{{Type: llm.Text, Text: strings.Repeat("Über <b>alles</b> & 日本語. ", 40) + "\x00"},
-				{Type: llm.ToolCall, ID: "call_a", Name: "weather", Arguments: json.RawMessage(`{"city":"Köln","days":[1,2,3]}`)}},
+			s.server.Script("/a", llmtest.Script{Parts: []provider.Part{{Type: provider.Text,
+				Text: strings.Repeat("Über <b>alles</b> & 日本語. ", 40) + "\x00"},
+				{Type: provider.ToolCall, ID: "call_a", Name: "weather",
+					Arguments: json.RawMessage(`{"city":"Köln","days":[1,2,3]}`)}},
 				Before: func(ctx context.Context, delta int) {
 					if delta == 20 {
 						select {
@@ -107,7 +112,8 @@ func TestAReaderSeesTheAnswerWhileItComes(t *testing.T) {
 					}
 				}})
 			env := s.start(t, eager)
-			id := env.Insert(asks("hello", shows, object{"tools": []any{object{"name": "weather", "parameters": object{"type": "object"}}}}))
+			id := env.Insert(asks("hello", shows, object{"tools": []any{object{"name": "weather",
+				"parameters": object{"type": "object"}}}}))
 			r := read(env, id)
 			env.Until("a part of the answer", func() bool { r.read(t); return len(r.text) > 100 })
 			if got := env.Journal(id); len(got) != 2 {
@@ -121,7 +127,8 @@ func TestAReaderSeesTheAnswerWhileItComes(t *testing.T) {
 				t.Errorf("it showed %q, want %q", r.text, got.Text)
 			}
 			var sent, shown any
-			if json.Unmarshal(got.ToolCalls[0].Arguments, &sent) != nil || json.Unmarshal([]byte(r.arguments[0]), &shown) != nil || !cmp.Equal(sent, shown) ||
+			if json.Unmarshal(got.ToolCalls[0].Arguments, &sent) != nil ||
+				json.Unmarshal([]byte(r.arguments[0]), &shown) != nil || !cmp.Equal(sent, shown) ||
 				r.names[0] != got.ToolCalls[0].ID+" weather" {
 				t.Errorf("it showed the call %v %v, want %+v", r.names, r.arguments, got.ToolCalls)
 			}
@@ -134,7 +141,7 @@ func TestAReaderSeesTheAnswerWhileItComes(t *testing.T) {
 
 func TestThoughtsAreShownApart(t *testing.T) {
 	t.Parallel()
-	s := newScene(t).arm("a", llmtest.Anthropic, nil).route("default", "a")
+	s := newScene(t).target("a", llmtest.Anthropic, nil).route("default", "a")
 	s.server.Script("/a", llmtest.Think("I think of what to say.", "c2lnbmVk", "So it is."))
 	env := s.start(t, lazy)
 	id := env.Insert(asks("Why?", shows, object{"effort": "low"}))
@@ -148,25 +155,29 @@ func TestThoughtsAreShownApart(t *testing.T) {
 
 func TestNothingIsShownUnlessTheCallAsks(t *testing.T) {
 	t.Parallel()
-	s := newScene(t).arm("a", llmtest.OpenAI, nil).route("default", "a")
+	s := newScene(t).target("a", llmtest.OpenAI, nil).route("default", "a")
 	env := s.start(t, eager)
 	succeeded(t, env.Run(asks("hello")))
 	succeeded(t, env.Run(asks("hello", object{"progress": false})))
-	succeeded(t, env.Run(tool("llm.ensemble", object{"strategy": "all", "messages": []any{object{"role": "user", "content": "hello"}}, "members": []any{object{"route": "default"}, object{"route": "default"}}})))
+	succeeded(t, env.Run(tool("llm.ensemble", object{"strategy": "all",
+		"messages": []any{object{"role": "user", "content": "hello"}},
+		"members":  []any{object{"route": "default"}, object{"route": "default"}}})))
 	var n int
 	if err := env.DB.QueryRow(t.Context(), "select count(*) from core_tool_progress").Scan(&n); err != nil || n != 0 {
 		t.Errorf("%d rows, %v", n, err)
 	}
 }
 
-func TestAReaderIsToldWhenAnotherArmIsAsked(t *testing.T) {
+func TestAReaderIsToldWhenAnotherTargetIsAsked(t *testing.T) {
 	t.Parallel()
-	s := newScene(t).arm("a", llmtest.OpenAI, nil).arm("b", llmtest.Anthropic, nil).arm("c", llmtest.OpenAI, nil).route("default", "a", "b").route("only", "c")
+	s := newScene(t).target("a", llmtest.OpenAI, nil).target("b", llmtest.Anthropic, nil).target("c", llmtest.OpenAI,
+		nil).route("default", "a", "b").route("only", "c")
 	s.server.Always("/a", llmtest.Script{Fault: llmtest.Status(503)})
 	s.server.Always("/c", llmtest.Script{Fault: llmtest.Status(400)})
 	s.server.Always("/b", llmtest.Say("from b"))
 	env := s.start(t, lazy)
-	for route, want := range map[string][]string{"default": {"asked main a", "failed main a overloaded", "asked main b"}, "only": {"asked main c", "failed main c bad_request"}} {
+	for route, want := range map[string][]string{"default": {"asked main a", "failed main a overloaded", "asked main b"},
+		"only": {"asked main c", "failed main c bad_request"}} {
 		id := env.Insert(asks("hello", shows, object{"route": route}))
 		env.Await(id)
 		r := read(env, id)
@@ -177,19 +188,20 @@ func TestAReaderIsToldWhenAnotherArmIsAsked(t *testing.T) {
 	}
 }
 
-// The first attempt's worker is lost while its answer comes, and does not know: what it goes on to hear is not shown.
+// The first attempt's worker is lost during its answer, without knowing it: whatever arrives after that is not shown.
 func TestALostWorkerShowsNothingMoreAndTheNextAttemptIsShownWhole(t *testing.T) {
 	t.Parallel()
-	s := newScene(t).arm("a", llmtest.OpenAI, nil).route("default", "a")
+	s := newScene(t).target("a", llmtest.OpenAI, nil).route("default", "a")
 	gate := make(chan struct{})
-	s.server.Script("/a", llmtest.Script{Parts: llmtest.Say(strings.Repeat("of the first ", 20)).Parts, Before: func(ctx context.Context, delta int) {
-		if delta == 3 {
-			select {
-			case <-gate:
-			case <-ctx.Done():
+	s.server.Script("/a", llmtest.Script{Parts: llmtest.Say(strings.Repeat("of the first ", 20)).Parts,
+		Before: func(ctx context.Context, delta int) {
+			if delta == 3 {
+				select {
+				case <-gate:
+				case <-ctx.Done():
+				}
 			}
-		}
-	}})
+		}})
 	s.server.Always("/a", llmtest.Say("the answer of the second attempt"))
 	env := s.start(t, eager, func(o *handlertest.Options) { o.NoWorker = true })
 	lost := env.StartWorker()
@@ -216,8 +228,9 @@ func TestALostWorkerShowsNothingMoreAndTheNextAttemptIsShownWhole(t *testing.T) 
 // An attempt that breaks off stays to be seen until the next one has something.
 func TestAnAnswerThatBreaksOffIsShownAnew(t *testing.T) {
 	t.Parallel()
-	s := newScene(t).arm("a", llmtest.OpenAI, nil).arm("b", llmtest.Anthropic, nil).route("default", "a", "b")
-	s.server.Always("/a", llmtest.Say("this answer is much longer than three deltas are").With(llmtest.After(3, llmtest.CleanCut)))
+	s := newScene(t).target("a", llmtest.OpenAI, nil).target("b", llmtest.Anthropic, nil).route("default", "a", "b")
+	s.server.Always("/a", llmtest.Say("this answer is much longer than three deltas are").
+		With(llmtest.After(3, llmtest.CleanCut)))
 	s.server.Always("/b", llmtest.Say("from b"))
 	env := s.start(t, lazy)
 	id := env.Insert(asks("hello", shows))

@@ -10,7 +10,7 @@ import (
 	"github.com/gemworker/gem"
 	"github.com/gemworker/gem/handlers/handlertest"
 	gemllm "github.com/gemworker/gem/handlers/llm"
-	"github.com/gemworker/gem/internal/llm/llmtest"
+	"github.com/gemworker/gem/internal/testing/llmtest"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/registry"
 	"github.com/gemworker/gem/worker"
@@ -19,12 +19,12 @@ import (
 // object is a JSON object.
 type object = map[string]any
 
-// scene is a routes file over one fake server: each arm has a provider of its own, below a path of the arm's name, which is also the name of
-// its queue: "/a".
+// scene is a routes file over one fake server: each target has a provider of its own, below a path of the target's
+// name, which is also the name of its queue: "/a".
 type scene struct {
 	server    *llmtest.Server
 	providers object
-	arms      object
+	targets   object
 	routes    object
 	budgets   []any
 	keys      map[string]string
@@ -32,28 +32,30 @@ type scene struct {
 
 func newScene(t *testing.T) *scene {
 	t.Helper()
-	return &scene{server: llmtest.Start(t, llmtest.Options{}), providers: object{}, arms: object{}, routes: object{}, keys: map[string]string{}}
+	return &scene{server: llmtest.Start(t, llmtest.Options{}), providers: object{}, targets: object{}, routes: object{},
+		keys: map[string]string{}}
 }
 
-// arm adds an arm with a price of 1 USD for 10⁶ tokens in, and 2 out; more overrides its fields.
-func (s *scene) arm(name string, d llmtest.Dialect, more object) *scene {
+// target adds a target with a price of 1 USD for 10⁶ tokens in, and 2 out; more overrides its fields.
+func (s *scene) target(name string, d llmtest.Dialect, more object) *scene {
 	s.providers[name] = object{"dialect": d, "base_url": s.server.BaseURL(d, "/"+name), "local": true}
-	fields := object{"provider": name, "model": "model-" + name, "context": 100_000, "max_output": 10_000, "capabilities": []string{"tools", "thinking", "structured"},
+	fields := object{"provider": name, "model": "model-" + name, "context": 100_000, "max_output": 10_000,
+		"capabilities": []string{"tools", "thinking", "structured"},
 		"usd_per_mtok": []any{object{"input": "1", "output": "2"}}}
 	maps.Copy(fields, more)
-	s.arms[name] = fields
+	s.targets[name] = fields
 	return s
 }
 
-// route adds a route over arms.
-func (s *scene) route(name string, arms ...string) *scene {
-	s.routes[name] = object{"arms": arms}
+// route adds a route over targets.
+func (s *scene) route(name string, targets ...string) *scene {
+	s.routes[name] = object{"targets": targets}
 	return s
 }
 
-// key lets the provider of an arm need a key, which is set unless it is empty.
-func (s *scene) key(arm, variable, key string) *scene {
-	s.providers[arm].(object)["key_env"] = variable
+// key lets the provider of a target need a key, which is set unless it is empty.
+func (s *scene) key(target, variable, key string) *scene {
+	s.providers[target].(object)["key_env"] = variable
 	s.keys[variable] = key
 	return s
 }
@@ -65,7 +67,7 @@ func (s *scene) budget(name, scope, usd string) *scene {
 
 func (s *scene) file(t *testing.T) string {
 	t.Helper()
-	file := object{"version": "1", "providers": s.providers, "arms": s.arms, "routes": s.routes}
+	file := object{"version": "1", "providers": s.providers, "targets": s.targets, "routes": s.routes}
 	if s.budgets != nil {
 		file["budgets"] = s.budgets
 	}
@@ -130,13 +132,13 @@ type said struct {
 		}
 	}
 	Routing struct {
-		Route, Arm string
-		Version    string `json:"routes_version"`
-		Tried      []struct {
-			Arm, Outcome string
-			Status       int
+		Route, Target string
+		Version       string `json:"routes_version"`
+		Tried         []struct {
+			Target, Outcome string
+			Status          int
 		}
-		Skipped []struct{ Arm, Why string }
+		Skipped []struct{ Target, Why string }
 	}
 	Output     json.RawMessage
 	Repairs    int
@@ -188,7 +190,7 @@ type requested struct {
 	Status  int `json:"status_code"`
 	LLM     struct {
 		Request int
-		Arm     string
+		Target  string
 		Outcome string
 	}
 }
@@ -224,7 +226,7 @@ func signedIn(t *testing.T) []byte {
 	})
 }
 
-// changed returns a registry of which each entry was changed, and also those that it includes.
+// changed returns a registry with changes in each entry, including the included ones.
 func changed(t *testing.T, file []byte, change func(entry object)) []byte {
 	t.Helper()
 	r, err := registry.Parse(file)

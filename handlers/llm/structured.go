@@ -7,9 +7,11 @@ import (
 	"strings"
 
 	"github.com/gemworker/gem/handlers"
-	"github.com/gemworker/gem/handlers/llm/models"
-	"github.com/gemworker/gem/internal/llm"
+	"github.com/gemworker/gem/internal/oneline"
+	"github.com/gemworker/gem/internal/provider"
+	"github.com/gemworker/gem/internal/provider/router"
 	"github.com/gemworker/gem/internal/schema"
+	"github.com/gemworker/gem/receipts"
 )
 
 type structured struct {
@@ -23,11 +25,12 @@ type fitting struct {
 	Output  json.RawMessage `json:"output"`
 	Repairs int             `json:"repairs"`
 	Model   string          `json:"model"`
-	Usage   models.Usage    `json:"usage"`
-	Routing models.Routing  `json:"routing"`
+	Usage   router.Usage    `json:"usage"`
+	Routing router.Routing  `json:"routing"`
 }
 
-// Structured asks a model for an output that fits a schema. What does not fit is shown to the same model, with what is wrong.
+// Structured asks a model for an output that fits a schema. If an output does not fit, the same model gets it with the
+// faults.
 func (l *LLM) Structured(ctx context.Context, call *handlers.Durable, in structured) (fitting, error) {
 	m, err := l.asked()
 	if err != nil {
@@ -66,23 +69,25 @@ func (l *LLM) Structured(ctx context.Context, call *handlers.Durable, in structu
 			return fitting{Output: output, Repairs: n, Model: a.Model, Usage: a.Usage, Routing: a.Routing}, nil
 		}
 		if n == repairs {
-			return fitting{}, unusable("output_schema_mismatch", "The model's output does not fit the schema: "+faults[0].Message, &a, faults)
+			return fitting{}, unusable("output_schema_mismatch",
+				"The model's output does not fit the schema: "+faults[0].Message, &a, faults)
 		}
-		q.Arm = a.Routing.Arm
+		q.Target = a.Routing.Target
 		q.Messages = append(q.Messages[:len(q.Messages):len(q.Messages)],
-			llm.Message{Role: llm.Assistant, Content: llm.Content{{Type: llm.Text, Text: orNothing(textOf(&a))}}},
-			llm.Message{Role: llm.User, Content: llm.Content{{Type: llm.Text, Text: complaint(faults)}}})
+			provider.Message{Role: provider.Assistant, Content: provider.Content{{Type: provider.Text,
+				Text: orNothing(textOf(&a))}}},
+			provider.Message{Role: provider.User, Content: provider.Content{{Type: provider.Text, Text: complaint(faults)}}})
 	}
 }
 
-// read takes the output out of an answer: all of it, or what stands in one code fence.
-func read(a *models.Answer, s *schema.Schema) (json.RawMessage, []schema.Fault, error) {
+// read extracts the output from an answer: all of it, or the contents of its only code fence.
+func read(a *router.Answer, s *schema.Schema) (json.RawMessage, []receipts.Fault, error) {
 	switch a.Stop {
-	case llm.Refusal:
+	case provider.Refusal:
 		return nil, nil, unusable("refused", "The model refused to answer.", a, nil)
-	case llm.MaxTokens:
+	case provider.MaxTokens:
 		return nil, nil, unusable("output_truncated", "The output was cut off: it needs more than max_output_tokens.", a, nil)
-	case llm.EndTurn, llm.ToolUse, llm.StopSequence:
+	case provider.EndTurn, provider.ToolUse, provider.StopSequence:
 	}
 	text := strings.TrimSpace(textOf(a))
 	if inner, fenced := unfence(text); fenced {
@@ -94,7 +99,7 @@ func read(a *models.Answer, s *schema.Schema) (json.RawMessage, []schema.Fault, 
 	return json.RawMessage(text), nil, nil
 }
 
-// unfence returns what stands in the one code fence of a text.
+// unfence returns the contents of the only code fence of a text.
 func unfence(text string) (string, bool) {
 	before, rest, found := strings.Cut(text, "```")
 	inner, after, closed := strings.Cut(rest, "```")
@@ -107,10 +112,10 @@ func unfence(text string) (string, bool) {
 	return strings.TrimSpace(inner), true
 }
 
-// mostComplaints is how many faults a model is shown.
+// mostComplaints is the maximum number of faults that a model gets.
 const mostComplaints = 20
 
-func complaint(faults []schema.Fault) string {
+func complaint(faults []receipts.Fault) string {
 	var b strings.Builder
 	b.WriteString("That does not fit the JSON Schema:\n")
 	for _, f := range faults[:min(len(faults), mostComplaints)] {
@@ -125,18 +130,18 @@ func complaint(faults []schema.Fault) string {
 }
 
 func orNothing(text string) string {
-	if strings.TrimSpace(text) == "" { // no provider takes an empty message
+	if strings.TrimSpace(text) == "" { // providers reject empty messages
 		return "(nothing)"
 	}
 	return text
 }
 
-// maxShown is how much of an answer a failure shows.
+// maxShown is the maximum length of an answer in a failure.
 const maxShown = 4000
 
-// unusable is the failure of an answer that came, and cannot be used.
-func unusable(code, message string, a *models.Answer, faults []schema.Fault) error {
-	details := map[string]any{"usage": a.Usage, "routing": a.Routing, "text": schema.Cut(textOf(a), maxShown)}
+// unusable returns the failure for an unusable answer.
+func unusable(code, message string, a *router.Answer, faults []receipts.Fault) error {
+	details := map[string]any{"usage": a.Usage, "routing": a.Routing, "text": oneline.Cut(textOf(a), maxShown)}
 	if faults != nil {
 		details["faults"] = faults
 	}

@@ -6,11 +6,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gemworker/gem/internal/llm"
-	"github.com/gemworker/gem/internal/llm/llmtest"
+	"github.com/gemworker/gem/internal/provider"
+	"github.com/gemworker/gem/internal/testing/llmtest"
 )
 
-var person = object{"schema": object{"type": "object", "additionalProperties": false, "required": []string{"name", "age"},
+var person = object{"schema": object{"type": "object", "additionalProperties": false,
+	"required":   []string{"name", "age"},
 	"properties": object{"name": object{"type": "string"}, "age": object{"type": "integer", "minimum": 0}}}}
 
 func structured(more ...object) handlertestCall {
@@ -21,16 +22,18 @@ func structured(more ...object) handlertestCall {
 
 func TestAnOutputThatFitsIsTakenAsItIsOrOutOfOneFence(t *testing.T) {
 	t.Parallel()
-	for _, text := range []string{`{"name": "Ada", "age": 36}`, "```json\n{\"name\": \"Ada\", \"age\": 36}\n```", "Here it is:\n```\n{\"name\": \"Ada\", \"age\": 36}\n```\nDone.", " \n{\"name\":\"Ada\",\"age\":36}\n"} {
+	for _, text := range []string{`{"name": "Ada", "age": 36}`, "```json\n{\"name\": \"Ada\", \"age\": 36}\n```",
+		"Here it is:\n```\n{\"name\": \"Ada\", \"age\": 36}\n```\nDone.", " \n{\"name\":\"Ada\",\"age\":36}\n"} {
 		for _, d := range llmtest.Dialects {
-			s := newScene(t).arm("a", d, nil).route("default", "a")
+			s := newScene(t).target("a", d, nil).route("default", "a")
 			s.server.Always("/a", llmtest.Say(text))
 			got := succeeded(t, s.start(t).Run(structured()))
 			var p struct {
 				Name string
 				Age  int
 			}
-			if err := json.Unmarshal(got.Output, &p); err != nil || p.Name != "Ada" || p.Age != 36 || got.Repairs != 0 || len(s.server.Requests()) != 1 {
+			if err := json.Unmarshal(got.Output, &p); err != nil || p.Name != "Ada" || p.Age != 36 || got.Repairs != 0 ||
+				len(s.server.Requests()) != 1 {
 				t.Errorf("%s, %q: %s", d, text, got.Output)
 			}
 			if asked := s.server.Last().Asked; asked.Schema == nil {
@@ -42,21 +45,22 @@ func TestAnOutputThatFitsIsTakenAsItIsOrOutOfOneFence(t *testing.T) {
 
 func TestAModelWithoutSchemasIsToldTheSchemaInWords(t *testing.T) {
 	t.Parallel()
-	s := newScene(t).arm("a", llmtest.OpenAI, object{"capabilities": []string{}}).route("default", "a")
+	s := newScene(t).target("a", llmtest.OpenAI, object{"capabilities": []string{}}).route("default", "a")
 	s.server.Always("/a", llmtest.Say(`{"name": "Ada", "age": 36}`))
 	succeeded(t, s.start(t).Run(structured(object{"system": "Be brief."})))
-	if asked := s.server.Last().Asked; asked.Schema != nil || !strings.HasPrefix(asked.System, "Be brief.\n\n") || !strings.Contains(asked.System, `"age"`) {
+	if asked := s.server.Last().Asked; asked.Schema != nil || !strings.HasPrefix(asked.System, "Be brief.\n\n") ||
+		!strings.Contains(asked.System, `"age"`) {
 		t.Errorf("%s", asked.System)
 	}
 }
 
 func TestAnOutputThatDoesNotFitIsRepairedByTheSameModel(t *testing.T) {
 	t.Parallel()
-	s := newScene(t).arm("a", llmtest.OpenAI, nil).arm("b", llmtest.OpenAI, nil).route("default", "a", "b")
+	s := newScene(t).target("a", llmtest.OpenAI, nil).target("b", llmtest.OpenAI, nil).route("default", "a", "b")
 	s.server.Script("/a", llmtest.Say(`{"name": "Ada", "age": -1}`), llmtest.Say(`{"name": "Ada", "age": 36}`))
 	env := s.start(t)
 	got := succeeded(t, env.Run(structured()))
-	if got.Repairs != 1 || got.Usage.Call.Requests != 2 || got.Routing.Arm != "a" {
+	if got.Repairs != 1 || got.Usage.Call.Requests != 2 || got.Routing.Target != "a" {
 		t.Errorf("%+v", got)
 	}
 	messages := s.server.Last().Asked.Messages
@@ -64,7 +68,8 @@ func TestAnOutputThatDoesNotFitIsRepairedByTheSameModel(t *testing.T) {
 		t.Errorf("%d messages, the last: %s", len(messages), last)
 	}
 	var labels string
-	if err := env.DB.QueryRow(t.Context(), "select string_agg(label || ' ' || status, ', ' order by n) from core_llm_requests").Scan(&labels); err != nil || labels != "main done, repair 1 done" {
+	if err := env.DB.QueryRow(t.Context(), "select string_agg(label || ' ' || status, ', ' order by n) from "+
+		"core_llm_requests").Scan(&labels); err != nil || labels != "main done, repair 1 done" {
 		t.Errorf("%s %v", labels, err)
 	}
 }
@@ -72,7 +77,7 @@ func TestAnOutputThatDoesNotFitIsRepairedByTheSameModel(t *testing.T) {
 func TestAnOutputThatNeverFitsFailsWithItsFaults(t *testing.T) {
 	t.Parallel()
 	for repairs, requests := range map[int]int{0: 1, 2: 3} {
-		s := newScene(t).arm("a", llmtest.Anthropic, nil).route("default", "a")
+		s := newScene(t).target("a", llmtest.Anthropic, nil).route("default", "a")
 		s.server.Always("/a", llmtest.Say("no JSON at all"))
 		r := s.start(t).Run(structured(object{"max_repairs": repairs}))
 		got := failedWith(t, r, "output_schema_mismatch")
@@ -84,9 +89,9 @@ func TestAnOutputThatNeverFitsFailsWithItsFaults(t *testing.T) {
 
 func TestWhatIsNoAnswerIsNotRepaired(t *testing.T) {
 	t.Parallel()
-	for stop, code := range map[llm.Stop]string{llm.MaxTokens: "output_truncated", llm.Refusal: "refused"} {
+	for stop, code := range map[provider.Stop]string{provider.MaxTokens: "output_truncated", provider.Refusal: "refused"} {
 		for _, d := range llmtest.Dialects {
-			s := newScene(t).arm("a", d, nil).route("default", "a")
+			s := newScene(t).target("a", d, nil).route("default", "a")
 			script := llmtest.Say(`{"name": "Ada", "age": 36}`)
 			script.Stop = stop
 			s.server.Always("/a", script)
@@ -100,7 +105,7 @@ func TestWhatIsNoAnswerIsNotRepaired(t *testing.T) {
 
 func TestASchemaThatIsNoneIsRefusedWithoutARequest(t *testing.T) {
 	t.Parallel()
-	s := newScene(t).arm("a", llmtest.OpenAI, nil).route("default", "a")
+	s := newScene(t).target("a", llmtest.OpenAI, nil).route("default", "a")
 	env := s.start(t)
 	for name, schema := range map[string]object{
 		"a wrong type":           {"type": "thing"},

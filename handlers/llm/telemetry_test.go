@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"github.com/gemworker/gem/handlers/handlertest"
-	"github.com/gemworker/gem/internal/llm"
-	"github.com/gemworker/gem/internal/llm/llmtest"
+	"github.com/gemworker/gem/internal/provider"
+	"github.com/gemworker/gem/internal/testing/llmtest"
 	"github.com/gemworker/gem/worker"
 	"github.com/google/go-cmp/cmp"
 	"go.opentelemetry.io/otel/attribute"
@@ -54,7 +54,8 @@ func (l *recording) data(t *testing.T) (data metricdata.ResourceMetrics) {
 	return data
 }
 
-// metrics returns, by name, the attributes of each series with what it counted: of a histogram its sum for tokens, otherwise how often.
+// metrics returns, by name, the attributes of each series with what it counted: of a histogram its sum for tokens,
+// otherwise how often.
 func (l *recording) metrics(t *testing.T) map[string]map[string]float64 {
 	t.Helper()
 	all := map[string]map[string]float64{}
@@ -90,7 +91,7 @@ func (l *recording) metrics(t *testing.T) map[string]map[string]float64 {
 	return all
 }
 
-// attributes returns those of a span in text, but for times.
+// attributes returns the attributes of a span as text, except times.
 func attributes(s tracetest.SpanStub) map[string]string {
 	all := map[string]string{}
 	for _, a := range s.Attributes {
@@ -104,11 +105,12 @@ func attributes(s tracetest.SpanStub) map[string]string {
 func TestARequestToAModelHasASpanBelowItsCalls(t *testing.T) {
 	t.Parallel()
 	l, heard := listen()
-	s := newScene(t).arm("a", llmtest.OpenAI, nil).arm("b", llmtest.Anthropic, nil).route("default", "a", "b")
+	s := newScene(t).target("a", llmtest.OpenAI, nil).target("b", llmtest.Anthropic, nil).route("default", "a", "b")
 	s.providers["b"].(object)["name"] = "gcp.gemini"
 	s.server.Always("/a", llmtest.Script{Fault: llmtest.Status(503), RequestID: "req_a"})
-	s.server.Always("/b", llmtest.Script{Parts: []llm.Part{{Type: llm.Text, Text: "the answer"}}, RequestID: "req_b",
-		Usage: &llm.Usage{Input: 100, Output: 20, CacheRead: 30, CacheWrite: 10, Known: true}})
+	s.server.Always("/b", llmtest.Script{Parts: []provider.Part{{Type: provider.Text, Text: "the answer"}},
+		RequestID: "req_b",
+		Usage:     &provider.Usage{Input: 100, Output: 20, CacheRead: 30, CacheWrite: 10, Known: true}})
 	env := s.start(t, heard)
 	id := env.Insert(asks("the question", object{"max_output_tokens": 1000, "system": "the system"}))
 	succeeded(t, env.Await(id))
@@ -118,12 +120,18 @@ func TestARequestToAModelHasASpanBelowItsCalls(t *testing.T) {
 	if len(spans) != 2 {
 		t.Fatalf("%d spans", len(spans))
 	}
-	host := map[string]string{"gen_ai.operation.name": "chat", "server.address": "127.0.0.1", "gem.llm.route": "default", "gen_ai.request.stream": "true", "gen_ai.request.max_tokens": "1000"}
+	host := map[string]string{"gen_ai.operation.name": "chat", "server.address": "127.0.0.1", "gem.llm.route": "default",
+		"gen_ai.request.stream": "true", "gen_ai.request.max_tokens": "1000"}
 	want := []map[string]string{
-		{"gen_ai.provider.name": "a", "gen_ai.request.model": "model-a", "gem.llm.arm": "a", "gem.llm.request": "1", "gen_ai.response.id": "req_a", "error.type": "overloaded"},
-		{"gen_ai.provider.name": "gcp.gemini", "gen_ai.request.model": "model-b", "gem.llm.arm": "b", "gem.llm.request": "2", "gen_ai.response.id": "req_b",
-			"gen_ai.response.model": "model-b", "gen_ai.response.finish_reasons": `["end_turn"]`, "gen_ai.usage.input_tokens": "100", "gen_ai.usage.output_tokens": "20",
-			"gen_ai.usage.cache_read.input_tokens": "30", "gen_ai.usage.cache_creation.input_tokens": "10", "gen_ai.usage.reasoning.output_tokens": "0"},
+		{"gen_ai.provider.name": "a", "gen_ai.request.model": "model-a", "gem.llm.target": "a", "gem.llm.request": "1",
+			"gen_ai.response.id": "req_a", "error.type": "overloaded"},
+		{"gen_ai.provider.name": "gcp.gemini", "gen_ai.request.model": "model-b", "gem.llm.target": "b",
+			"gem.llm.request":       "2",
+			"gen_ai.response.id":    "req_b",
+			"gen_ai.response.model": "model-b", "gen_ai.response.finish_reasons": `["end_turn"]`,
+			"gen_ai.usage.input_tokens": "100", "gen_ai.usage.output_tokens": "20",
+			"gen_ai.usage.cache_read.input_tokens": "30", "gen_ai.usage.cache_creation.input_tokens": "10",
+			"gen_ai.usage.reasoning.output_tokens": "0"},
 	}
 	for i, span := range spans {
 		for k, v := range host {
@@ -132,7 +140,8 @@ func TestARequestToAModelHasASpanBelowItsCalls(t *testing.T) {
 		if diff := cmp.Diff(want[i], attributes(span)); diff != "" {
 			t.Errorf("%s: %s", span.Name, diff)
 		}
-		if span.Name != "chat "+want[i]["gen_ai.request.model"] || span.SpanKind != trace.SpanKindClient || span.Parent.SpanID() != parents[0].SpanContext.SpanID() ||
+		if span.Name != "chat "+want[i]["gen_ai.request.model"] || span.SpanKind != trace.SpanKindClient ||
+			span.Parent.SpanID() != parents[0].SpanContext.SpanID() ||
 			(span.Status.Code == codes.Error) != (i == 0) || len(span.Events) > 0 || len(span.Links) > 0 {
 			t.Errorf("%+v", span)
 		}
@@ -145,16 +154,17 @@ func TestARequestToAModelHasASpanBelowItsCalls(t *testing.T) {
 		}
 	}
 
-	const a, b = "gen_ai.operation.name=chat,gen_ai.provider.name=a,gen_ai.request.model=model-a", "gen_ai.operation.name=chat,gen_ai.provider.name=gcp.gemini,gen_ai.request.model=model-b,gen_ai.response.model=model-b"
+	const a, b = "gen_ai.operation.name=chat,gen_ai.provider.name=a,gen_ai.request.model=model-a",
+		"gen_ai.operation.name=chat,gen_ai.provider.name=gcp.gemini,gen_ai.request.model=model-b,gen_ai.response.model=model-b"
 	const at, in, out = ",server.address=127.0.0.1", ",gen_ai.token.type=input", ",gen_ai.token.type=output"
 	got := l.metrics(t)
 	for name, want := range map[string]map[string]float64{
 		"gen_ai.client.token.usage":                   {b + in + at: 100, b + out + at: 20},
 		"gen_ai.client.operation.duration":            {"error.type=overloaded," + a + at: 1, b + at: 1},
 		"gen_ai.client.operation.time_to_first_chunk": {b + at: 1},
-		"gem.llm.cost":                                {"gem.llm.arm=a": 0, "gem.llm.arm=b": 0.00014},
-		"gem.llm.failover":                            {"gem.llm.arm=a": 1},
-		"gem.llm.arm.resting":                         {"gem.llm.arm=a": 0, "gem.llm.arm=b": 0},
+		"gem.llm.cost":                                {"gem.llm.target=a": 0, "gem.llm.target=b": 0.00014},
+		"gem.llm.failover":                            {"gem.llm.target=a": 1},
+		"gem.llm.target.cooling_down":                 {"gem.llm.target=a": 0, "gem.llm.target=b": 0},
 	} {
 		if diff := cmp.Diff(want, got[name]); diff != "" {
 			t.Errorf("%s: %s", name, diff)
@@ -162,21 +172,22 @@ func TestARequestToAModelHasASpanBelowItsCalls(t *testing.T) {
 	}
 }
 
-// An arm in whose place no other is asked has not been failed over.
-func TestOnlyAnArmInWhosePlaceAnotherIsAskedIsFailedOver(t *testing.T) {
+// A target in whose place no other is asked has not been failed over.
+func TestOnlyATargetInWhosePlaceAnotherIsAskedIsFailedOver(t *testing.T) {
 	t.Parallel()
 	l, heard := listen()
-	s := newScene(t).arm("a", llmtest.OpenAI, nil).arm("b", llmtest.OpenAI, nil).route("default", "a", "b")
+	s := newScene(t).target("a", llmtest.OpenAI, nil).target("b", llmtest.OpenAI, nil).route("default", "a", "b")
 	s.server.Always("/a", llmtest.Script{Fault: llmtest.Status(401)})
 	s.server.Always("/b", llmtest.Script{Fault: llmtest.Status(403)})
 	env := s.start(t, heard)
 	failedWith(t, env.Run(asks("hello")), "provider_auth")
-	failedWith(t, env.Run(asks("hello")), "provider_auth") // both rest
+	failedWith(t, env.Run(asks("hello")), "provider_auth") // both cool down
 	got := l.metrics(t)
-	if diff := cmp.Diff(map[string]float64{"gem.llm.arm=a": 1}, got["gem.llm.failover"]); diff != "" {
+	if diff := cmp.Diff(map[string]float64{"gem.llm.target=a": 1}, got["gem.llm.failover"]); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff(map[string]float64{"gem.llm.arm=a": 1, "gem.llm.arm=b": 1}, got["gem.llm.arm.resting"]); diff != "" {
+	if diff := cmp.Diff(map[string]float64{"gem.llm.target=a": 1, "gem.llm.target=b": 1},
+		got["gem.llm.target.cooling_down"]); diff != "" {
 		t.Error(diff)
 	}
 	if spans := l.named("chat "); len(spans) != 2 {
@@ -188,7 +199,7 @@ func TestOnlyAnArmInWhosePlaceAnotherIsAskedIsFailedOver(t *testing.T) {
 func TestAModelThatTheFileDoesNotNameIsOneOfOthersInMetrics(t *testing.T) {
 	t.Parallel()
 	l, heard := listen()
-	s := newScene(t).arm("a", llmtest.Gemini, nil).route("default", "a")
+	s := newScene(t).target("a", llmtest.Gemini, nil).route("default", "a")
 	env := s.start(t, heard)
 	for i := range 3 {
 		s.server.Script("/a", llmtest.Script{Parts: llmtest.Say("x").Parts, Model: fmt.Sprint("made-up-", i)})
@@ -196,7 +207,8 @@ func TestAModelThatTheFileDoesNotNameIsOneOfOthersInMetrics(t *testing.T) {
 	}
 	for name, all := range l.metrics(t) {
 		for series := range all {
-			if strings.Contains(series, "made-up") || strings.HasPrefix(name, "gen_ai.") && strings.Contains(series, "response.model") && !strings.Contains(series, "_OTHER") {
+			if strings.Contains(series, "made-up") || strings.HasPrefix(name, "gen_ai.") &&
+				strings.Contains(series, "response.model") && !strings.Contains(series, "_OTHER") {
 				t.Errorf("%s %s", name, series)
 			}
 		}
@@ -216,16 +228,18 @@ func TestSpansAndMetricsHaveNothingOfWhatIsAskedAndAnswered(t *testing.T) {
 		t.Run(string(d), func(t *testing.T) {
 			t.Parallel()
 			l, heard := listen()
-			s := newScene(t).arm("a", d, nil).route("default", "a")
+			s := newScene(t).target("a", d, nil).route("default", "a")
 			s.server.Script("/a",
-				llmtest.Script{Parts: []llm.Part{{Type: llm.Thinking, Text: secret, Signature: secret}, {Type: llm.Text, Text: secret},
-					{Type: llm.ToolCall, ID: secret, Name: secret, Arguments: []byte(`{"a": "` + secret + `"}`)}}},
+				llmtest.Script{Parts: []provider.Part{{Type: provider.Thinking, Text: secret, Signature: secret},
+					{Type: provider.Text, Text: secret},
+					{Type: provider.ToolCall, ID: secret, Name: secret, Arguments: []byte(`{"a": "` + secret + `"}`)}}},
 				llmtest.Script{Fault: llmtest.Fault{Kind: llmtest.FailedStatus, Status: 400, Message: secret}},
 				llmtest.Script{Fault: llmtest.Fault{Kind: llmtest.ErrorFirst, Status: 400, Message: secret}})
 			env := s.start(t, heard)
 			for range 3 {
 				call := asks(secret, object{"system": secret, "stop": []string{secret}, "metadata": object{secret: secret},
-					"tools": []any{object{"name": secret, "description": secret, "parameters": object{"type": "object", "description": secret}}}})
+					"tools": []any{object{"name": secret, "description": secret,
+						"parameters": object{"type": "object", "description": secret}}}})
 				call.Key, call.Session, call.CreatedBy = "", secret, secret
 				env.Run(call)
 			}

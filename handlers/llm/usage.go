@@ -8,57 +8,57 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/handlers"
-	"github.com/gemworker/gem/handlers/llm/ledger"
-	"github.com/gemworker/gem/internal/llm"
-	"github.com/gemworker/gem/internal/llm/routes"
+	"github.com/gemworker/gem/internal/provider"
+	"github.com/gemworker/gem/internal/provider/ledger"
+	"github.com/gemworker/gem/internal/provider/routes"
 )
 
 type available struct {
-	Version string      `json:"version,omitempty"`
-	Routes  []routeInfo `json:"routes"`
-	Arms    []armInfo   `json:"arms"`
+	Version string       `json:"version,omitempty"`
+	Routes  []routeInfo  `json:"routes"`
+	Targets []targetInfo `json:"targets"`
 }
 
 type routeInfo struct {
-	Name       string       `json:"name"`
-	Arms       []string     `json:"arms"`
-	Order      routes.Order `json:"order"`
-	MaxCostUSD *llm.Money   `json:"max_cost_usd,omitempty"`
+	Name       string          `json:"name"`
+	Targets    []string        `json:"targets"`
+	Order      routes.Order    `json:"order"`
+	MaxCostUSD *provider.Money `json:"max_cost_usd,omitempty"`
 }
 
-type armInfo struct {
-	Name         string      `json:"name"`
-	Provider     string      `json:"provider"`
-	Model        string      `json:"model"`
-	Context      int         `json:"context"`
-	MaxOutput    int         `json:"max_output"`
-	Capabilities []string    `json:"capabilities"`
-	Prices       []llm.Price `json:"usd_per_mtok,omitempty"`
-	Key          bool        `json:"key"` // it is set, or none is needed
-	RestsUntil   *time.Time  `json:"rests_until,omitempty"`
-	RestsBecause string      `json:"rests_because,omitempty"`
-	Running      int         `json:"running"`
+type targetInfo struct {
+	Name           string           `json:"name"`
+	Provider       string           `json:"provider"`
+	Model          string           `json:"model"`
+	Context        int              `json:"context"`
+	MaxOutput      int              `json:"max_output"`
+	Capabilities   []string         `json:"capabilities"`
+	Prices         []provider.Price `json:"usd_per_mtok,omitempty"`
+	Key            bool             `json:"key"` // the key is set, or none is needed
+	CooldownUntil  *time.Time       `json:"cooldown_until,omitempty"`
+	CooldownReason string           `json:"cooldown_reason,omitempty"`
+	Running        int              `json:"running"`
 }
 
-// Models lists what may be asked.
+// Models lists the available models.
 func (l *LLM) Models(ctx context.Context, tx handlers.Tx, _ *handlers.Call, _ struct{}) (available, error) {
 	m, err := l.asked()
 	if err != nil {
 		return available{}, err
 	}
-	out := available{Version: m.Routes.Version, Routes: []routeInfo{}, Arms: []armInfo{}}
+	out := available{Version: m.Routes.Version, Routes: []routeInfo{}, Targets: []targetInfo{}}
 	for _, r := range m.Routes.Routes() {
 		info := routeInfo{Name: r.Name, Order: r.Order, MaxCostUSD: r.MaxCost}
-		for _, arm := range r.Arms {
-			info.Arms = append(info.Arms, arm.Name)
+		for _, target := range r.Targets {
+			info.Targets = append(info.Targets, target.Name)
 		}
 		out.Routes = append(out.Routes, info)
 	}
 	var names []string
-	for _, arm := range m.Routes.Arms() {
-		names = append(names, arm.Name)
+	for _, target := range m.Routes.Targets() {
+		names = append(names, target.Name)
 	}
-	states, err := ledger.Arms(ctx, tx, names...)
+	states, err := ledger.Targets(ctx, tx, names...)
 	if err != nil {
 		return available{}, err
 	}
@@ -66,20 +66,22 @@ func (l *LLM) Models(ctx context.Context, tx handlers.Tx, _ *handlers.Call, _ st
 	if err != nil {
 		return available{}, err
 	}
-	for i, arm := range m.Routes.Arms() {
-		info := armInfo{Name: arm.Name, Provider: arm.Provider.Name, Model: arm.Model, Context: arm.Context, MaxOutput: arm.MaxOutput, Capabilities: capabilities(arm),
-			Prices: arm.Prices, Key: m.Providers[arm.Provider.Name] != nil, Running: running[arm.Name]}
-		if s := states[i]; !s.RestsUntil.IsZero() {
-			info.RestsUntil, info.RestsBecause = &s.RestsUntil, s.Why
+	for i, target := range m.Routes.Targets() {
+		info := targetInfo{Name: target.Name, Provider: target.Provider.Name, Model: target.Model, Context: target.Context,
+			MaxOutput: target.MaxOutput, Capabilities: capabilities(target),
+			Prices: target.Prices, Key: m.Providers[target.Provider.Name] != nil, Running: running[target.Name]}
+		if s := states[i]; !s.CooldownUntil.IsZero() {
+			info.CooldownUntil, info.CooldownReason = &s.CooldownUntil, s.Why
 		}
-		out.Arms = append(out.Arms, info)
+		out.Targets = append(out.Targets, info)
 	}
 	return out, nil
 }
 
-func capabilities(arm *routes.Arm) []string {
+func capabilities(target *routes.Target) []string {
 	all := []string{}
-	for name, has := range map[string]bool{"tools": arm.Tools, "thinking": arm.Thinking, "structured": arm.Structured} {
+	for name, has := range map[string]bool{"tools": target.Tools, "thinking": target.Thinking,
+		"structured": target.Structured} {
 		if has {
 			all = append(all, name)
 		}
@@ -99,14 +101,14 @@ type used struct {
 }
 
 type usageRow struct {
-	Day   string `json:"day,omitempty"`
-	Route string `json:"route,omitempty"`
-	Arm   string `json:"arm,omitempty"`
+	Day    string `json:"day,omitempty"`
+	Route  string `json:"route,omitempty"`
+	Target string `json:"target,omitempty"`
 	ledger.Total
-	llm.Usage
+	provider.Usage
 }
 
-// Usage sums up what models took and cost. A signed-in caller sees its own calls.
+// Usage sums the tokens and costs of models. A signed-in caller sees its own calls.
 func (l *LLM) Usage(ctx context.Context, tx handlers.Tx, call *handlers.Call, in usageAsked) (used, error) {
 	filter := ledger.Filter{CreatedBy: in.CreatedBy, From: time.Now().Add(-noUsageBefore)}
 	if in.Since != nil {
@@ -120,7 +122,7 @@ func (l *LLM) Usage(ctx context.Context, tx handlers.Tx, call *handlers.Call, in
 		return used{}, err
 	}
 	if in.By == nil {
-		in.By = []string{"day", "arm"}
+		in.By = []string{"day", "target"}
 	}
 	out, at := used{Rows: []usageRow{}}, map[usageRow]int{}
 	for _, d := range days {
@@ -131,8 +133,8 @@ func (l *LLM) Usage(ctx context.Context, tx handlers.Tx, call *handlers.Call, in
 		if slices.Contains(in.By, "route") {
 			key.Route = d.Route
 		}
-		if slices.Contains(in.By, "arm") {
-			key.Arm = d.Arm
+		if slices.Contains(in.By, "target") {
+			key.Target = d.Target
 		}
 		i, ok := at[key]
 		if !ok {
@@ -142,7 +144,7 @@ func (l *LLM) Usage(ctx context.Context, tx handlers.Tx, call *handlers.Call, in
 		out.Rows[i].add(&d)
 	}
 	slices.SortStableFunc(out.Rows, func(a, b usageRow) int {
-		return cmp.Or(strings.Compare(b.Day, a.Day), strings.Compare(a.Route, b.Route), strings.Compare(a.Arm, b.Arm))
+		return cmp.Or(strings.Compare(b.Day, a.Day), strings.Compare(a.Route, b.Route), strings.Compare(a.Target, b.Target))
 	})
 	return out, nil
 }
@@ -152,7 +154,7 @@ func (r *usageRow) add(d *ledger.DayUsage) {
 	r.Unknown += d.Unknown
 	if d.Cost != nil {
 		if r.Cost == nil {
-			r.Cost = new(llm.Money)
+			r.Cost = new(provider.Money)
 		}
 		*r.Cost += *d.Cost
 	}

@@ -1,9 +1,11 @@
 -- The tables of the domain os: the shared notes, tasks and reminders of one team, and snapshots of its state.
 --
--- As in every built-in domain, a row belongs to everybody who may call the tools, and its call says who made it: call_id is
--- null for rows that came from elsewhere, and created_by is the call's user. A personal row is the exception: signed-in users
--- find and change only their own, by created_by (see reader in os.go). Checks only hold for rows that a call made, since others may have words of their
--- own. The registry limits lengths. Without policies Supabase's API sees nothing of the tables.
+-- As in every built-in domain, a row belongs to everybody who may call the tools, and its call says who made it:
+-- call_id is null for rows that came from elsewhere, and created_by is the call's user. A personal row is the
+-- exception: signed-in users find and change only their own, by created_by (see reader in os.go). Checks only hold for
+-- rows that a call made, since others may have words of their own. The registry limits lengths. Without policies
+-- Supabase's API sees nothing of the tables.
+set local search_path = pg_catalog, pg_temp;
 
 select gem.set_aside('notes', 'tasks', 'reminders', 'state_snapshots');
 
@@ -13,7 +15,8 @@ create table if not exists public.notes (
   title       text        not null default '',
   content     text        not null default '',
   entity_refs jsonb       not null default '[]',   -- [{type, id}]
-  call_id uuid, created_by text, created_at timestamptz not null default now(), updated_at timestamptz not null default now(),
+  call_id uuid, created_by text, created_at timestamptz not null default now(),
+    updated_at timestamptz not null default now(),
   constraint gem_notes_values check (call_id is null or (
     domain in ('business', 'personal', 'both') and jsonb_typeof(entity_refs) = 'array'))
 );
@@ -31,7 +34,8 @@ create table if not exists public.tasks (
   completed_at    timestamptz,                           -- set while status is done
   completion_note text,
   defer_reason    text,                                  -- of the last deferral
-  call_id uuid, created_by text, created_at timestamptz not null default now(), updated_at timestamptz not null default now(),
+  call_id uuid, created_by text, created_at timestamptz not null default now(),
+    updated_at timestamptz not null default now(),
   constraint gem_tasks_values check (call_id is null or (
     domain in ('business', 'personal', 'both') and priority in ('low', 'normal', 'high') and status in ('open', 'done')
     and (status = 'done') = (completed_at is not null)
@@ -47,7 +51,8 @@ create table if not exists public.reminders (
   title       text        not null default '',
   remind_at   timestamptz,
   context_ref jsonb,
-  call_id uuid, created_by text, created_at timestamptz not null default now(), updated_at timestamptz not null default now(),
+  call_id uuid, created_by text, created_at timestamptz not null default now(),
+    updated_at timestamptz not null default now(),
   constraint gem_reminders_values check (call_id is null or (
     domain in ('business', 'personal', 'both') and remind_at is not null
     and (context_ref is null or jsonb_typeof(context_ref) = 'object')))
@@ -77,7 +82,8 @@ alter table public.state_snapshots enable row level security;
 create schema if not exists gem_os;
 
 -- A row is its call's user's, whoever writes it and whatever it says.
-create or replace function gem_os.fill_created_by() returns trigger language plpgsql set search_path = pg_catalog, pg_temp as $$
+create or replace function gem_os.fill_created_by() returns trigger language plpgsql set search_path = pg_catalog,
+  pg_temp as $$
 begin
   new.created_by := null;
   if new.call_id is not null then -- others may write rows of their own without a right on the calls
@@ -86,9 +92,12 @@ begin
   return new;
 end
 $$;
-create or replace trigger gem_created_by before insert on public.notes for each row execute function gem_os.fill_created_by();
-create or replace trigger gem_created_by before insert on public.tasks for each row execute function gem_os.fill_created_by();
-create or replace trigger gem_created_by before insert on public.reminders for each row execute function gem_os.fill_created_by();
+create or replace trigger gem_created_by before insert on public.notes
+  for each row execute function gem_os.fill_created_by();
+create or replace trigger gem_created_by before insert on public.tasks
+  for each row execute function gem_os.fill_created_by();
+create or replace trigger gem_created_by before insert on public.reminders
+  for each row execute function gem_os.fill_created_by();
 
 -- The one way to make a task, for other domains too.
 create or replace function gem_os.create_task(p_title text, p_domain text, p_description text, p_due_at timestamptz,

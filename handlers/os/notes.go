@@ -17,7 +17,7 @@ type CreateNote struct {
 	EntityRefs []EntityRef `json:"entity_refs"`
 }
 
-// EntityRef names what a note is about. GEM stores it and does not look it up.
+// EntityRef names the subject of a note. GEM stores it and does not look it up.
 type EntityRef struct {
 	Type string `json:"type"`
 	ID   string `json:"id"`
@@ -33,7 +33,8 @@ func (*OS) CreateNote(ctx context.Context, tx handlers.Tx, call *handlers.Call, 
 	if in.EntityRefs == nil {
 		in.EntityRefs = []EntityRef{} // an empty list in the row, not null
 	}
-	id, err := table.Insert(ctx, tx, call, "notes", `insert into public.notes (domain, title, content, entity_refs, call_id)
+	id, err := table.Insert(ctx, tx, call, "notes", `insert into public.notes (domain, title, content, entity_refs,
+		call_id)
 		values ($1, $2, $3, $4, $5) returning id::text`, in.Domain, in.Title, in.Content, in.EntityRefs, call.ID)
 	return NoteRef{NoteID: id}, err
 }
@@ -45,12 +46,12 @@ type SearchNotes struct {
 	Limit  value.Limit `json:"limit"` // 20 by default
 }
 
-// NotesFound is the answer to [SearchNotes].
+// NotesFound is the result of [SearchNotes].
 type NotesFound struct {
 	Results []Note `json:"results"`
 }
 
-// Note is a note as it is found.
+// Note is a found note.
 type Note struct {
 	NoteID     string          `json:"note_id"`
 	Domain     string          `json:"domain"`
@@ -65,7 +66,8 @@ type Note struct {
 func (*OS) SearchNotes(ctx context.Context, tx handlers.Tx, call *handlers.Call, in SearchNotes) (NotesFound, error) {
 	found, err := table.List[Note](ctx, tx, call, "notes", `
 		select id::text, domain, title, content, entity_refs, created_at, updated_at from public.notes
-		where (title || ' ' || content) ilike all ($1::text[]) and ($2 in ('', 'both') or domain in ($2, 'both')) and `+mayUse(4)+`
+		where (title || ' ' || content) ilike all ($1::text[]) and ($2 in ('', 'both') or domain in ($2, 'both')) and `+
+		mayUse(4)+`
 		order by created_at desc, id limit $3`, value.Words(in.Query), in.Domain, in.Limit.Or(20, 50), reader(call))
 	return NotesFound{Results: found}, err
 }

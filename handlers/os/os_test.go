@@ -11,13 +11,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gemworker/gem"
+	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/builtin"
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/handlers/leads"
 	"github.com/gemworker/gem/handlers/os"
 	"github.com/gemworker/gem/handlers/value"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/receipts"
 )
 
@@ -47,7 +48,8 @@ func failsAsNotFound(t *testing.T, env *handlertest.Env, calls map[string]string
 	t.Helper()
 	for tool, input := range calls {
 		receipt := env.Run(handlertest.Call{Tool: tool, Input: strings.ReplaceAll(input, "ID", noRow)})
-		if failed := handlertest.ErrorOf(t, receipt); failed.Code != "execution_error" || !strings.Contains(string(failed.Details), `"not_found"`) {
+		if failed := handlertest.ErrorOf(t, receipt); failed.Code != "execution_error" ||
+			!strings.Contains(string(failed.Details), `"not_found"`) {
 			t.Errorf("%s: got %+v", tool, failed)
 		}
 	}
@@ -56,13 +58,15 @@ func failsAsNotFound(t *testing.T, env *handlertest.Env, calls map[string]string
 func TestHealthNamesTheTablesThatAreMissing(t *testing.T) {
 	t.Parallel()
 	env := startAll(t)
-	if got := do[os.Health](env, "os.health_check", `{}`); got.Status != "ok" || got.Checks["database"] != "ok" || got.Checks["tables"] != "ok" {
+	if got := do[os.Health](env, "os.health_check", `{}`); got.Status != "ok" || got.Checks["database"] != "ok" ||
+		got.Checks["tables"] != "ok" {
 		t.Errorf("got %+v", got)
 	}
 	if _, err := env.DB.Exec(t.Context(), `drop table lead_sources, reminders`); err != nil {
 		t.Fatal(err)
 	}
-	if got := do[os.Health](env, "os.health_check", `{}`); got.Status != "degraded" || !strings.Contains(got.Checks["tables"], "public.lead_sources, public.reminders") {
+	if got := do[os.Health](env, "os.health_check", `{}`); got.Status != "degraded" ||
+		!strings.Contains(got.Checks["tables"], "public.lead_sources, public.reminders") {
 		t.Errorf("got %+v", got)
 	}
 }
@@ -105,7 +109,8 @@ func TestNotesAreFoundByTheirWords(t *testing.T) {
 
 	found, receipt := handlertest.Do[os.NotesFound](env, "os.search_notes", `{"query": "grün"}`)
 	note := found.Results[0]
-	if note.NoteID != created.NoteID || note.Content != "At Grün & Co, <until> June_1" || string(note.EntityRefs) != `[{"id": "7", "type": "supplier"}]` {
+	if note.NoteID != created.NoteID || note.Content != "At Grün & Co, <until> June_1" ||
+		string(note.EntityRefs) != `[{"id": "7", "type": "supplier"}]` {
 		t.Errorf("got %+v, entity_refs %s", note, note.EntityRefs)
 	}
 	if since := time.Since(note.CreatedAt.Time); since < 0 || since > time.Hour || note.CreatedAt.Location() != time.UTC {
@@ -141,12 +146,15 @@ func TestATaskIsCreatedChangedDeferredAndDone(t *testing.T) {
 		}
 		return listed[0]
 	}
-	if got, _ := json.Marshal(only("open")); !strings.Contains(string(got), `"due_at":"2026-05-01T00:00:00Z","context_ref":{"id":"7","type":"lead"},"priority":"normal","status":"open"`) {
+	if got, _ := json.Marshal(only("open")); !strings.Contains(string(got),
+		`"due_at":"2026-05-01T00:00:00Z","context_ref":{"id":"7","type":"lead"},"priority":"normal","status":"open"`) {
 		t.Errorf("created: %s", got)
 	}
 
-	do[os.TaskRef](env, "os.update_task", `{"task_id": "`+id+`", "patch": {"title": "Call Jo & Al", "priority": "high", "due_at": null, "description": "d"}}`)
-	if got := only("open"); got.Title != "Call Jo & Al" || got.Priority != "high" || got.DueAt != nil || *got.Description != "d" || got.Domain != "business" {
+	do[os.TaskRef](env, "os.update_task", `{"task_id": "`+id+
+		`", "patch": {"title": "Call Jo & Al", "priority": "high", "due_at": null, "description": "d"}}`)
+	if got := only("open"); got.Title != "Call Jo & Al" || got.Priority != "high" || got.DueAt != nil ||
+		*got.Description != "d" || got.Domain != "business" {
 		t.Errorf("updated: %+v", got)
 	}
 	for _, due := range []string{"2026-05-01T00:00:00+23:59", "2026-04-30t00:01:00.0z", "2026-04-29T23:59:60-00:01"} {
@@ -196,8 +204,10 @@ func TestARefusedPatchChangesNothing(t *testing.T) {
 	t.Parallel()
 	env := start(t)
 	created := do[os.TaskRef](env, "os.create_task", `{"title": "Call Jo", "domain": "business"}`)
-	receipt := env.Run(handlertest.Call{Tool: "os.update_task", Input: `{"task_id": "` + created.TaskID + `", "patch": {"title": "new", "owner": "me"}}`})
-	if failed := handlertest.ErrorOf(t, receipt); failed.Code != "validation_error" || !strings.Contains(string(failed.Details), "/patch/owner") {
+	receipt := env.Run(handlertest.Call{Tool: "os.update_task",
+		Input: `{"task_id": "` + created.TaskID + `", "patch": {"title": "new", "owner": "me"}}`})
+	if failed := handlertest.ErrorOf(t, receipt); failed.Code != "validation_error" ||
+		!strings.Contains(string(failed.Details), "/patch/owner") {
 		t.Errorf("got %+v", failed)
 	}
 	if got := do[os.TasksListed](env, "os.list_tasks", `{}`).Tasks[0].Title; got != "Call Jo" {
@@ -280,8 +290,10 @@ func TestASnapshotIsComputedUntilOneIsStored(t *testing.T) {
 	do[leads.Ref](env, "leads.create", `{"name": "Jo", "phone": "1", "suburb": "Soho"}`)
 
 	_, business, receipt := get("business")
-	if business.Tasks.Open != 1 || business.Tasks.Overdue != 1 || business.Reminders.Upcoming != 1 || business.Notes.Total != 0 ||
-		business.Leads.ByStage["new"] != 1 || business.Leads.Latest[0].Name != "Jo" || business.BusinessActivity.LeadsCreated != 1 {
+	if business.Tasks.Open != 1 || business.Tasks.Overdue != 1 || business.Reminders.Upcoming != 1 ||
+		business.Notes.Total != 0 ||
+		business.Leads.ByStage["new"] != 1 || business.Leads.Latest[0].Name != "Jo" ||
+		business.BusinessActivity.LeadsCreated != 1 {
 		t.Errorf("business: %+v", business)
 	}
 	if next := business.Tasks.Next[0]; next.Title != "late" || next.DueAt.Year() != 2020 {
@@ -290,20 +302,24 @@ func TestASnapshotIsComputedUntilOneIsStored(t *testing.T) {
 	if got := handlertest.Effects(t, receipt); got != "read 1 tasks, read 1 reminders, read 0 notes, read 1 leads" {
 		t.Errorf("effects: %s", got)
 	}
-	if _, personal, _ := get("personal"); personal.Tasks.Open != 1 || personal.Notes.Total != 1 || personal.Leads != nil || personal.BusinessActivity != nil {
+	if _, personal, _ := get("personal"); personal.Tasks.Open != 1 || personal.Notes.Total != 1 || personal.Leads != nil ||
+		personal.BusinessActivity != nil {
 		t.Errorf("personal: %+v", personal)
 	}
 	if _, both, _ := get("both"); both.Tasks.Open != 2 || both.Notes.Total != 1 || both.Leads == nil {
 		t.Errorf("both: %+v", both)
 	}
 
-	stored, receipt := handlertest.Do[os.SnapshotRef](env, "os.refresh_state_snapshot", `{"domain": "business", "since": "2999-01-01T00:00:00Z"}`)
-	if got := handlertest.Effects(t, receipt); got != "insert state_snapshots, read 1 tasks, read 1 reminders, read 0 notes, read 1 leads" {
+	stored, receipt := handlertest.Do[os.SnapshotRef](env, "os.refresh_state_snapshot",
+		`{"domain": "business", "since": "2999-01-01T00:00:00Z"}`)
+	if got := handlertest.Effects(t, receipt); got != "insert state_snapshots, read 1 tasks, read 1 reminders, read 0 "+
+		"notes, read 1 leads" {
 		t.Errorf("effects: %s", got)
 	}
 	do[os.TaskRef](env, "os.create_task", `{"title": "since then", "domain": "business"}`)
 	snapshot, kept, receipt := get("business")
-	if snapshot.AsOf != stored.AsOf || kept.Tasks.Open != 1 || kept.Activity.TasksCreated != 0 || kept.Activity.Since.Year() != 2999 {
+	if snapshot.AsOf != stored.AsOf || kept.Tasks.Open != 1 || kept.Activity.TasksCreated != 0 ||
+		kept.Activity.Since.Year() != 2999 {
 		t.Errorf("stored: %+v", kept)
 	}
 	if got := handlertest.Effects(t, receipt); got != "read 1 state_snapshots" {
@@ -337,7 +353,8 @@ func TestASnapshotCountsNothingOfDomainsThatTheProgramLacks(t *testing.T) {
 func TestTheJournalIsSearchedByTheUserOfTheCall(t *testing.T) {
 	t.Parallel()
 	env := start(t)
-	mine := env.Insert(handlertest.Call{Tool: "os.create_note", Input: `{"domain": "both", "title": "t", "content": "c"}`, CreatedBy: "ada"})
+	mine := env.Insert(handlertest.Call{Tool: "os.create_note", Input: `{"domain": "both", "title": "t", "content": "c"}`,
+		CreatedBy: "ada"})
 	env.Await(mine)
 	others := env.Insert(handlertest.Call{Tool: "os.create_task", Input: `{}`, CreatedBy: "bob"})
 	env.Await(others)
@@ -386,7 +403,7 @@ func TestTheJournalIsSearchedByTheUserOfTheCall(t *testing.T) {
 	}
 }
 
-// Refused before the database is asked: there is no transaction here.
+// Rejected before the database is asked: nothing has a transaction here.
 func TestAPatchIsRefusedWithAllItsFaults(t *testing.T) {
 	t.Parallel()
 	call := &handlers.Call{ID: noRow}
@@ -395,13 +412,15 @@ func TestAPatchIsRefusedWithAllItsFaults(t *testing.T) {
 		want  []string // path keyword
 	}{
 		{`{"colour": "red"}`, []string{"/patch/colour additionalProperties"}},
-		{`{"id": "x", "title": 5, "a/b~c": 1}`, []string{"/patch/a~1b~0c additionalProperties", "/patch/id additionalProperties", "/patch/title type"}},
+		{`{"id": "x", "title": 5, "a/b~c": 1}`, []string{"/patch/a~1b~0c additionalProperties",
+			"/patch/id additionalProperties", "/patch/title type"}},
 		{`{"title": null, "status": "later", "due_at": "soon", "context_ref": []}`,
 			[]string{"/patch/context_ref type", "/patch/due_at format", "/patch/status enum", "/patch/title type"}},
 		{`{"title": "` + strings.Repeat("ä", 201) + `"}`, []string{"/patch/title maxLength"}},
 		{`[]`, []string{"/patch type"}},
 	} {
-		_, err := (*os.OS)(nil).UpdateTask(t.Context(), nil, call, os.UpdateTask{TaskID: noRow, Patch: json.RawMessage(c.patch)})
+		_, err := (*os.OS)(nil).UpdateTask(t.Context(), nil, call,
+			os.UpdateTask{TaskID: noRow, Patch: json.RawMessage(c.patch)})
 		failure := (*handlers.Failure)(nil)
 		if !errors.As(err, &failure) || failure.Code != "validation_error" {
 			t.Errorf("%.60s: got %v, want a validation_error", c.patch, err)
@@ -422,6 +441,26 @@ func TestAPatchIsRefusedWithAllItsFaults(t *testing.T) {
 	}
 }
 
+// An operator who repeats the call of a signed-in user shows that user no rows of others.
+func TestACallThatIsMadeAgainFindsOnlyPersonalRowsOfItsUser(t *testing.T) {
+	t.Parallel()
+	env := startAll(t)
+	for _, user := range []string{"ada", "bob"} {
+		env.Run(handlertest.Call{Tool: "os.create_note", CreatedBy: user, SignedIn: true,
+			Input: `{"domain": "personal", "title": "diagnosis of ` + user + `", "content": ""}`})
+	}
+	first := env.Run(handlertest.Call{Tool: "os.search_notes", Input: `{"query": "diagnosis"}`, CreatedBy: "bob",
+		SignedIn: true})
+	again, err := client.OperatorAgain(t.Context(), env.DB, first.CallID,
+		client.Again{Operator: client.Operator{By: "olga"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found := string(env.Await(again).Result); !strings.Contains(found, "of bob") || strings.Contains(found, "of ada") {
+		t.Errorf("the call found %s", found)
+	}
+}
+
 // A team shares its rows, but not personal ones: a signed-in user cannot reach those of others.
 func TestASignedInUserFindsAndChangesOnlyItsOwnPersonalRows(t *testing.T) {
 	t.Parallel()
@@ -432,22 +471,28 @@ func TestASignedInUserFindsAndChangesOnlyItsOwnPersonalRows(t *testing.T) {
 	}
 	tasks := map[string]string{}
 	for _, domain := range []string{"personal", "business"} {
-		tasks[domain] = handlertest.Output[os.TaskRef](t, as("ada", "os.create_task", `{"title": "adas `+domain+`", "domain": "`+domain+`"}`)).TaskID
+		tasks[domain] = handlertest.Output[os.TaskRef](t,
+			as("ada", "os.create_task", `{"title": "adas `+domain+`", "domain": "`+domain+`"}`)).TaskID
 		as("ada", "os.create_note", `{"title": "adas `+domain+`", "content": "", "domain": "`+domain+`"}`)
-		as("ada", "os.create_reminder", `{"title": "adas `+domain+`", "remind_at": "2199-01-01T00:00:00Z", "domain": "`+domain+`"}`)
+		as("ada", "os.create_reminder", `{"title": "adas `+domain+`", "remind_at": "2199-01-01T00:00:00Z", "domain": "`+
+			domain+`"}`)
 	}
-	env.Run(handlertest.Call{Tool: "os.create_note", Input: `{"title": "nobodys personal", "content": "", "domain": "personal"}`})
-	env.Run(handlertest.Call{Tool: "os.refresh_state_snapshot", Input: `{"domain": "both"}`, CreatedBy: "grace"}) // a server for her: it has all
+	env.Run(handlertest.Call{Tool: "os.create_note",
+		Input: `{"title": "nobodys personal", "content": "", "domain": "personal"}`})
+	// a server for her: it has all
+	env.Run(handlertest.Call{Tool: "os.refresh_state_snapshot", Input: `{"domain": "both"}`, CreatedBy: "grace"})
 
 	// Whatever finds rows.
 	for _, find := range []struct{ tool, input string }{
 		{"os.search_notes", `{"query": ""}`}, {"os.search_notes", `{"query": "adas", "domain": "personal"}`},
-		{"os.list_tasks", `{}`}, {"os.list_tasks", `{"status": "all", "domain": "personal"}`}, {"os.list_tasks", `{"status": "open"}`},
+		{"os.list_tasks", `{}`}, {"os.list_tasks", `{"status": "all", "domain": "personal"}`},
+		{"os.list_tasks", `{"status": "open"}`},
 		{"os.get_state_snapshot", `{"domain": "personal"}`}, {"os.get_state_snapshot", `{"domain": "both"}`},
 	} {
 		for user, finds := range map[string]bool{"ada": true, "grace": false, "": false} {
 			result := string(as(user, find.tool, find.input).Result)
-			if strings.Contains(result, "adas personal") != finds || strings.Contains(result, "nobodys") || strings.Contains(result, `"error"`) {
+			if strings.Contains(result, "adas personal") != finds || strings.Contains(result, "nobodys") ||
+				strings.Contains(result, `"error"`) {
 				t.Errorf("%q: %s %s: %s", user, find.tool, find.input, result)
 			}
 		}
@@ -470,15 +515,18 @@ func TestASignedInUserFindsAndChangesOnlyItsOwnPersonalRows(t *testing.T) {
 	if got := do[os.NotesFound](env, "os.search_notes", `{"query": "personal"}`).Results; len(got) != 2 {
 		t.Errorf("the server finds %d notes, want 2", len(got))
 	}
-	if got := do[os.StateSnapshot](env, "os.get_state_snapshot", `{"domain": "both"}`); !strings.Contains(string(got.State), "nobodys personal") {
+	if got := do[os.StateSnapshot](env, "os.get_state_snapshot",
+		`{"domain": "both"}`); !strings.Contains(string(got.State), "nobodys personal") {
 		t.Errorf("the server's state: %s", got.State)
 	}
 
 	// Whatever changes rows: the answer is that of a row which does not exist.
 	before := rowsOf(t, env, "tasks")
 	for _, change := range []struct{ tool, of, more string }{
-		{"os.update_task", "personal", `, "patch": {"title": "mine"}`}, {"os.update_task", "personal", `, "patch": {"domain": "both"}`},
-		{"os.update_task", "personal", ``}, {"os.complete_task", "personal", ``}, {"os.defer_task", "personal", `, "due_at": "2199-01-01T00:00:00Z"`},
+		{"os.update_task", "personal", `, "patch": {"title": "mine"}`},
+		{"os.update_task", "personal", `, "patch": {"domain": "both"}`},
+		{"os.update_task", "personal", ``}, {"os.complete_task", "personal", ``},
+		{"os.defer_task", "personal", `, "due_at": "2199-01-01T00:00:00Z"`},
 		{"os.update_task", "business", `, "patch": {"domain": "personal"}`},
 	} {
 		answer := func(id string) string {
@@ -495,24 +543,27 @@ func TestASignedInUserFindsAndChangesOnlyItsOwnPersonalRows(t *testing.T) {
 	if r := as("grace", "os.complete_task", `{"task_id": "`+tasks["business"]+`"}`); r.Status != receipts.Succeeded {
 		t.Errorf("what is the team's: %s", r.Result)
 	}
-	if r := as("ada", "os.update_task", `{"task_id": "`+tasks["personal"]+`", "patch": {"title": "still hers"}}`); r.Status != receipts.Succeeded {
+	if r := as("ada", "os.update_task", `{"task_id": "`+
+		tasks["personal"]+`", "patch": {"title": "still hers"}}`); r.Status != receipts.Succeeded {
 		t.Errorf("her own: %s", r.Result)
 	}
 }
 
 func rowsOf(t *testing.T, env *handlertest.Env, table string) (rows string) {
 	t.Helper()
-	if err := env.DB.QueryRow(t.Context(), "select string_agg(x::text, E'\n' order by x::text) from "+table+" x").Scan(&rows); err != nil {
+	if err := env.DB.QueryRow(t.Context(), "select string_agg(x::text, E'\n' order by x::text) from "+table+" x").
+		Scan(&rows); err != nil {
 		t.Fatal(err)
 	}
 	return rows
 }
 
-// A row is its call's user's, also where someone writes it by hand and says otherwise.
+// A row is its call's user's, even if someone writes it by hand with another user.
 func TestARowBelongsToTheUserOfItsCall(t *testing.T) {
 	t.Parallel()
 	env := start(t)
-	id := env.Insert(handlertest.Call{Tool: "os.create_note", Input: `{"title": "t", "content": "", "domain": "personal"}`, CreatedBy: "ada", SignedIn: true})
+	id := env.Insert(handlertest.Call{Tool: "os.create_note", Input: `{"title": "t", "content": "", "domain": "personal"}`,
+		CreatedBy: "ada", SignedIn: true})
 	env.Await(id)
 	for _, sql := range []string{
 		"insert into notes (title, created_by, call_id) values ('forged', 'grace', '" + id + "')",
@@ -523,7 +574,8 @@ func TestARowBelongsToTheUserOfItsCall(t *testing.T) {
 		}
 	}
 	var got string
-	if err := env.DB.QueryRow(t.Context(), "select string_agg(title || ' ' || coalesce(created_by, '-'), ', ' order by title) from notes").Scan(&got); err != nil ||
+	if err := env.DB.QueryRow(t.Context(), "select string_agg(title || ' ' || coalesce(created_by, '-'), ', ' order by "+
+		"title) from notes").Scan(&got); err != nil ||
 		got != "forged ada, of no call -, t ada" {
 		t.Errorf("got %s, %v", got, err)
 	}
@@ -534,7 +586,8 @@ func TestTheJournalTellsAUserNothingOfWorkers(t *testing.T) {
 	env := start(t)
 	id := env.Insert(handlertest.Call{Tool: "os.health_check", CreatedBy: "ada", SignedIn: true})
 	env.Await(id)
-	search := handlertest.Call{Tool: "os.audit_log_search", Input: `{"call_id": "` + id + `"}`, CreatedBy: "ada", SignedIn: true}
+	search := handlertest.Call{Tool: "os.audit_log_search", Input: `{"call_id": "` + id + `"}`, CreatedBy: "ada",
+		SignedIn: true}
 	for _, item := range handlertest.Output[os.AuditLog](t, env.Run(search)).Items {
 		if item.WorkerID != nil {
 			t.Errorf("%s names the worker %s", item.EventType, *item.WorkerID)

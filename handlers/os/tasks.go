@@ -11,7 +11,7 @@ import (
 	"github.com/gemworker/gem/handlers/value"
 )
 
-// CreateTask is something to do.
+// CreateTask is a task.
 type CreateTask struct {
 	Title       string            `json:"title"`
 	Domain      string            `json:"domain"`
@@ -49,19 +49,20 @@ var taskColumns = map[string]value.Rule{
 	"status":      value.OneOf("open", "done"),
 }
 
-// UpdateTask is os.update_task. Setting status opens a task again, or completes it. A signed-in user makes no task of another
-// personal, which would take it away from everybody.
+// UpdateTask is os.update_task. Setting status reopens or completes a task. A signed-in user cannot make another user's
+// task personal, which would hide it from everybody.
 func (*OS) UpdateTask(ctx context.Context, tx handlers.Tx, call *handlers.Call, in UpdateTask) (TaskRef, error) {
-	if user := reader(call); user != nil { // an empty patch must not tell that there is such a task
+	if user := reader(call); user != nil { // an empty patch must not reveal that the task exists
 		var id string
-		if err := table.Row(ctx, tx, "tasks", in.TaskID, "select id::text from public.tasks where id = $1 and "+mayUse(2), []any{user}, &id); err != nil {
+		if err := table.Row(ctx, tx, "tasks", in.TaskID, "select id::text from public.tasks where id = $1 and "+mayUse(2),
+			[]any{user}, &id); err != nil {
 			return TaskRef{}, err
 		}
 	}
-	var due struct { // Postgres would not read every date-time that the rule lets through
+	var due struct { // Postgres cannot read every date-time that the rule accepts
 		At *value.Time `json:"due_at"`
 	}
-	_ = json.Unmarshal(in.Patch, &due) // Patch reports what cannot be read
+	_ = json.Unmarshal(in.Patch, &due) // Patch reports unreadable values
 	id, err := table.Patch(ctx, tx, call, "public.tasks", in.TaskID, in.Patch, taskColumns, `update public.tasks set
 			title       = coalesce($2::jsonb ->> 'title', title),
 			domain      = coalesce($2::jsonb ->> 'domain', domain),
@@ -69,7 +70,8 @@ func (*OS) UpdateTask(ctx context.Context, tx handlers.Tx, call *handlers.Call, 
 			status      = coalesce($2::jsonb ->> 'status', status),
 			description = case when $2::jsonb ? 'description' then $2::jsonb ->> 'description' else description end,
 			due_at      = case when $2::jsonb ? 'due_at' then $3 else due_at end,
-			context_ref = case when $2::jsonb ? 'context_ref' then nullif($2::jsonb -> 'context_ref', 'null') else context_ref end,
+			context_ref = case when $2::jsonb ? 'context_ref' then nullif($2::jsonb -> 'context_ref', 'null')
+				else context_ref end,
 			completed_at = case $2::jsonb ->> 'status' when 'done' then coalesce(completed_at, now()) when 'open' then null
 				else completed_at end,
 			completion_note = case when $2::jsonb ->> 'status' = 'open' then null else completion_note end,
@@ -80,7 +82,7 @@ func (*OS) UpdateTask(ctx context.Context, tx handlers.Tx, call *handlers.Call, 
 	return TaskRef{TaskID: id}, err
 }
 
-// CompleteTask marks a task as done. One that is done already only takes a new note.
+// CompleteTask marks a task as done. If it is already done, only its note changes.
 type CompleteTask struct {
 	TaskID string `json:"task_id"`
 	Note   string `json:"note"`
@@ -88,40 +90,42 @@ type CompleteTask struct {
 
 // CompleteTask is os.complete_task.
 func (*OS) CompleteTask(ctx context.Context, tx handlers.Tx, call *handlers.Call, in CompleteTask) (TaskRef, error) {
-	id, err := table.Update(ctx, tx, call, "tasks", in.TaskID, `update public.tasks set status = 'done', completed_at = coalesce(completed_at, now()),
+	id, err := table.Update(ctx, tx, call, "tasks", in.TaskID,
+		`update public.tasks set status = 'done', completed_at = coalesce(completed_at, now()),
 			completion_note = coalesce($2, completion_note), updated_at = now()
 		where id = $1 and `+mayUse(3)+` returning id::text`, table.Null(in.Note), reader(call))
 	return TaskRef{TaskID: id}, err
 }
 
-// DeferTask moves the due date of a task. It does not open a task that is done.
+// DeferTask moves the due date of a task. It does not reopen a completed task.
 type DeferTask struct {
 	TaskID string     `json:"task_id"`
 	DueAt  value.Time `json:"due_at"`
-	Reason string     `json:"reason"` // the row keeps the last one, the journal all
+	Reason string     `json:"reason"` // the row keeps the last reason, the journal all
 }
 
 // DeferTask is os.defer_task.
 func (*OS) DeferTask(ctx context.Context, tx handlers.Tx, call *handlers.Call, in DeferTask) (TaskRef, error) {
-	id, err := table.Update(ctx, tx, call, "tasks", in.TaskID, `update public.tasks set due_at = $2, defer_reason = $3, updated_at = now()
+	id, err := table.Update(ctx, tx, call, "tasks", in.TaskID,
+		`update public.tasks set due_at = $2, defer_reason = $3, updated_at = now()
 		where id = $1 and `+mayUse(4)+` returning id::text`, in.DueAt, table.Null(in.Reason), reader(call))
 	return TaskRef{TaskID: id}, err
 }
 
-// ListTasks lists tasks: open ones by due date, those without one last; done ones by when they were done, the last first;
-// all of them the newest first.
+// ListTasks lists tasks: open tasks by due date, with undated tasks last; completed tasks by completion, the latest
+// first; all tasks by creation, the newest first.
 type ListTasks struct {
 	Status string      `json:"status"` // open by default
 	Domain string      `json:"domain"`
 	Limit  value.Limit `json:"limit"` // 50 by default
 }
 
-// TasksListed is the answer to [ListTasks].
+// TasksListed is the result of [ListTasks].
 type TasksListed struct {
 	Tasks []Task `json:"tasks"`
 }
 
-// Task is a task as it is listed.
+// Task is a listed task.
 type Task struct {
 	TaskID         string          `json:"task_id"`
 	Title          string          `json:"title"`
@@ -138,7 +142,7 @@ type Task struct {
 	UpdatedAt      value.Time      `json:"updated_at"`
 }
 
-// Each order is that of an index.
+// Each order has an index.
 var taskLists = map[string]string{
 	"open": `status = 'open' and %s order by due_at, created_at, id`,
 	"done": `status = 'done' and %s order by completed_at desc nulls last, id`,
@@ -148,13 +152,15 @@ var taskLists = map[string]string{
 // ListTasks is os.list_tasks.
 func (*OS) ListTasks(ctx context.Context, tx handlers.Tx, call *handlers.Call, in ListTasks) (TasksListed, error) {
 	list := cmp.Or(taskLists[in.Status], taskLists["open"])
-	tasks, err := table.List[Task](ctx, tx, call, "tasks", `select id::text, title, domain, description, due_at, context_ref, priority, status,
+	tasks, err := table.List[Task](ctx, tx, call, "tasks", `select id::text, title, domain, description, due_at,
+		context_ref, priority, status,
 			completed_at, completion_note, defer_reason, created_at, updated_at
-		from public.tasks where `+fmt.Sprintf(list, `($1 in ('', 'both') or domain in ($1, 'both')) and `+mayUse(3))+` limit $2`, in.Domain, in.Limit.Or(50, 100), reader(call))
+		from public.tasks where `+fmt.Sprintf(list, `($1 in ('', 'both') or domain in ($1, 'both')) and `+mayUse(3))+
+		` limit $2`, in.Domain, in.Limit.Or(50, 100), reader(call))
 	return TasksListed{Tasks: tasks}, err
 }
 
-// CreateReminder is something to be reminded of at a time. It is only a row: GEM sends nothing when it is due.
+// CreateReminder is a reminder for a time. It is only a row: GEM sends nothing when it is due.
 type CreateReminder struct {
 	Title      string            `json:"title"`
 	RemindAt   value.Time        `json:"remind_at"`
@@ -168,8 +174,11 @@ type ReminderRef struct {
 }
 
 // CreateReminder is os.create_reminder.
-func (*OS) CreateReminder(ctx context.Context, tx handlers.Tx, call *handlers.Call, in CreateReminder) (ReminderRef, error) {
-	id, err := table.Insert(ctx, tx, call, "reminders", `insert into public.reminders (title, remind_at, domain, context_ref, call_id)
-		values ($1, $2, $3, $4, $5) returning id::text`, in.Title, in.RemindAt, cmp.Or(in.Domain, "both"), in.ContextRef, call.ID)
+func (*OS) CreateReminder(ctx context.Context, tx handlers.Tx, call *handlers.Call, in CreateReminder) (ReminderRef,
+	error) {
+	id, err := table.Insert(ctx, tx, call, "reminders", `insert into public.reminders (title, remind_at, domain,
+		context_ref, call_id)
+		values ($1, $2, $3, $4, $5) returning id::text`, in.Title, in.RemindAt, cmp.Or(in.Domain, "both"), in.ContextRef,
+		call.ID)
 	return ReminderRef{ReminderID: id}, err
 }

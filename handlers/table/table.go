@@ -1,6 +1,6 @@
 // Package table runs the statements of tools that keep rows in Postgres, and records their effects on the call.
 //
-// Its tables have a uuid named id as their key, as those of the domains that come with GEM.
+// Its tables have a uuid named id as their key, like the tables of GEM's domains.
 package table
 
 import (
@@ -12,11 +12,13 @@ import (
 
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/value"
+	"github.com/gemworker/gem/receipts"
 	"github.com/jackc/pgx/v5"
 )
 
 // Insert runs a statement that inserts one row and returns its id as text.
-func Insert(ctx context.Context, tx handlers.DB, call *handlers.Call, table, sql string, args ...any) (id string, err error) {
+func Insert(ctx context.Context, tx handlers.DB, call *handlers.Call, table, sql string, args ...any) (id string,
+	err error) {
 	if err := tx.QueryRow(ctx, sql, args...).Scan(&id); err != nil {
 		return "", fmt.Errorf("insert into %s: %w", table, err)
 	}
@@ -24,11 +26,12 @@ func Insert(ctx context.Context, tx handlers.DB, call *handlers.Call, table, sql
 	return id, nil
 }
 
-// Row runs a statement about the row id, which is its $1; args are the others. It scans the one row that the statement
-// returns into dest. If there is none, or id is not a uuid, the error is [handlers.NotFound]. The caller records the effects.
+// Row runs a statement about the row id, which is its $1; args are the other arguments. It scans the row that the
+// statement returns into dest. If the statement returns no row, or id is not a uuid, the error is [handlers.NotFound].
+// The caller records the effects.
 func Row(ctx context.Context, tx handlers.DB, table, id, sql string, args []any, dest ...any) error {
 	if !value.IsUUID(id) {
-		return handlers.NotFound(table, value.Shorten(id, 100))
+		return handlers.NotFound(table, receipts.Shorten(id, 100))
 	}
 	err := tx.QueryRow(ctx, sql, append([]any{id}, args...)...).Scan(dest...)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -40,8 +43,9 @@ func Row(ctx context.Context, tx handlers.DB, table, id, sql string, args []any,
 	return nil
 }
 
-// Update runs an update of the row id, as [Row] does, and returns the id as the statement returns it.
-func Update(ctx context.Context, tx handlers.DB, call *handlers.Call, table, id, sql string, args ...any) (updated string, err error) {
+// Update runs an update of the row id, like [Row], and returns the id that the statement returns.
+func Update(ctx context.Context, tx handlers.DB, call *handlers.Call, table, id, sql string,
+	args ...any) (updated string, err error) {
 	if err := Row(ctx, tx, table, id, sql, args, &updated); err != nil {
 		return "", err
 	}
@@ -49,8 +53,8 @@ func Update(ctx context.Context, tx handlers.DB, call *handlers.Call, table, id,
 	return updated, nil
 }
 
-// Patch runs an update whose $2 is a patch that [value.ReadPatch] accepted. An empty patch only looks up the row, in the table
-// as named here: with its schema, otherwise by the search path. The effects leave out the schema public.
+// Patch runs an update whose $2 is a patch that [value.ReadPatch] accepted. An empty patch only looks up the row, in
+// the table as named here: with its schema, otherwise by the search path. The effects leave out the schema public.
 func Patch(ctx context.Context, tx handlers.DB, call *handlers.Call, table, id string, patch json.RawMessage,
 	columns map[string]value.Rule, sql string, args ...any) (found string, err error) {
 	values, err := value.ReadPatch(patch, columns)
@@ -69,7 +73,8 @@ func Patch(ctx context.Context, tx handlers.DB, call *handlers.Call, table, id s
 }
 
 // List runs a query whose columns are the fields of T, in order.
-func List[T any](ctx context.Context, tx handlers.DB, call *handlers.Call, table, sql string, args ...any) ([]T, error) {
+func List[T any](ctx context.Context, tx handlers.DB, call *handlers.Call, table, sql string, args ...any) ([]T,
+	error) {
 	rows, err := tx.Query(ctx, sql, args...)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", table, err)
@@ -82,7 +87,7 @@ func List[T any](ctx context.Context, tx handlers.DB, call *handlers.Call, table
 	return found, nil
 }
 
-// Null makes an empty string null.
+// Null converts an empty string to null.
 func Null(s string) *string {
 	if s == "" {
 		return nil
@@ -90,7 +95,7 @@ func Null(s string) *string {
 	return &s
 }
 
-// NullJSON makes an absent or null value null in SQL.
+// NullJSON converts an absent or null value to SQL's null.
 func NullJSON(raw json.RawMessage) *json.RawMessage {
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil

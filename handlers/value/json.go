@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 )
 
-// Size is how many bytes a value takes as JSON with the end of its line, as receipts have it: a < takes one byte, and not six. A value that JSON cannot
-// hold takes none.
+// Size returns the size of a value as JSON with a final newline, in bytes, in the form of receipts: < takes one byte
+// instead of six. It returns 0 for a value that JSON cannot represent.
 func Size(v any) int {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)

@@ -10,10 +10,11 @@ import (
 	"unicode/utf8"
 
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/receipts"
 )
 
-// A Rule checks one value of a patch. It returns the keyword of JSON Schema that the value breaks and the end of the sentence
-// "<key> …", or nothing.
+// A Rule checks one value of a patch. It returns the keyword of JSON Schema that the value violates and the end of the
+// sentence "<key> …", or nothing.
 type Rule func(raw json.RawMessage) (keyword, fault string)
 
 // patchFault has the form of the faults that the registry's validation reports.
@@ -25,8 +26,8 @@ type patchFault struct {
 
 var pointer = strings.NewReplacer("~", "~0", "/", "~1")
 
-// ReadPatch checks the input field patch, an object, against the rules of the columns that may be patched. It returns the
-// values by column, or all faults in one validation_error. An absent patch is an empty one.
+// ReadPatch checks the input field patch, an object, against the rules of the columns that may be patched. It returns
+// the values by column, or all faults in one validation_error. An absent patch is an empty one.
 func ReadPatch(raw json.RawMessage, columns map[string]Rule) (map[string]json.RawMessage, error) {
 	patch := map[string]json.RawMessage{}
 	var faults []patchFault
@@ -34,7 +35,7 @@ func ReadPatch(raw json.RawMessage, columns map[string]Rule) (map[string]json.Ra
 		faults = append(faults, patchFault{"/patch", "type", "patch must be an object"})
 	}
 	for _, key := range slices.Sorted(maps.Keys(patch)) {
-		name := Shorten(key, 100)
+		name := receipts.Shorten(key, 100)
 		keyword, message := "additionalProperties", fmt.Sprintf("%q cannot be patched: the keys are %s",
 			name, strings.Join(slices.Sorted(maps.Keys(columns)), ", "))
 		if check, known := columns[key]; known {
@@ -56,7 +57,7 @@ func ReadPatch(raw json.RawMessage, columns map[string]Rule) (map[string]json.Ra
 	return nil, &handlers.Failure{Code: "validation_error", Message: message + ".", Details: faults}
 }
 
-// Text is a string of at most limit characters; 0 is no limit.
+// Text accepts a string of at most limit characters; 0 means unlimited.
 func Text(limit int) Rule {
 	return func(raw json.RawMessage) (string, string) {
 		var s *string
@@ -70,7 +71,7 @@ func Text(limit int) Rule {
 	}
 }
 
-// OneOf is one of these strings.
+// OneOf accepts one of these strings.
 func OneOf(values ...string) Rule {
 	return func(raw json.RawMessage) (string, string) {
 		var s string
@@ -81,7 +82,7 @@ func OneOf(values ...string) Rule {
 	}
 }
 
-// DateTime is a [Time].
+// DateTime accepts a [Time].
 func DateTime(raw json.RawMessage) (keyword, fault string) {
 	if json.Unmarshal(raw, new(Time)) != nil {
 		return "format", "must be a date-time such as 2026-01-31T09:30:00Z"
@@ -89,7 +90,7 @@ func DateTime(raw json.RawMessage) (keyword, fault string) {
 	return "", ""
 }
 
-// Object is any JSON object.
+// Object accepts any JSON object.
 func Object(raw json.RawMessage) (keyword, fault string) {
 	if !bytes.HasPrefix(raw, []byte("{")) {
 		return "type", "must be an object"
@@ -97,7 +98,7 @@ func Object(raw json.RawMessage) (keyword, fault string) {
 	return "", ""
 }
 
-// OrNull also lets null through, which empties the column.
+// OrNull also accepts null, which empties the column.
 func OrNull(check Rule) Rule {
 	return func(raw json.RawMessage) (keyword, fault string) {
 		if string(raw) == "null" {

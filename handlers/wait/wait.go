@@ -1,6 +1,8 @@
-// Package wait has the tools that ask: wait.answer, wait.approval and wait.event. Each waits for one answer to its own call, which frontends
-// see in the view open_questions and give with the function answer_tool_call. Every program has them. Their
-// entries are in package registry.
+// Package wait has the tools that ask questions: wait.answer, wait.approval and wait.event. Each waits for one answer
+// to its own call, which frontends see in the view open_questions and give with the function answer_tool_call. Every
+// program has them. Their entries are in package registry.
+//
+// Most questions of handlers and rules do not run here: gem.end_question in SQL ends them, with the same results.
 package wait
 
 import (
@@ -15,7 +17,7 @@ import (
 // Wait is the domain.
 type Wait struct{}
 
-// Domain returns it for a program.
+// Domain returns the domain for a program.
 func Domain() any { return Wait{} }
 
 type question struct {
@@ -32,7 +34,8 @@ type answered struct {
 	At     time.Time       `json:"at"`
 }
 
-// Answer waits for the answer to a question. The database has checked it against the question's schema, and who gave it.
+// Answer waits for the answer to a question. The database has checked the answer against the question's schema, and the
+// person's rights.
 func (Wait) Answer(ctx context.Context, call *handlers.Durable, in question) (out answered, err error) {
 	out.Answer, out.By, out.At, err = receive[json.RawMessage](ctx, call, in.Until)
 	return out, err
@@ -51,7 +54,7 @@ type came struct {
 	At    time.Time       `json:"at"`
 }
 
-// Event waits for something that happens outside.
+// Event waits for an external event.
 func (Wait) Event(ctx context.Context, call *handlers.Durable, in awaited) (out came, err error) {
 	out.Event, out.By, out.At, err = receive[json.RawMessage](ctx, call, in.Until)
 	return out, err
@@ -78,8 +81,8 @@ type approval struct {
 	} `json:"before"`
 }
 
-// Approval waits for someone who approves a call, or denies it. A denial is a success of this tool, and so is an approval that nobody
-// decided in time.
+// Approval waits for a person who approves or denies a call. A denial is a success of this tool, and so is an approval
+// that nobody decided in time.
 func (Wait) Approval(ctx context.Context, call *handlers.Durable, in approval) (handlers.Decision, error) {
 	decision, by, at, err := receive[handlers.Decision](ctx, call, in.Until)
 	if errors.Is(err, handlers.ErrTimeout) {
@@ -88,7 +91,8 @@ func (Wait) Approval(ctx context.Context, call *handlers.Durable, in approval) (
 	return handlers.Decision{Approved: decision.Approved, Reason: decision.Reason, By: by, At: at, Digest: in.Digest}, err
 }
 
-func receive[T any](ctx context.Context, call *handlers.Durable, until *time.Time) (value T, by string, at time.Time, err error) {
+func receive[T any](ctx context.Context, call *handlers.Durable, until *time.Time) (value T, by string, at time.Time,
+	err error) {
 	answer := handlers.Receive[T](call, "answer")
 	if until != nil {
 		answer.Until(*until)

@@ -21,6 +21,8 @@ import (
 
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/value"
+	"github.com/gemworker/gem/internal/outbound"
+	"github.com/gemworker/gem/receipts"
 	"golang.org/x/net/http/httpguts"
 )
 
@@ -41,11 +43,11 @@ type config struct {
 	AllowedHosts allowList `envconfig:"HTTP_ALLOWED_HOSTS" may:"a list such as api.example.com,10.0.0.5:8080 of hosts, each with or without a port, without scheme and path" desc:"The hosts that http.request may reach, separated by commas. One with a port may be in a private network."`
 }
 
-// Domain returns the domain http. As long as HTTP_ALLOWED_HOSTS lists no host, its tool answers not_configured.
+// Domain returns the domain http. Without hosts in HTTP_ALLOWED_HOSTS, calls of its tool end as not_configured.
 func Domain() handlers.Domain {
 	h := &HTTP{transport: &http.Transport{
-		Proxy: nil, // it would resolve names itself, where no address can be checked
-		// One request a connection: each is made to an address that was checked for it.
+		Proxy: nil, // a proxy would resolve names itself, so that no address could be checked
+		// One request per connection: each goes to an address that was checked for it.
 		DisableKeepAlives:      true,
 		TLSHandshakeTimeout:    10 * time.Second,
 		MaxResponseHeaderBytes: maxHeaders,
@@ -62,7 +64,8 @@ func (h *HTTP) resolveWith(resolver *net.Resolver) {
 			address, err := netip.ParseAddrPort(resolved)
 			if err != nil || !h.config.AllowedHosts[hostPort] && !isPublic(address.Addr()) {
 				return handlers.Fail("private_address", fmt.Sprintf(
-					"%s leads to an address that is not public: it can be reached only if HTTP_ALLOWED_HOSTS lists it with its port.", hostPort))
+					"%s leads to an address that is not public: it can be reached only if HTTP_ALLOWED_HOSTS lists it with its port.",
+					hostPort))
 			}
 			return nil
 		}
@@ -81,22 +84,23 @@ type Request struct {
 // Response is the server's response, whatever its status code.
 type Response struct {
 	StatusCode int `json:"status_code"`
-	// Headers has the values of a repeated header joined by ", ". Set-Cookie is left out: receipts are kept, and must hold no
-	// session.
+	// Headers has the values of a repeated header joined by ", ". Set-Cookie is omitted, because receipts are stored, and
+	// must not contain a session.
 	Headers   map[string]string `json:"headers"`
 	Body      string            `json:"body"`      // at most 256 KiB of UTF-8; invalid bytes and NUL became U+FFFD
 	Truncated bool              `json:"truncated"` // the body was longer
 }
 
-// Request is http.request. It follows up to 5 redirects, each to a listed host, and not from https to http. A redirect to
-// another scheme, host or port is followed without the caller's headers.
+// Request is http.request. It follows up to 5 redirects, each to a listed host, and not from https to http. A redirect
+// to another scheme, host or port is followed without the caller's headers.
 func (h *HTTP) Request(ctx context.Context, call *handlers.Call, in Request) (Response, error) {
 	if len(h.config.AllowedHosts) == 0 {
 		return Response{}, &handlers.NotConfigured{
 			Reason:      "HTTP_ALLOWED_HOSTS lists no host, so no request can be made.",
 			RequiredEnv: []string{"HTTP_ALLOWED_HOSTS"},
 			NextSteps: []string{
-				"Set HTTP_ALLOWED_HOSTS in the worker's environment to the hosts that may be reached, such as api.example.com,hooks.example.com:8443.",
+				"Set HTTP_ALLOWED_HOSTS in the worker's environment to the hosts that may be reached, such as " +
+					"api.example.com,hooks.example.com:8443.",
 				"Restart the worker and make the call again.",
 			},
 		}
@@ -110,14 +114,18 @@ func (h *HTTP) Request(ctx context.Context, call *handlers.Call, in Request) (Re
 		return Response{}, err
 	}
 	if len(in.Body) > maxRequestBody {
-		return Response{}, handlers.Fail("body_too_large", fmt.Sprintf("body has %d bytes, and can have %d (1 MiB).", len(in.Body), maxRequestBody))
+		return Response{}, handlers.Fail("body_too_large",
+			fmt.Sprintf("body has %d bytes, and can have %d (1 MiB).", len(in.Body), maxRequestBody))
 	}
 
 	method, body := in.Method, in.Body
 	for followed := 0; ; followed++ {
 		resp, err := h.send(ctx, call, method, target, header, body)
-		if transient, ok := errors.AsType[*handlers.TransientError](err); ok && followed > 0 {
-			transient.NothingSent = false // the first request was
+		if unsent, ok := errors.AsType[*handlers.TransientError](err); ok && unsent.NothingSent {
+			if followed > 0 {
+				return Response{}, handlers.Transient(fmt.Errorf("the request was sent, and redirected: %w", unsent.Err))
+			}
+			return Response{}, handlers.NothingSent(fmt.Errorf("nothing was sent: %w", unsent.Err), 0)
 		}
 		if err != nil {
 			return Response{}, err
@@ -128,7 +136,8 @@ func (h *HTTP) Request(ctx context.Context, call *handlers.Call, in Request) (Re
 		}
 		_ = resp.Body.Close()
 		if followed == maxRedirects {
-			return Response{}, handlers.Fail("too_many_redirects", fmt.Sprintf("The request was redirected more than %d times.", maxRedirects))
+			return Response{}, handlers.Fail("too_many_redirects",
+				fmt.Sprintf("The request was redirected more than %d times.", maxRedirects))
 		}
 		next, err := h.follow(target, location)
 		if err != nil {
@@ -151,7 +160,7 @@ func (h *HTTP) Request(ctx context.Context, call *handlers.Call, in Request) (Re
 	}
 }
 
-// follow checks where a redirect leads.
+// follow checks the target of a redirect.
 func (h *HTTP) follow(from *url.URL, location string) (*url.URL, error) {
 	to, err := from.Parse(location)
 	if err != nil {
@@ -163,7 +172,8 @@ func (h *HTTP) follow(from *url.URL, location string) (*url.URL, error) {
 		return nil, failure
 	}
 	if from.Scheme == "https" && next.Scheme == "http" {
-		return nil, handlers.Fail("redirect_to_http", "The server redirects from https to http, which would reveal what https hides.")
+		return nil, handlers.Fail("redirect_to_http", "The server redirects from https to http, which would reveal what "+
+			"https hides.")
 	}
 	return next, nil
 }
@@ -172,7 +182,8 @@ var redirects = []int{http.StatusMovedPermanently, http.StatusFound, http.Status
 	http.StatusPermanentRedirect}
 
 // send makes one request. The caller closes the response's body.
-func (h *HTTP) send(ctx context.Context, call *handlers.Call, method string, target *url.URL, header http.Header, body string) (
+func (h *HTTP) send(ctx context.Context, call *handlers.Call, method string, target *url.URL, header http.Header,
+	body string) (
 	*http.Response, error) {
 	var content io.Reader
 	if body != "" {
@@ -188,30 +199,33 @@ func (h *HTTP) send(ctx context.Context, call *handlers.Call, method string, tar
 	if len(req.Header.Values("User-Agent")) == 0 {
 		req.Header.Set("User-Agent", "gem")
 	}
-	shown := value.Shorten(target.Scheme+"://"+target.Host+target.EscapedPath(), 2000)
-	// RoundTrip follows no redirect, keeps no cookie and adds no header.
-	resp, err := h.transport.RoundTrip(req)
+	shown := receipts.Shorten(target.Scheme+"://"+target.Host+target.EscapedPath(), 2000)
+	// RoundTrip follows no redirects, keeps no cookies and adds no headers.
+	resp, err := outbound.Bounded(h.transport).RoundTrip(req)
 	if err == nil {
 		call.Called("http", shown, resp.StatusCode)
 		return resp, nil
 	}
 	if failure := (*handlers.Failure)(nil); errors.As(err, &failure) {
-		return nil, failure // refused before the connection: nothing was called
+		return nil, failure // refused before the connection: no request was made
 	}
 	call.Called("http", shown, 0)
 	if unknown := (*net.DNSError)(nil); errors.As(err, &unknown) {
 		return nil, handlers.NothingSent(fmt.Errorf("the name %s could not be resolved", target.Hostname()), 0)
 	}
 	if !sent.Load() {
-		return nil, handlers.NothingSent(fmt.Errorf("%s could not be connected, and nothing was sent: %s", target.Host, value.OneLine(err.Error())), 0)
+		return nil, handlers.NothingSent(fmt.Errorf("%s could not be connected: %s", target.Host, value.OneLine(err.Error())),
+			0)
 	}
 	if strings.Contains(err.Error(), "server response headers exceeded") {
-		return nil, handlers.Fail("headers_too_large", fmt.Sprintf("The headers of the response take more than %d bytes.", maxHeaders))
+		return nil, handlers.Fail("headers_too_large", fmt.Sprintf("The headers of the response take more than %d bytes.",
+			maxHeaders))
 	}
 	if handlers.IsNetworkError(err) || ctx.Err() != nil {
 		return nil, handlers.Transient(fmt.Errorf("no answer from %s: %w", target.Host, err))
 	}
-	return nil, handlers.Fail("request_failed", fmt.Sprintf("The request to %s failed: %s", target.Host, value.OneLine(err.Error())))
+	return nil, handlers.Fail("request_failed", fmt.Sprintf("The request to %s failed: %s", target.Host,
+		value.OneLine(err.Error())))
 }
 
 // ownHeaders are set by the worker, or belong to one connection and not to the request.
@@ -225,11 +239,14 @@ func requestHeader(given map[string]string) (http.Header, error) {
 		switch {
 		case !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(given[name]):
 			return nil, handlers.Fail("invalid_header",
-				fmt.Sprintf("The header %q has a name or a value that is not allowed: it may have a line break.", value.Shorten(name, 100)))
+				fmt.Sprintf("The header %q has a name or a value that is not allowed: it may have a line break.",
+					receipts.Shorten(name, 100)))
 		case slices.Contains(ownHeaders, canonical):
-			return nil, handlers.Fail("header_not_allowed", fmt.Sprintf("The header %s is set by the worker: leave it out.", canonical))
+			return nil, handlers.Fail("header_not_allowed",
+				fmt.Sprintf("The header %s is set by the worker: leave it out.", canonical))
 		case header[canonical] != nil:
-			return nil, handlers.Fail("invalid_header", fmt.Sprintf("The header %s is given twice.", value.Shorten(canonical, 100)))
+			return nil, handlers.Fail("invalid_header", fmt.Sprintf("The header %s is given twice.",
+				receipts.Shorten(canonical, 100)))
 		}
 		header[canonical] = []string{given[name]}
 	}
@@ -240,18 +257,19 @@ func readResponse(resp *http.Response) (Response, error) {
 	defer func() { _ = resp.Body.Close() }()
 	data, err := io.ReadAll(io.LimitReader(resp.Body, maxResponseBody+1))
 	if err != nil && len(data) <= maxResponseBody {
-		return Response{}, handlers.Transient(fmt.Errorf("the server answered %d, then the connection broke: %w", resp.StatusCode, err))
+		return Response{}, handlers.Transient(fmt.Errorf("the server answered %d, then the connection broke: %w",
+			resp.StatusCode, err))
 	}
-	body := value.Storable(value.Cut(string(data), maxResponseBody))
+	body := receipts.Storable(receipts.Truncate(string(data), maxResponseBody))
 	out := Response{
 		StatusCode: resp.StatusCode,
 		Headers:    map[string]string{},
-		Body:       value.Cut(body, maxResponseBody),
+		Body:       receipts.Truncate(body, maxResponseBody),
 		Truncated:  max(len(data), len(body)) > maxResponseBody, // a replacement takes three bytes
 	}
 	for name, values := range resp.Header {
 		if name != "Set-Cookie" && name != "Set-Cookie2" {
-			out.Headers[value.Storable(name)] = value.Storable(strings.Join(values, ", "))
+			out.Headers[receipts.Storable(name)] = receipts.Storable(strings.Join(values, ", "))
 		}
 	}
 	return out, nil

@@ -26,6 +26,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/binding"
+	"github.com/gemworker/gem/internal/testing/switching"
+	"github.com/gemworker/gem/receipts"
 )
 
 func serve(t *testing.T, handler http.HandlerFunc) (server *httptest.Server, hostPort string) {
@@ -35,7 +38,7 @@ func serve(t *testing.T, handler http.HandlerFunc) (server *httptest.Server, hos
 	return server, strings.TrimPrefix(server.URL, "http://")
 }
 
-func request(t *testing.T, h *HTTP, in Request) (Response, handlers.Effects, error) {
+func request(t *testing.T, h *HTTP, in Request) (Response, receipts.HandlerEffects, error) {
 	t.Helper()
 	if in.Method == "" {
 		in.Method = http.MethodGet
@@ -51,7 +54,7 @@ func allowing(hosts ...string) *HTTP { return opened(hosts, nil, nil) }
 // opened has a resolver and certificates to trust; nil means the system's.
 func opened(hosts []string, resolver *net.Resolver, roots *x509.CertPool) *HTTP {
 	d := Domain()
-	if err := handlers.Configure(func(string) string { return strings.Join(hosts, ",") }, d); err != nil {
+	if err := binding.Configure(func(string) string { return strings.Join(hosts, ",") }, d); err != nil {
 		panic(err)
 	}
 	h := d.Tools.(*HTTP)
@@ -101,7 +104,8 @@ func TestARequestGivesTheAnswerWhateverItsStatus(t *testing.T) {
 		_, _ = w.Write(append([]byte("got "), body...))
 	})
 	out, effects, err := request(t, allowing(host), Request{
-		Method: "PUT", URL: "http://" + host + "/a%2Fb?key=secret#part", Headers: map[string]string{"x-asked": "yes"}, Body: "ü",
+		Method: "PUT", URL: "http://" + host + "/a%2Fb?key=secret#part", Headers: map[string]string{"x-asked": "yes"},
+		Body: "ü",
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -118,15 +122,28 @@ func TestARequestGivesTheAnswerWhateverItsStatus(t *testing.T) {
 	if _, there := out.Headers["Set-Cookie"]; there {
 		t.Error("the answer holds a cookie")
 	}
-	want := []handlers.ExternalCall{{Service: "http", Endpoint: "http://" + host + "/a%2Fb", StatusCode: http.StatusTeapot}}
+	want := []receipts.ExternalCall{{Service: "http", Endpoint: "http://" + host + "/a%2Fb",
+		StatusCode: http.StatusTeapot}}
 	if diff := cmp.Diff(want, effects.ExternalCalls); diff != "" {
 		t.Errorf("effects (-want +got):\n%s", diff)
 	}
 }
 
+func TestAServerThatSwitchesProtocolsHoldsNoCall(t *testing.T) {
+	t.Parallel()
+	url, closed := switching.New(t)
+	h := allowing(strings.TrimPrefix(url, "http://"))
+	got, err := h.Request(t.Context(), &handlers.Call{}, Request{Method: "GET", URL: url})
+	if err != nil || got.StatusCode != http.StatusSwitchingProtocols || got.Body != "" {
+		t.Errorf("%+v, %v", got, err)
+	}
+	<-closed
+}
+
 func TestTheListDecidesByHostAndPort(t *testing.T) {
 	t.Parallel()
-	list := []string{"api.example.com", "Other.Example:8443", "BÜCHER.example.", "[2001:db8::1]:8443", "::2", "192.0.2.7", "up.example:80"}
+	list := []string{"api.example.com", "Other.Example:8443", "BÜCHER.example.", "[2001:db8::1]:8443", "::2", "192.0.2.7",
+		"up.example:80"}
 	for in, want := range map[string]string{
 		"https://api.example.com/x":                  "https://api.example.com/x",
 		"http://API.Example.COM./x?q=1#f":            "http://api.example.com/x?q=1",
@@ -184,14 +201,17 @@ func TestTheListDecidesByHostAndPort(t *testing.T) {
 
 func TestAListedEntryThatIsNoHostIsReported(t *testing.T) {
 	t.Parallel()
-	for _, entry := range []string{"https://api.example.com", "api.example.com/path", "*.example.com", "a:b", "a:0", "a:70000", "a:",
+	for _, entry := range []string{"https://api.example.com", "api.example.com/path", "*.example.com", "a:b", "a:0",
+		"a:70000", "a:",
 		"[::1", "::1]", "[name]:80", "fe80::1%eth0", "user@host", "a..b", strings.Repeat("a", 64) + ".example"} {
-		err := handlers.Configure(func(string) string { return "ok.example," + entry }, Domain())
-		if err == nil || !strings.HasPrefix(err.Error(), "HTTP_ALLOWED_HOSTS is ") || !strings.Contains(err.Error(), "without scheme and path") {
+		err := binding.Configure(func(string) string { return "ok.example," + entry }, Domain())
+		if err == nil || !strings.HasPrefix(err.Error(), "HTTP_ALLOWED_HOSTS is ") ||
+			!strings.Contains(err.Error(), "without scheme and path") {
 			t.Errorf("%q: %v", entry, err)
 		}
 	}
-	if err := new(allowList).Decode("api.example.com, localhost:8080,127.0.0.1:80,[::1]:80,[::1],::1, spaced.example ,a_b.example.,"); err != nil {
+	if err := new(allowList).Decode("api.example.com, localhost:8080,127.0.0.1:80,[::1]:80,[::1],::1, spaced.example " +
+		",a_b.example.,"); err != nil {
 		t.Error(err)
 	}
 }
@@ -214,17 +234,22 @@ func TestInternationalNamesAreComparedInASCII(t *testing.T) {
 
 func TestOnlyPublicAddressesAreReached(t *testing.T) {
 	t.Parallel()
-	for _, public := range []string{"1.1.1.1", "93.184.216.34", "172.15.255.255", "172.32.0.1", "100.63.255.255", "100.128.0.1", "223.255.255.255",
+	for _, public := range []string{"1.1.1.1", "93.184.216.34", "172.15.255.255", "172.32.0.1", "100.63.255.255",
+		"100.128.0.1", "223.255.255.255",
 		"2606:4700:4700::1111", "2a00::1"} {
 		if !isPublic(netip.MustParseAddr(public)) {
 			t.Errorf("%s is public", public)
 		}
 	}
 	for _, other := range []string{
-		"0.0.0.0", "0.1.2.3", "10.0.0.1", "100.64.0.1", "100.127.255.254", "127.0.0.1", "127.255.0.1", "169.254.169.254", "172.16.0.1",
-		"172.31.255.255", "192.0.0.8", "192.168.1.1", "198.18.0.1", "198.19.255.255", "224.0.0.1", "239.1.1.1", "240.0.0.1", "255.255.255.255",
-		"::", "::1", "::ffff:1.1.1.1", "::ffff:127.0.0.1", "::127.0.0.1", "64:ff9b::7f00:1", "64:ff9b::101:101", "64:ff9b:1::1", "100::1",
-		"2001::1", "2001:db8::1", "2002:7f00:1::", "3fff::1", "5f00::1", "fc00::1", "fd00:ec2::254", "fe80::1", "fec0::1", "ff02::1", "2a00::1%eth0",
+		"0.0.0.0", "0.1.2.3", "10.0.0.1", "100.64.0.1", "100.127.255.254", "127.0.0.1", "127.255.0.1", "169.254.169.254",
+		"172.16.0.1",
+		"172.31.255.255", "192.0.0.8", "192.168.1.1", "198.18.0.1", "198.19.255.255", "224.0.0.1", "239.1.1.1", "240.0.0.1",
+		"255.255.255.255",
+		"::", "::1", "::ffff:1.1.1.1", "::ffff:127.0.0.1", "::127.0.0.1", "64:ff9b::7f00:1", "64:ff9b::101:101",
+		"64:ff9b:1::1", "100::1",
+		"2001::1", "2001:db8::1", "2002:7f00:1::", "3fff::1", "5f00::1", "fc00::1", "fd00:ec2::254", "fe80::1", "fec0::1",
+		"ff02::1", "2a00::1%eth0",
 	} {
 		if isPublic(netip.MustParseAddr(other)) {
 			t.Errorf("%s is not public", other)
@@ -370,6 +395,28 @@ func TestARedirectIsCheckedLikeTheRequest(t *testing.T) {
 	}
 }
 
+func TestARequestWhoseRedirectLeadsNowhereWasSent(t *testing.T) {
+	t.Parallel()
+	closed, nowhere := serve(t, nil)
+	closed.Close()
+	_, host := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "http://"+r.URL.Query().Get("to"), http.StatusTemporaryRedirect)
+	})
+	for _, to := range []string{nowhere, "name.invalid"} {
+		h := allowing(host, to)
+		_, _, err := request(t, h, Request{Method: "POST", URL: "http://" + host + "/?to=" + to, Body: "b"})
+		transient, ok := errors.AsType[*handlers.TransientError](err)
+		if !ok || transient.NothingSent || strings.Contains(err.Error(), "nothing was sent") ||
+			!strings.Contains(err.Error(), "redirected") {
+			t.Errorf("a redirect to %s: got %v", to, err)
+		}
+		_, _, err = request(t, h, Request{Method: "POST", URL: "http://" + to, Body: "b"})
+		if transient, ok := errors.AsType[*handlers.TransientError](err); !ok || !transient.NothingSent {
+			t.Errorf("a request to %s: got %v", to, err)
+		}
+	}
+}
+
 func TestFiveRedirectsAreFollowedAndNotSix(t *testing.T) {
 	t.Parallel()
 	_, host := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -391,7 +438,8 @@ func TestARedirectElsewhereLeavesTheHeadersBehind(t *testing.T) {
 	t.Parallel()
 	echo := func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
-		_, _ = fmt.Fprintf(w, "%s auth=%q cookie=%q custom=%q type=%q body=%q", r.Method, r.Header.Get("Authorization"), r.Header.Get("Cookie"),
+		_, _ = fmt.Fprintf(w, "%s auth=%q cookie=%q custom=%q type=%q body=%q", r.Method, r.Header.Get("Authorization"),
+			r.Header.Get("Cookie"),
 			r.Header.Get("X-Api-Key"), r.Header.Get("Content-Type"), body)
 	}
 	_, other := serve(t, echo)
@@ -445,7 +493,8 @@ func TestARedirectFromHTTPSToHTTPIsRefused(t *testing.T) {
 	}
 	// With a certificate that is not trusted nothing is sent, and the service may get another one.
 	_, _, err = request(t, allowing(host), Request{URL: secure.URL})
-	if transient, ok := errors.AsType[*handlers.TransientError](err); !ok || !transient.NothingSent || !strings.Contains(err.Error(), "certificate") {
+	if transient, ok := errors.AsType[*handlers.TransientError](err); !ok || !transient.NothingSent ||
+		!strings.Contains(err.Error(), "certificate") {
 		t.Errorf("unknown certificate: got %v", err)
 	}
 }
@@ -455,9 +504,11 @@ func TestHeadersOfTheConnectionAndSmuggledOnesAreRefused(t *testing.T) {
 	_, host := serve(t, func(http.ResponseWriter, *http.Request) { t.Error("the server was reached") })
 	for name, want := range map[string]string{
 		"Host": "header_not_allowed", "content-length": "header_not_allowed", "Transfer-Encoding": "header_not_allowed",
-		"Connection": "header_not_allowed", "keep-alive": "header_not_allowed", "TE": "header_not_allowed", "Upgrade": "header_not_allowed",
+		"Connection": "header_not_allowed", "keep-alive": "header_not_allowed", "TE": "header_not_allowed",
+		"Upgrade":             "header_not_allowed",
 		"Proxy-Authorization": "header_not_allowed", "Expect": "header_not_allowed",
-		"": "invalid_header", "a b": "invalid_header", "X:": "invalid_header", "X\r\nHost": "invalid_header", "Ü": "invalid_header",
+		"": "invalid_header", "a b": "invalid_header", "X:": "invalid_header", "X\r\nHost": "invalid_header",
+		"Ü": "invalid_header",
 	} {
 		_, _, err := request(t, allowing(host), Request{URL: "http://" + host, Headers: map[string]string{name: "v"}})
 		if got := reason(err); got != want {
@@ -470,7 +521,8 @@ func TestHeadersOfTheConnectionAndSmuggledOnesAreRefused(t *testing.T) {
 			t.Errorf("%q: got %s", value, got)
 		}
 	}
-	_, _, err := request(t, allowing(host), Request{URL: "http://" + host, Headers: map[string]string{"X-A": "1", "x-a": "2"}})
+	_, _, err := request(t, allowing(host), Request{URL: "http://" + host,
+		Headers: map[string]string{"X-A": "1", "x-a": "2"}})
 	if got := reason(err); got != "invalid_header" {
 		t.Errorf("twice: got %s", got)
 	}
@@ -514,13 +566,15 @@ func TestBodiesAreBounded(t *testing.T) {
 			continue
 		}
 		if len(out.Body) != want.length || out.Truncated != want.truncated {
-			t.Errorf("%s: got %d bytes, truncated %t, want %d, %t", path, len(out.Body), out.Truncated, want.length, want.truncated)
+			t.Errorf("%s: got %d bytes, truncated %t, want %d, %t", path, len(out.Body), out.Truncated, want.length,
+				want.truncated)
 		}
 		if !utf8.ValidString(out.Body) || strings.ContainsRune(out.Body, 0) {
 			t.Errorf("%s: the body can not be stored", path)
 		}
 	}
-	_, _, err := request(t, allowing(host), Request{Method: "POST", URL: "http://" + host, Body: strings.Repeat("a", 1<<20+1)})
+	_, _, err := request(t, allowing(host), Request{Method: "POST", URL: "http://" + host,
+		Body: strings.Repeat("a", 1<<20+1)})
 	if got := reason(err); got != "body_too_large" {
 		t.Errorf("got %s", got)
 	}
@@ -528,7 +582,9 @@ func TestBodiesAreBounded(t *testing.T) {
 
 func TestHeadersOfAnAnswerAreBounded(t *testing.T) {
 	t.Parallel()
-	_, host := serve(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X-Long", strings.Repeat("a", 70<<10)) })
+	_, host := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("X-Long", strings.Repeat("a", 70<<10))
+	})
 	_, _, err := request(t, allowing(host), Request{URL: "http://" + host})
 	if got := reason(err); got != "headers_too_large" {
 		t.Errorf("got %s", got)
@@ -549,7 +605,8 @@ func TestAServerThatCanNotBeReachedMayBeReachedLater(t *testing.T) {
 	})
 	for _, address := range []string{host, hangsUp, breaksOff} {
 		_, effects, err := request(t, allowing(address), Request{URL: "http://" + address + "/?key=secret"})
-		if transient := (*handlers.TransientError)(nil); !errors.As(err, &transient) || strings.Contains(err.Error(), "secret") {
+		if transient := (*handlers.TransientError)(nil); !errors.As(err, &transient) ||
+			strings.Contains(err.Error(), "secret") {
 			t.Errorf("got %v, want a transient error without the query", err)
 		}
 		if len(effects.ExternalCalls) != 1 {
@@ -566,7 +623,8 @@ func TestARequestEndsWithItsContext(t *testing.T) {
 		once.Do(cancel)
 		<-r.Context().Done()
 	})
-	_, err := allowing(host).Request(ctx, &handlers.Call{ID: "0d9f7c1e-52b8-4a55-9c35-8c5f6a3d2b10"}, Request{Method: "GET", URL: "http://" + host})
+	_, err := allowing(host).Request(ctx, &handlers.Call{ID: "0d9f7c1e-52b8-4a55-9c35-8c5f6a3d2b10"},
+		Request{Method: "GET", URL: "http://" + host})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want %v", err, context.Canceled)
 	}

@@ -1,8 +1,8 @@
-// Package archive has the files that old calls are moved to: [Prune] removes calls from the database after writing them to a
-// [File], and a [Loader] reads such files into temporary tables, where an audit checks them.
+// Package archive has the files that old calls are moved to: [Prune] removes calls from the database after writing them
+// to a [File], and a [Loader] reads such files into temporary tables, where an audit checks them.
 //
-// An archive is a JSONL file that only grows. Each line is a call as gem.prune returns it, with every column of its rows in
-// core_tool_calls, core_tool_receipts and core_tool_events:
+// An archive is a JSONL file that only grows. Each line is a call as gem.prune returns it, with every column of its
+// rows in core_tool_calls, core_tool_receipts and core_tool_events:
 //
 //	{"gem_archive": 1, "call": {…}, "receipt": {…}, "events": [{…}, …]}
 package archive
@@ -16,6 +16,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/gemworker/gem/internal/plainfile"
 )
@@ -29,15 +31,19 @@ type File struct {
 // bufferSize is how many bytes are collected before they are written. Only a longer line is split over two writes.
 const bufferSize = 1 << 20
 
-// Open opens the archive at path for appending, or creates it. Only this user of the machine may read it: Open removes wider rights,
-// and refuses a file of another user. If an interrupted run left an incomplete last line, Open removes it: that line's call is still in the
-// database. It refuses a file that is not an archive, and a link, without changing them.
+// Open opens the archive at path for appending, or creates it. Only this user of the machine may read it: Open removes
+// wider rights, and refuses a file of another user. If an interrupted run left an incomplete last line, Open removes
+// it: that line's call is still in the database. It refuses a file that is not an archive, a link, and an archive that
+// another process has open for appending, without changing them.
 func Open(path string) (*File, error) {
 	file, err := plainfile.Open(path, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	err = repair(file)
+	err = lock(file)
+	if err == nil {
+		err = repair(file)
+	}
 	if err == nil {
 		err = closeToOthers(file)
 	}
@@ -52,31 +58,98 @@ func Open(path string) (*File, error) {
 	return &File{file: file, out: bufio.NewWriterSize(file, bufferSize)}, nil
 }
 
-// repair checks that the file is an archive, and removes an incomplete last line.
+// lock makes this process the only one that writes to the file until it closes it. Otherwise repair would take a line
+// that another one is writing for an incomplete one. Audits read the file without a lock.
+func lock(file *os.File) error {
+	locked, err := plainfile.TryLock(file, true)
+	if err != nil {
+		return fmt.Errorf("the file cannot be locked: choose another file system: %w", err)
+	}
+	if !locked {
+		return errors.New("another gem prune writes to the file: wait until it ends")
+	}
+	return nil
+}
+
+var errNotOurs = errors.New("the file exists and is not an archive of pruned calls")
+
+// repair checks that the file is an archive, and removes an incomplete last line. Before it removes anything, it checks
+// every line.
 func repair(file *os.File) error {
 	info, err := file.Stat()
 	if err != nil {
 		return err
 	}
-	if info.Size() == 0 {
+	size := info.Size()
+	end, err := endOfLines(file, size)
+	if err != nil {
+		return err
+	}
+	lines := bufio.NewReader(io.NewSectionReader(file, 0, end))
+	for n := 0; n == 0 || end < size; n++ {
+		line, err := lines.ReadBytes('\n')
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		var row struct {
+			Version int `json:"gem_archive"`
+		}
+		if json.Unmarshal(line, &row) != nil || row.Version != 1 {
+			return errNotOurs
+		}
+	}
+	if end == size {
 		return nil
 	}
-	var first struct {
-		Version int `json:"gem_archive"`
-	}
-	head, err := bufio.NewReader(file).ReadBytes('\n')
-	complete := err == nil
-	if err != nil && !errors.Is(err, io.EOF) {
-		return err
-	}
-	if complete && (json.Unmarshal(head, &first) != nil || first.Version != 1) || !complete && !bytes.HasPrefix(head, []byte(`{"call": `)) {
-		return errors.New("the file exists and is not an archive of pruned calls")
-	}
-	end, err := endOfLines(file, info.Size())
-	if err != nil || end == info.Size() {
-		return err
+	if !beginsRow(io.NewSectionReader(file, end, size-end)) {
+		return errNotOurs
 	}
 	return file.Truncate(end)
+}
+
+// members are those of a row, in the order in which Postgres writes them.
+var members = []string{"call", "events", "receipt", "gem_archive", "llm_requests", "second_receipts"}
+
+// beginsRow reports whether a text is the beginning of a row, or a whole one.
+func beginsRow(text io.ReadSeeker) bool {
+	const start = `{"call": {"id": "`
+	head := make([]byte, len(start))
+	n, err := io.ReadFull(text, head)
+	if !strings.HasPrefix(start, string(head[:n])) {
+		return false
+	}
+	if err != nil {
+		return errors.Is(err, io.ErrUnexpectedEOF)
+	}
+	if _, err := text.Seek(0, io.SeekStart); err != nil {
+		return false
+	}
+	read, expected := json.NewDecoder(text), members
+	var value json.RawMessage
+	_, err = read.Token()
+	for err == nil && read.More() {
+		var name json.Token
+		if name, err = read.Token(); err != nil {
+			break
+		}
+		at := slices.IndexFunc(expected, func(member string) bool { return member == name })
+		if at < 0 {
+			return false
+		}
+		expected = expected[at+1:]
+		err = read.Decode(&value)
+	}
+	if err == nil {
+		_, err = read.Token() // the end of the object, where it has one
+	}
+	if err == nil && len(expected) < 3 { // its version was seen
+		_, err = read.Token()
+		return errors.Is(err, io.EOF)
+	}
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 // endOfLines returns the offset after the last line break of a file of that size.

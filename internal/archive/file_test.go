@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/gemworker/gem/internal/archive"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
 const (
@@ -92,13 +92,57 @@ func TestTheRestOfALineIsCutOff(t *testing.T) {
 	}
 }
 
+// A second run would take the line that the first one is writing for the rest of an interrupted run, and cut it off.
+func TestOneRunAtATimeWritesAnArchive(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "calls.jsonl")
+	a, err := archive.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(a.Add(first), a.Sync()); err != nil {
+		t.Fatal(err)
+	}
+	written := first + "\n" + second[:20]
+	if err := os.WriteFile(path, []byte(written), 0o600); err != nil { // as the first run may leave it between two writes
+		t.Fatal(err)
+	}
+	another, err := archive.Open(path)
+	if err == nil {
+		_ = another.Close()
+	}
+	if err == nil || !strings.Contains(err.Error(), path+": another gem prune writes to the file") {
+		t.Errorf("a second run got %v", err)
+	}
+	if got := read(t, path); got != written {
+		t.Errorf("a second run changed the file to %q", got)
+	}
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if another, err = archive.Open(path); err != nil {
+		t.Fatal(err)
+	}
+	defer another.Close()
+	if got := read(t, path); got != first+"\n" {
+		t.Errorf("a run after the first one left %q", got)
+	}
+}
+
 func TestAFileThatIsNoArchiveIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	for name, content := range map[string]string{
-		"a text":         "Dear Jo,\nplease",
-		"other JSON":     "{\"a\": 1}\n",
-		"a line of text": "Dear Jo",
-		"a later GEM's":  `{"call": {"id": "1"}, "gem_archive": 2}` + "\n",
+		"a text":           "Dear Jo,\nplease",
+		"other JSON":       "{\"a\": 1}\n",
+		"a line of text":   "Dear Jo",
+		"another call":     `{"call": "my only copy of something else"}`,
+		"another document": `{"call": {"id": "1"}, "text": "my only copy"`,
+		"another object":   `{"call": {"id": "1"}}`,
+		"a text behind":    first + " and my notes",
+		"another line":     first + "\n" + "{\"mine\": 1}\n" + second[:20],
+		"notes at the end": first + "\nmy notes",
+		"a later version":  first + "\n" + strings.Replace(first, "1}", "2}", 1) + "\n" + second[:20],
+		"a later GEM's":    `{"call": {"id": "1"}, "gem_archive": 2}` + "\n",
 	} {
 		path := filepath.Join(t.TempDir(), "calls.jsonl")
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
@@ -130,8 +174,10 @@ func TestAnArchiveThatOthersMayReadIsClosedToThem(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("Windows has no such rights")
 	}
-	for before, after := range map[os.FileMode]os.FileMode{0o644: 0o600, 0o666: 0o600, 0o777: 0o700, 0o640: 0o600, 0o620: 0o600, 0o600: 0o600} {
-		for what, lines := range map[string]string{"empty": "", "with lines": first + "\n", "cut off": first + "\n" + second[:20]} {
+	for before, after := range map[os.FileMode]os.FileMode{0o644: 0o600, 0o666: 0o600, 0o777: 0o700, 0o640: 0o600,
+		0o620: 0o600, 0o600: 0o600} {
+		for what, lines := range map[string]string{"empty": "", "with lines": first + "\n",
+			"cut off": first + "\n" + second[:20]} {
 			path := filepath.Join(t.TempDir(), "calls.jsonl")
 			if err := errors.Join(os.WriteFile(path, []byte(lines), 0o600), os.Chmod(path, before)); err != nil {
 				t.Fatal(err)
@@ -172,7 +218,8 @@ func TestAnArchiveOfAnotherUserIsRefused(t *testing.T) {
 	}
 }
 
-// A link in a folder that others can write to must not decide where calls are stored, or whose file is read and closed to others.
+// A link in a folder that others can write to must not decide where calls are stored, or whose file is read and closed
+// to others.
 func TestAnArchiveBehindALinkOrAPipeIsRefused(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -184,7 +231,8 @@ func TestAnArchiveBehindALinkOrAPipeIsRefused(t *testing.T) {
 	if err := os.Symlink(filepath.Join(dir, "nothing"), dangling); err != nil {
 		t.Fatal(err)
 	}
-	for path, why := range map[string]string{link: "symbolic link", dangling: "symbolic link", os.DevNull: "not a regular file", dir: "folder"} {
+	for path, why := range map[string]string{link: "symbolic link", dangling: "symbolic link",
+		os.DevNull: "not a regular file", dir: "folder"} {
 		file, err := archive.Open(path)
 		if err == nil {
 			_ = file.Close()

@@ -22,8 +22,9 @@ const (
 //go:embed load.sql
 var loadSQL string
 
-// Loader loads archives into temporary tables, which last until the transaction ends: core_tool_calls, core_tool_receipts and
-// core_tool_events have the columns of the tables in public, and archive_lines has a row for each line.
+// Loader loads archives into temporary tables, which last until the transaction ends: core_tool_calls,
+// core_tool_receipts and core_tool_events have the columns of the tables in public, and archive_lines has a row for
+// each line.
 type Loader struct {
 	tx    pgx.Tx
 	lines int64 // of all files so far
@@ -31,7 +32,8 @@ type Loader struct {
 	bytes int
 }
 
-// NewLoader creates the temporary tables. The database must have GEM's tables; the role needs no right on them, only TEMP.
+// NewLoader creates the temporary tables. The database must have GEM's tables; the role needs no right on them, only
+// TEMP.
 func NewLoader(ctx context.Context, tx pgx.Tx) (*Loader, error) {
 	if _, err := tx.Exec(ctx, loadSQL, pgx.QueryExecModeSimpleProtocol); err != nil {
 		return nil, fmt.Errorf("create temporary tables: %w", err)
@@ -39,8 +41,8 @@ func NewLoader(ctx context.Context, tx pgx.Tx) (*Loader, error) {
 	return &Loader{tx: tx}, nil
 }
 
-// Load reads an archive to its end. A line that cannot be read is noted in archive_lines and is not an error. Memory holds one
-// batch of lines, or one longer line.
+// Load reads an archive to its end. A line that cannot be read is noted in archive_lines and is not an error. Memory
+// holds one batch of lines, or one longer line.
 func (l *Loader) Load(ctx context.Context, name string, r io.Reader) error {
 	in := bufio.NewReaderSize(r, 1<<20)
 	for number := int64(1); ; number++ {
@@ -50,7 +52,8 @@ func (l *Loader) Load(ctx context.Context, name string, r io.Reader) error {
 				return err
 			}
 			l.lines++
-			_, err := l.tx.Exec(ctx, "insert into pg_temp.archive_lines (line, place, fault, torn) values ($1, $2, $3, true)", l.lines,
+			_, err := l.tx.Exec(ctx, "insert into pg_temp.archive_lines (line, place, fault, torn) values ($1, $2, $3, true)",
+				l.lines,
 				fmt.Sprintf("%s:%d", name, number), fmt.Sprintf("the line ends after %d bytes without a line break", size))
 			return err
 		}
@@ -77,8 +80,8 @@ func (l *Loader) flush(ctx context.Context, name string, next int64) error {
 	return err
 }
 
-// readLine returns the next line without its line break, and its size with it. The line is nil if that is above the limit. The error is
-// io.EOF if the file ends before a line break.
+// readLine returns the next line without its line break, and its size with it. The line is nil if that is above the
+// limit. The error is io.EOF if the file ends before a line break.
 func readLine(in *bufio.Reader, limit int) (line []byte, size int, err error) {
 	line = []byte{}
 	for {

@@ -1,5 +1,5 @@
--- What Load fills: temporary tables with the columns of GEM's own, without their constraints, and a row for each line. They
--- end with the transaction, and need no right but TEMP.
+-- What Load fills: temporary tables with the columns of GEM's own, without their constraints, and a row for each line.
+-- They end with the transaction, and need no right but TEMP.
 
 create temp table core_tool_calls on commit drop as
 select (jsonb_populate_record(null::public.core_tool_calls, '{}')).* with no data;
@@ -21,9 +21,10 @@ create temp table archive_lines (
   torn    boolean not null default false
 ) on commit drop;
 
--- Loads lines that follow one another in a file; null is a line that is too long. A line that cannot be read becomes a row of
--- archive_lines and nothing else. Of a call that has several lines, the first is loaded.
-create function pg_temp.load_lines(p_line bigint, p_file text, p_number bigint, p_lines bytea[]) returns void language plpgsql as $$
+-- Loads lines that follow one another in a file; null is a line that is too long. A line that cannot be read becomes a
+-- row of archive_lines and nothing else. Of a call that has several lines, the first is loaded.
+create function pg_temp.load_lines(p_line bigint, p_file text, p_number bigint, p_lines bytea[]) returns void
+  language plpgsql as $$
 declare
   i integer;
   content jsonb;
@@ -35,19 +36,22 @@ declare
 begin
   for i in 1 .. cardinality(p_lines) loop
     fault := null;
-    -- Nothing is written inside this block: a subtransaction that writes would get an id, and a snapshot of a worker that
-    -- holds more than 64 of them is slow.
+    -- Nothing is written inside this block: a subtransaction that writes would get an id, and a snapshot of a worker
+    -- that holds more than 64 of them is slow.
     begin
       content := convert_from(p_lines[i], 'UTF8')::jsonb;
       call := jsonb_populate_record(null::public.core_tool_calls, content -> 'call');
       receipt := jsonb_populate_record(null::public.core_tool_receipts, nullif(content -> 'receipt', 'null'));
-      events := array(select e from jsonb_populate_recordset(null::public.core_tool_events, nullif(content -> 'events', 'null')) e);
+      events := array(select e from jsonb_populate_recordset(null::public.core_tool_events,
+        nullif(content -> 'events', 'null')) e);
       fault := case
         when p_lines[i] is null then 'the line is longer than 256 MiB'
         when call.id is null or content -> 'gem_archive' is distinct from '1' then 'it is not a line of an archive'
-        when (select count(*) <> count(distinct e.seq) from unnest(events) e) then 'two of its events have the same number'
+        when (select count(*) <> count(distinct e.seq) from unnest(events) e) then
+          'two of its events have the same number'
       end;
-      -- The audit casts these values. One that cannot be cast is a fault of its line, and must not stop the checks of all lines.
+      -- The audit casts these values. One that cannot be cast is a fault of its line, and must not stop the checks of
+      -- all lines.
       perform (e.data ->> 'run_at')::timestamptz, (e.data ->> 'priority')::integer from unnest(events) e;
     exception when data_exception or program_limit_exceeded then
       get stacked diagnostics fault = message_text, detail = pg_exception_detail;
@@ -55,7 +59,8 @@ begin
     end;
 
     insert into pg_temp.archive_lines (line, place, call_id, hash, fault)
-    values (p_line + i - 1, p_file || ':' || p_number + i - 1, case when fault is null then call.id end, md5(p_lines[i])::uuid, fault);
+    values (p_line + i - 1, p_file || ':' || p_number + i - 1, case when fault is null then call.id end,
+      md5(p_lines[i])::uuid, fault);
     continue when fault is not null;
     insert into pg_temp.core_tool_calls select call.* on conflict (id) do nothing;
     continue when not found;

@@ -20,7 +20,8 @@ func TestLinesAreReadOneByOne(t *testing.T) {
 		none bool // it is too long
 		err  error
 	}{
-		{"a", 2, false, nil}, {"", 1, false, nil}, {long, 101, false, nil}, {"", 102, true, nil}, {"b", 2, false, nil}, {"rest", 4, false, io.EOF}, {"", 0, false, io.EOF},
+		{"a", 2, false, nil}, {"", 1, false, nil}, {long, 101, false, nil}, {"", 102, true, nil}, {"b", 2, false, nil},
+		{"rest", 4, false, io.EOF}, {"", 0, false, io.EOF},
 	} {
 		line, size, err := archive.ReadLine(in, 101)
 		if string(line) != want.line || size != want.size || (line == nil) != want.none || !errors.Is(err, want.err) {

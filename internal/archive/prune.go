@@ -34,8 +34,8 @@ type Writer interface {
 type Pruned struct {
 	EndedBefore time.Time // only calls that ended before it are removed
 	Removed     int64
-	// Kept counts calls that are as old and stay: another call that stays is their child or repeats their receipt, a running
-	// call holds their key, or another transaction has locked them.
+	// Kept counts calls that are as old and stay: another call that stays is their child or repeats their receipt, a
+	// running call holds their key, or another transaction has locked them.
 	Kept int64
 	// Counted counts rows of the counters of rules at which no rule looks any more. They are not archived.
 	Counted int64
@@ -51,7 +51,7 @@ type DB interface {
 }
 
 const (
-	// pageSize is how many calls one statement reads to find those that are old enough.
+	// pageSize is the number of calls that one statement reads to find old ones.
 	pageSize = 20_000
 	// forgottenPage is how many rows of counters, facts of hooks, or budgets, one statement removes.
 	forgottenPage = 50_000
@@ -63,10 +63,10 @@ const (
 
 // Prune removes finished calls with their receipts and journals, after writing them to the archive.
 //
-// It works in small batches with a transaction each: gem.prune removes the calls, their lines are written and synced, and only
-// then the transaction commits. Whatever dies in between, every call is in the database, in the archive, or in both. After an
-// error, Pruned counts what is gone; calling Prune again goes on. At the end it removes old rows of the rules' counters, of hooks, of
-// budgets and of domains.
+// It works in small batches with a transaction each: gem.prune removes the calls, their lines are written and synced,
+// and only then the transaction commits. After a crash at any point, every call is in the database, in the archive, or
+// in both. After an error, Pruned counts the removed calls; calling Prune again continues. At the end it removes old
+// rows of the rules' counters, of hooks, of budgets and of domains.
 func Prune(ctx context.Context, db DB, o PruneOptions) (Pruned, error) {
 	if o.Batch <= 0 {
 		o.Batch = 1000
@@ -89,7 +89,8 @@ type pruner struct {
 type callID = [16]byte
 
 func (p *pruner) run(ctx context.Context) error {
-	err := p.db.QueryRow(ctx, "select clock_timestamp() - make_interval(secs => $1)", p.OlderThan.Seconds()).Scan(&p.done.EndedBefore)
+	err := p.db.QueryRow(ctx, "select pg_catalog.clock_timestamp() - pg_catalog.make_interval(secs => $1)",
+		p.OlderThan.Seconds()).Scan(&p.done.EndedBefore)
 	if err != nil {
 		return fmt.Errorf("read the time: %w", err)
 	}
@@ -132,20 +133,23 @@ func (p *pruner) run(ctx context.Context) error {
 	return p.forgetOfDomains(ctx)
 }
 
-// forgetOfDomains calls each function gem_<domain>.prune(timestamptz, integer): those of domains whose rows leave by age, which are there if the
-// domain's tables are. Only functions of the owner of gem.prune count, whom this trusts already.
+// forgetOfDomains calls each function gem_<domain>.prune(timestamptz, integer): those of domains whose rows leave by
+// age, which are there if the domain's tables are. Only functions of the owner of gem.prune count, whom this trusts
+// already.
 func (p *pruner) forgetOfDomains(ctx context.Context) error {
 	rows, _ := p.db.Query(ctx, `
 		select n.nspname from pg_catalog.pg_proc f join pg_catalog.pg_namespace n on n.oid = f.pronamespace
-		where f.proname = 'prune' and n.nspname like 'gem\_%' and pg_catalog.oidvectortypes(f.proargtypes) = 'timestamp with time zone, integer'
-			and f.proowner = (select o.proowner from pg_catalog.pg_proc o where o.oid = 'gem.prune(uuid[])'::regprocedure)
+		where f.proname = 'prune'::name and n.nspname::text like 'gem\_%'
+			and pg_catalog.oidvectortypes(f.proargtypes) = 'timestamp with time zone, integer'
+			and f.proowner = (select o.proowner from pg_catalog.pg_proc o where o.oid = 'gem.prune(uuid[])'::regprocedure::oid)
 		order by 1`)
 	schemas, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		return fmt.Errorf("find what domains prune: %w", err)
 	}
 	for _, schema := range schemas {
-		removed, err := p.forget(ctx, domainPage, "select "+pgx.Identifier{schema, "prune"}.Sanitize()+"($2, $1)", p.done.EndedBefore)
+		removed, err := p.forget(ctx, domainPage, "select "+pgx.Identifier{schema, "prune"}.Sanitize()+"($2, $1)",
+			p.done.EndedBefore)
 		if removed > 0 {
 			if p.done.Forgotten == nil {
 				p.done.Forgotten = map[string]int64{}
@@ -159,8 +163,9 @@ func (p *pruner) forgetOfDomains(ctx context.Context) error {
 	return nil
 }
 
-// forget removes rows that no call names, with a statement whose $1 is how many it may remove, until there are no more. A statement passes over
-// the last rows of counters that nobody counts at any more, which stay while their calls do, so one removes many.
+// forget removes rows that no call names, with a statement whose $1 is how many it may remove, until there are no more.
+// A statement passes over the last rows of counters that nobody counts at any more, which stay while their calls do, so
+// one removes many.
 func (p *pruner) forget(ctx context.Context, page int, sql string, args ...any) (all int64, err error) {
 	for removed := page; removed == page; all += int64(removed) {
 		within, cancel := context.WithTimeout(ctx, pruneTimeout)
@@ -173,10 +178,10 @@ func (p *pruner) forget(ctx context.Context, page int, sql string, args ...any) 
 	return all, nil
 }
 
-// nextPage returns finished calls that ended before the time, the latest first, so that a call comes before those that it
-// needs. It counts as kept those that younger calls need.
+// nextPage returns finished calls that ended before the time, the latest first, so that a call comes before the calls
+// that it needs. It counts the calls that younger calls need as kept.
 //
-// The walk goes over the first events by their time, for which there is an index: no call ends before its first event, except
+// It reads the first events by their time, for which there is an index: no call ends before its first event, except
 // imported calls. Their journals began at the import, before those of all other calls.
 func (p *pruner) nextPage(ctx context.Context) (old []callID, err error) {
 	ctx, cancel := context.WithTimeout(ctx, pruneTimeout)
@@ -217,7 +222,7 @@ func (p *pruner) nextPage(ctx context.Context) (old []callID, err error) {
 	return old, err
 }
 
-// remove removes calls in batches and returns those that stay.
+// remove removes calls in batches and returns the calls that stay.
 func (p *pruner) remove(ctx context.Context, calls []callID) (kept []callID, err error) {
 	for batch := range slices.Chunk(calls, p.Batch) {
 		gone, err := p.removeBatch(ctx, batch)
@@ -239,7 +244,8 @@ func (p *pruner) removeBatch(ctx context.Context, batch []callID) (gone map[call
 	defer cancel()
 	gone = make(map[callID]bool, len(batch))
 	err = pgx.BeginTxFunc(ctx, p.db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		rows, _ := tx.Query(ctx, "select call_id, case when $2 then line else '' end from gem.prune($1)", batch, p.Archive != nil)
+		rows, _ := tx.Query(ctx, "select call_id, case when $2 then line else '' end from gem.prune($1)", batch,
+			p.Archive != nil)
 		var (
 			id   callID
 			line string

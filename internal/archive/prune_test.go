@@ -12,7 +12,7 @@ import (
 
 	"github.com/gemworker/gem/handlers/builtin"
 	"github.com/gemworker/gem/internal/archive"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/migrations"
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -50,7 +50,8 @@ func (q queue) count(sql string, args ...any) (n int) {
 // insert makes a call; parent may be empty.
 func (q queue) insert(parent string) (id string) {
 	q.Helper()
-	err := q.db.QueryRow(context.Background(), "insert into core_tool_calls (tool_name, parent_call_id) values ('a.b', nullif($1, '')::uuid) returning id::text", parent).Scan(&id)
+	err := q.db.QueryRow(context.Background(), "insert into core_tool_calls (tool_name, parent_call_id) values ('a.b', "+
+		"nullif($1, '')::uuid) returning id::text", parent).Scan(&id)
 	if err != nil {
 		q.Fatal(err)
 	}
@@ -67,11 +68,13 @@ func (q queue) finish(id, key string) (receipt string) {
 	var source *string
 	if key != "" {
 		var verdict string
-		if err := q.db.QueryRow(ctx, "select verdict, receipt_id::text from gem.hold_key($1, 1, 'w', $2)", id, key).Scan(&verdict, &source); err != nil {
+		if err := q.db.QueryRow(ctx, "select verdict, receipt_id::text from gem.hold_key($1, 1, 'w', $2)", id,
+			key).Scan(&verdict, &source); err != nil {
 			q.Fatal(err)
 		}
 	}
-	err := q.db.QueryRow(ctx, "select gem.finish($1, 1, 'w', 'succeeded', '{}', '{}', '1', $2)::text", id, source).Scan(&receipt)
+	err := q.db.QueryRow(ctx, "select gem.finish($1, 1, 'w', 'succeeded', '{}', '{}', '1', $2)::text", id,
+		source).Scan(&receipt)
 	if err != nil {
 		q.Fatal(err)
 	}
@@ -203,7 +206,8 @@ func TestPruningRemovesOldCallsWhole(t *testing.T) {
 		if err := json.Unmarshal([]byte(text), &line); err != nil || strings.Contains(text, "\n") {
 			t.Fatalf("%v: %s", err, text)
 		}
-		if line.Version != 1 || line.Receipt["call_id"] != line.Call["id"] || float64(len(line.Events)) != line.Call["events"] || len(line.Call) < 19 {
+		if line.Version != 1 || line.Receipt["call_id"] != line.Call["id"] ||
+			float64(len(line.Events)) != line.Call["events"] || len(line.Call) < 19 {
 			t.Errorf("not whole: %s", text)
 		}
 	}
@@ -280,7 +284,8 @@ func TestAnInterruptedRunLosesNothing(t *testing.T) {
 				case "the process is told to stop":
 					stop()
 				default:
-					q.run("select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and query like '%gem.prune%' and pid <> pg_backend_pid()")
+					q.run("select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and query like " +
+						"'%gem.prune%' and pid <> pg_backend_pid()")
 				}
 				return nil
 			}
@@ -364,7 +369,8 @@ func TestWhatIsStillNeededStays(t *testing.T) {
 				old := c.set(q)
 				q.age(2, old...)
 				done := q.prune(archive.PruneOptions{Batch: batch})
-				if diff := cmp.Diff(old[:c.kept], q.there(old...), cmp.Transformer("nil", func(s []string) []string { return append([]string{}, s...) })); diff != "" {
+				if diff := cmp.Diff(old[:c.kept], q.there(old...),
+					cmp.Transformer("nil", func(s []string) []string { return append([]string{}, s...) })); diff != "" {
 					t.Error(diff)
 				}
 				if done.Removed != int64(len(old)-c.kept) {
@@ -406,7 +412,8 @@ func TestAPrunedKeyIsForgotten(t *testing.T) {
 	next := q.insert("")
 	q.claim()
 	var verdict string
-	if err := q.db.QueryRow(t.Context(), "select verdict from gem.hold_key($1, 1, 'w', 'k')", next).Scan(&verdict); err != nil || verdict != "run" {
+	if err := q.db.QueryRow(t.Context(), "select verdict from gem.hold_key($1, 1, 'w', 'k')",
+		next).Scan(&verdict); err != nil || verdict != "run" {
 		t.Errorf("%s %v", verdict, err)
 	}
 }
@@ -417,20 +424,29 @@ func TestImportedCallsArePrunedByWhenTheyEnded(t *testing.T) {
 	url := testdb.NewEmpty(t)
 	q := queue{t, testdb.Pool(t, url)}
 	q.run(`
-		create table core_tool_calls (id uuid primary key default gen_random_uuid(), tool_name text not null, input jsonb not null default '{}',
-			status text not null, error jsonb, claimed_at timestamptz, claimed_by text, created_at timestamptz, updated_at timestamptz);
-		create table core_tool_receipts (id uuid primary key default gen_random_uuid(), call_id uuid, tool_name text, status text, result jsonb, effects jsonb, created_at timestamptz);
-		insert into core_tool_calls (tool_name, status, created_at, updated_at) select 'old', 'succeeded', now() - interval '2 years', now() - interval '1 year' from generate_series(1, 50);
-		insert into core_tool_calls (tool_name, status, created_at, updated_at) select 'young', 'succeeded', now(), now() from generate_series(1, 50);
-		insert into core_tool_receipts (call_id, tool_name, status, result, created_at) select id, tool_name, n, '{}', updated_at from core_tool_calls, unnest(array['succeeded', 'failed']) n;`)
-	if _, err := migrations.Apply(t.Context(), url, migrations.Options{Adopt: []string{"core_tool_calls", "core_tool_receipts"}}, migrations.Sources(builtin.Domains()...)...); err != nil {
+		create table core_tool_calls (id uuid primary key default gen_random_uuid(), tool_name text not null,
+			input jsonb not null default '{}',
+			status text not null, error jsonb, claimed_at timestamptz, claimed_by text, created_at timestamptz,
+				updated_at timestamptz);
+		create table core_tool_receipts (id uuid primary key default gen_random_uuid(), call_id uuid, tool_name text,
+			status text, result jsonb, effects jsonb, created_at timestamptz);
+		insert into core_tool_calls (tool_name, status, created_at, updated_at) select 'old', 'succeeded',
+			now() - interval '2 years', now() - interval '1 year' from generate_series(1, 50);
+		insert into core_tool_calls (tool_name, status, created_at, updated_at) select 'young', 'succeeded', now(), now()
+			from generate_series(1, 50);
+		insert into core_tool_receipts (call_id, tool_name, status, result, created_at) select id, tool_name, n, '{}',
+			updated_at from core_tool_calls, unnest(array['succeeded', 'failed']) n;`)
+	if _, err := migrations.Apply(t.Context(), url,
+		migrations.Options{Adopt: []string{"core_tool_calls", "core_tool_receipts"}},
+		migrations.Sources(builtin.Domains()...)...); err != nil {
 		t.Fatal(err)
 	}
 	out := &lines{}
 	if done := q.prune(archive.PruneOptions{Archive: out, Batch: 20}); done.Removed != 50 {
 		t.Errorf("%+v", done)
 	}
-	if q.count("core_tool_calls where tool_name = 'old'") != 0 || q.count("core_tool_calls where tool_name = 'young'") != 50 {
+	if q.count("core_tool_calls where tool_name = 'old'") != 0 ||
+		q.count("core_tool_calls where tool_name = 'young'") != 50 {
 		t.Error("not the old ones")
 	}
 	if n := q.count("gem.imported_second_receipts"); n != 50 || !strings.Contains(out.all[0], `"second_receipts": [{`) {
@@ -465,8 +481,10 @@ func TestOnlyPruningRemoves(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, sql := range []string{"alter table core_tool_events no force row level security", "create policy p on core_tool_events for all using (true)",
-			"create policy p on core_tool_receipts for all using (true)", map[bool]string{true: "select", false: "set local role " + c.as}[c.as == owner], c.set} {
+		for _, sql := range []string{"alter table core_tool_events no force row level security",
+			"create policy p on core_tool_events for all using (true)",
+			"create policy p on core_tool_receipts for all using (true)",
+			map[bool]string{true: "select", false: "set local role " + c.as}[c.as == owner], c.set} {
 			if _, err := tx.Exec(t.Context(), sql); err != nil {
 				t.Fatalf("%s: %v", sql, err)
 			}
@@ -482,12 +500,14 @@ func TestOnlyPruningRemoves(t *testing.T) {
 	}
 }
 
-// What limits counted is not a call's, and leaves when no recorded rules look back at it: the last row of a counter when its call is gone, as here.
+// What limits counted is not a call's, and leaves when no recorded rules look back at it: the last row of a counter
+// when its call is gone, as here.
 func TestOldRowsOfLimitsLeaveWithPrune(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
 	q.run(`insert into gem.rule_runs (counter, n, at, call_id, rules_version)
-		select 'a/calls', n, now() - interval '1 day' + n * interval '1 second', gen_random_uuid(), '1' from generate_series(1, 7) n`)
+		select 'a/calls', n, now() - interval '1 day' + n * interval '1 second', gen_random_uuid(), '1'
+			from generate_series(1, 7) n`)
 	q.run("select gem.record_rules('1', repeat('a', 64), '{}', '1 hour')")
 	for _, step := range []struct {
 		dry           bool
@@ -504,7 +524,8 @@ func TestOldRowsOfLimitsLeaveWithPrune(t *testing.T) {
 func TestOldDocumentsThatNoOpenCallNamesLeave(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
-	const old, named, extended, waited, fresh = "00000000-0000-4000-8000-00000000000a", "00000000-0000-4000-8000-00000000000b", "00000000-0000-4000-8000-00000000000c",
+	const old, named, extended, waited, fresh = "00000000-0000-4000-8000-00000000000a",
+		"00000000-0000-4000-8000-00000000000b", "00000000-0000-4000-8000-00000000000c",
 		"00000000-0000-4000-8000-00000000000d", "00000000-0000-4000-8000-00000000000e"
 	for _, id := range []string{old, named, extended, waited, fresh} {
 		q.run("insert into extract_documents (id) values ($1)", id)
@@ -512,11 +533,14 @@ func TestOldDocumentsThatNoOpenCallNamesLeave(t *testing.T) {
 	}
 	past := func(what string) { q.run("set local session_replication_role = replica; update " + what) }
 	past("extract_documents set created_at = created_at - interval '2 hours' where id <> '" + fresh + "'")
-	past("extract_document_parts set created_at = created_at - interval '2 hours' where document_id <> '" + fresh + "' and (seq < 3 or document_id <> '" + extended + "')")
-	q.run(`insert into core_tool_calls (tool_name, input) values ('extract.run', '{"document_id": "` + strings.ToUpper(named) + `"}')`)
+	past("extract_document_parts set created_at = created_at - interval '2 hours' where document_id <> '" + fresh +
+		"' and (seq < 3 or document_id <> '" + extended + "')")
+	q.run(`insert into core_tool_calls (tool_name, input) values ('extract.run', '{"document_id": "` +
+		strings.ToUpper(named) + `"}')`)
 	q.run(`insert into core_tool_calls (tool_name, input) values ('extract.run', '{"document_id": "` + old + `"}')`)
 	q.run("select gem.claim('w', 9, true)")
-	q.run("select gem.finish(id, 1, 'w', 'succeeded', '{}', '{}', '1') from core_tool_calls where input ->> 'document_id' = $1", old)
+	q.run("select gem.finish(id, 1, 'w', 'succeeded', '{}', '{}', '1') from core_tool_calls where input ->> "+
+		"'document_id' = $1", old)
 
 	// One that is added to at this moment stays, and prune does not wait. A function of somebody else's is not called.
 	tx, err := q.db.Begin(t.Context())
@@ -524,14 +548,16 @@ func TestOldDocumentsThatNoOpenCallNamesLeave(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(context.Background()) }()
-	if _, err := tx.Exec(t.Context(), "insert into extract_document_parts (document_id, text) values ($1, 'x')", waited); err != nil {
+	if _, err := tx.Exec(t.Context(), "insert into extract_document_parts (document_id, text) values ($1, 'x')",
+		waited); err != nil {
 		t.Fatal(err)
 	}
 	role := "pruner_" + fmt.Sprint(time.Now().UnixNano())
 	q.run("create role " + role)
 	t.Cleanup(func() { q.run("drop owned by " + role + "; drop role " + role) })
 	q.run("create schema gem_lab authorization " + role)
-	q.run("create function gem_lab.prune(timestamptz, integer) returns integer language plpgsql as 'begin raise exception ''called''; end'")
+	q.run("create function gem_lab.prune(timestamptz, integer) returns integer language plpgsql as 'begin raise " +
+		"exception ''called''; end'")
 	q.run("alter function gem_lab.prune owner to " + role)
 
 	if done := q.prune(archive.PruneOptions{DryRun: true}); done.Forgotten != nil || q.count("extract_documents") != 5 {
@@ -541,7 +567,8 @@ func TestOldDocumentsThatNoOpenCallNamesLeave(t *testing.T) {
 		if done := q.prune(archive.PruneOptions{}); done.Forgotten["extract"] != int64(step.removed) {
 			t.Errorf("%+v, want %+v", done, step)
 		}
-		if n, parts := q.count("extract_documents"), q.count("extract_document_parts"); n != step.documents || parts != step.parts {
+		if n, parts := q.count("extract_documents"), q.count("extract_document_parts"); n != step.documents ||
+			parts != step.parts {
 			t.Errorf("%d documents and %d parts are left, want %+v", n, parts, step)
 		}
 	}

@@ -23,21 +23,22 @@ func againCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "again CALL_ID",
-		Short: "Make a call that has ended once more, as a new call",
+		Short: "Repeat a finished call, as a new call",
 		Long: `
 The new call has the tool, input, session, created_by, idempotency_key and
-priority of the old one, which stays as it is, with its receipt. The journal of
-the new one names your Postgres role, and the reason. The role must own the
-tables or be a member of gem_operator.
+priority of the old call. The old call and its receipt do not change. The
+journal of the new call records your Postgres role and the reason. The role must
+own the tables or be a member of gem_operator.
 
-It first says what that means: that the result would be repeated, since the key
-has succeeded, or that something may happen twice. It asks for confirmation, and
-where something may happen twice, for the name of the tool. Scripts say --yes,
-or --confirm TOOL. Only the new call's id is printed. With --watch the receipt is
-printed instead, as JSON, and the exit codes are those of gem call --wait.
+It first explains the effect: the key has succeeded, so the new call returns the
+earlier result, or something may happen twice. It asks for confirmation and, if
+something may happen twice, for the name of the tool. Scripts pass --yes, or
+--confirm TOOL. It prints only the new call's id or, with --watch, the receipt
+as JSON. With --watch the exit codes are the same as for gem call --wait.
 ` + usesDatabase,
-		Example: "  gem again " + exampleID + " --yes --reason 'the mail server is back'\n  gem again " + exampleID + " --confirm comms.send_email --watch",
-		Args:    takes("one call id", 1, 1),
+		Example: "  gem again " + exampleID + " --yes --reason 'the mail server is back'\n  gem again " + exampleID +
+			" --confirm comms.send_email --watch",
+		Args: takes("one call id", 1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, err := callID(args[0])
 			switch {
@@ -60,12 +61,13 @@ printed instead, as JSON, and the exit codes are those of gem call --wait.
 			if err == nil {
 				newID, err = client.OperatorAgain(ctx, db, id, a)
 				if err != nil && !store.HasCode(err, "") && !pgconn.SafeToRetry(err) { // neither answered nor not sent
-					return exitError{exitUnknown, fmt.Errorf("whether the call was made again is not known: %w", err)}
+					return exitError{exitUnknown, fmt.Errorf("it is unknown whether the call was repeated: %w", err)}
 				}
 			}
 			switch {
 			case store.HasCode(err, "42501"):
-				return exitError{exitUsage, fmt.Errorf("%w\nThe role of DATABASE_URL may not make calls of others again: members of gem_operator may, and the owner of the tables", refusal(err))}
+				return exitError{exitUsage, fmt.Errorf("%w\nThe role of DATABASE_URL may not repeat others' calls: only members "+
+					"of gem_operator and the owner of the tables may", refusal(err))}
 			case err != nil:
 				return exitError{exitUsage, refusal(err)}
 			case watch:
@@ -81,14 +83,14 @@ printed instead, as JSON, and the exit codes are those of gem call --wait.
 	f.StringVar(&a.Reason, "reason", "", "why, at most 1,000 characters: recorded in the journal")
 	f.StringVar(&a.Confirm, "confirm", "", "the name of its `tool`: continue although something may happen twice")
 	f.BoolVar(&yes, "yes", false, "do not ask, unless something may happen twice")
-	f.BoolVar(&asJSON, "json", false, "print the new call's id and what it means to make the old one again, as JSON")
+	f.BoolVar(&asJSON, "json", false, "print the new call's id and the effects of repeating the old one, as JSON")
 	f.BoolVar(&watch, "watch", false, "wait until the new call has ended, and print its receipt")
-	f.DurationVar(&timeout, "timeout", 0, "with --watch: how long, such as 30s; 0 means without end")
+	f.DurationVar(&timeout, "timeout", 0, "with --watch: how long, such as 30s; 0 means no limit")
 	return cmd
 }
 
-// confirm explains the effects of repeating a call, and asks for confirmation. If something may happen twice and typed is empty, typed becomes the
-// text that was typed as the tool's name.
+// confirm explains the effects of repeating a call, and asks for confirmation. If something may happen twice and typed
+// is empty, typed becomes the text that was typed as the tool's name.
 func confirm(ctx context.Context, in io.Reader, out io.Writer, m *client.AgainMeans, yes bool, typed *string) error {
 	if m.Refused != "" {
 		return fmt.Errorf("%s", m.Refused)
@@ -97,18 +99,19 @@ func confirm(ctx context.Context, in io.Reader, out io.Writer, m *client.AgainMe
 	tool := cut(printable(m.Tool), 200)
 	switch {
 	case m.MayHappenTwice && *typed == "":
-		fmt.Fprintf(out, "%s\nType the name of the tool, %s, to make it again: ", said, tool)
+		fmt.Fprintf(out, "%s\nType the name of the tool, %s, to repeat it: ", said, tool)
 		answer, err := readLine(ctx, in)
 		if *typed = answer; err != nil || answer != m.Tool {
-			return usage("it was not made again: something may happen twice, and the name of the tool was not given. In a script: --confirm %s", tool)
+			return usage("the call was not repeated: something may happen twice, so the name of the tool is needed. In a "+
+				"script: --confirm %s", tool)
 		}
 	case m.MayHappenTwice && *typed != m.Tool:
 		return usage("--confirm is %q, and the call's tool is %s. %s", *typed, tool, said)
 	case !m.MayHappenTwice && !yes && *typed == "":
-		fmt.Fprintf(out, "%s\nMake it again? [y/N] ", said)
+		fmt.Fprintf(out, "%s\nRepeat it? [y/N] ", said)
 		answer, err := readLine(ctx, in)
 		if answer = strings.ToLower(answer); err != nil || answer != "y" && answer != "yes" {
-			return usage("it was not made again. To do it without being asked: --yes")
+			return usage("the call was not repeated. To skip the confirmation: --yes")
 		}
 	default:
 		fmt.Fprintln(out, said)
@@ -116,7 +119,7 @@ func confirm(ctx context.Context, in io.Reader, out io.Writer, m *client.AgainMe
 	return nil
 }
 
-// againMeans says in words what it means to make a call again.
+// againMeans explains in words the effects of repeating a call.
 func againMeans(m *client.AgainMeans) string {
 	ended := "It ended as " + m.Status
 	if m.ErrorCode != "" {
@@ -125,25 +128,30 @@ func againMeans(m *client.AgainMeans) string {
 	tool := cut(printable(m.Tool), 200)
 	switch {
 	case m.Succeeded != "":
-		return fmt.Sprintf("%s. Its key has succeeded, at %s, in call %s: nothing runs again, and that result is repeated.", ended, moment(m.SucceededAt), m.Succeeded)
+		return fmt.Sprintf("%s. Its key has succeeded, at %s, in call %s: nothing runs again, and the new call returns "+
+			"that result.",
+			ended, moment(m.SucceededAt), m.Succeeded)
 	case m.Mode == "":
 		ended += fmt.Sprintf(". No registry in force has %s, and a worker without it ends the new call as unknown_tool", tool)
 	}
 	switch {
 	case m.MayHappenTwice && m.ErrorCode == "outcome_unknown":
-		return ended + ". Its outcome is unknown: check what it changed before you make it again, since it may happen twice."
+		return ended + ". Its outcome is unknown: check its effects before you repeat it, because they may happen twice."
 	case m.MayHappenTwice:
-		return ended + fmt.Sprintf(". It ran, and %s does not prevent repetitions: what it did may happen twice.", tool)
+		return ended + ". It ran, and nothing prevents repetitions: its effects may happen twice."
 	case m.Holder != "":
-		return fmt.Sprintf("%s. Call %s holds its key: the new one waits for that, and repeats its result if it succeeds.", ended, m.Holder)
+		return fmt.Sprintf("%s. Call %s holds its key: the new one waits for that call, and repeats its result if it "+
+			"succeeds.",
+			ended, m.Holder)
 	}
 	if m.ErrorCode == string(receipts.ValidationError) {
-		return ended + ". The new call has the same input, and fails again unless the tool's entry in the registry has changed."
+		return ended + ". The new call has the same input, and fails again unless the tool's entry in the registry has " +
+			"changed."
 	}
 	return ended + ". The new call will run, if the rules let it."
 }
 
-// readLine reads a line, without the space around it. It stops when ctx ends.
+// readLine reads a line and trims the space around it. It stops when ctx ends.
 func readLine(ctx context.Context, in io.Reader) (line string, err error) {
 	done := make(chan struct{})
 	go func() {

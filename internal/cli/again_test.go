@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
 func TestAgainMakesANewCallOnceItWasConfirmed(t *testing.T) {
@@ -14,7 +14,8 @@ func TestAgainMakesANewCallOnceItWasConfirmed(t *testing.T) {
 	s := scene{t, testdb.Pool(t, url)}
 	env := []string{"DATABASE_URL=" + url}
 	execute(t, s.db, `select gem.record_registry('7', repeat('a', 64), '{"version": "7", "tools": [
-		{"name": "leads.create", "idempotency": {"mode": "none"}, "timeout_ms": 1000}, {"name": "leads.find", "idempotency": {"mode": "safe-retry"}, "timeout_ms": 1000}]}')`)
+		{"name": "leads.create", "idempotency": {"mode": "none"}, "timeout_ms": 1000}, {"name": "leads.find",
+			"idempotency": {"mode": "safe-retry"}, "timeout_ms": 1000}]}')`)
 	risky := s.failed("execution_error", "no", "{}")
 	execute(t, s.db, "insert into core_tool_calls (tool_name) values ('leads.find')")
 	safe := query[string](t, s.db, "select id::text from core_tool_calls where tool_name = 'leads.find'")
@@ -25,14 +26,14 @@ func TestAgainMakesANewCallOnceItWasConfirmed(t *testing.T) {
 		code        int
 		stderr      string
 	}{
-		{risky, "", exitUsage, "what it did may happen twice"},
-		{risky, "yes\n", exitUsage, "Type the name of the tool, leads.create, to make it again: "},
+		{risky, "", exitUsage, "its effects may happen twice"},
+		{risky, "yes\n", exitUsage, "Type the name of the tool, leads.create, to repeat it: "},
 		{risky + " --yes", "", exitUsage, "In a script: --confirm leads.create"},
 		{risky + " --confirm leads.crate", "", exitUsage, `--confirm is "leads.crate", and the call's tool is leads.create`},
 		{risky, "leads.create\n", exitDone, "may happen twice"},
 		{risky + " --confirm leads.create", "", exitDone, "may happen twice"},
-		{safe, "", exitUsage, "To do it without being asked: --yes"},
-		{safe, "n\n", exitUsage, "Make it again? [y/N]"},
+		{safe, "", exitUsage, "To skip the confirmation: --yes"},
+		{safe, "n\n", exitUsage, "Repeat it? [y/N]"},
 		{safe, "y", exitDone, "It ended as failed (cancelled). The new call will run, if the rules let it."},
 		{safe + " --yes", "", exitDone, "The new call will run, if the rules let it."},
 		{"0b8f6e1c-3a52-4c1e-9f63-2d7a1b9c4e55", "", exitUsage, "there is no call"},
@@ -43,7 +44,8 @@ func TestAgainMakesANewCallOnceItWasConfirmed(t *testing.T) {
 		got.wantCode(t, c.code)
 		wants(t, got.stderr, c.stderr)
 		made := query[int](t, s.db, "select count(*)::int from core_tool_calls") - before
-		if want := map[bool]int{true: 1}[c.code == exitDone]; made != want || want == 1 && len(strings.TrimSpace(got.stdout)) != 36 {
+		if want := map[bool]int{true: 1}[c.code == exitDone]; made != want || want == 1 &&
+			len(strings.TrimSpace(got.stdout)) != 36 {
 			t.Errorf("gem again %s made %d calls, and printed %q", c.args, made, got.stdout)
 		}
 	}
@@ -54,11 +56,13 @@ func TestAgainMakesANewCallOnceItWasConfirmed(t *testing.T) {
 		ID      string
 		AgainOf struct{ ID, Tool, Mode string } `json:"again_of"`
 	}
-	if err := json.Unmarshal([]byte(again.stdout), &made); err != nil || made.AgainOf.ID != safe || made.AgainOf.Mode != "safe-retry" {
+	if err := json.Unmarshal([]byte(again.stdout), &made); err != nil || made.AgainOf.ID != safe ||
+		made.AgainOf.Mode != "safe-retry" {
 		t.Fatalf("%v: %s", err, again.stdout)
 	}
-	wants(t, gemWith(t, env, "trace", made.ID).stdout, "postgres had the call "+safe+" made again (it is Monday)")
-	wants(t, gemWith(t, env, "explain", made.ID).stdout, "postgres had the call "+safe+" made again by this one (it is Monday). It is queued")
+	wants(t, gemWith(t, env, "trace", made.ID).stdout, "postgres repeated the call "+safe+" (it is Monday)")
+	wants(t, gemWith(t, env, "explain", made.ID).stdout, "postgres repeated the call "+safe+" with this one (it is "+
+		"Monday). It is queued")
 	wants(t, gemWith(t, env, "trace", safe).stdout, "cancelled by ada (by the login postgres) (not today)")
 	wants(t, gemWith(t, env, "explain", safe).stdout, "Cancelled by ada (by the login postgres) (not today).")
 	refused := gemWith(t, env, "again", made.ID, "--yes")

@@ -13,16 +13,16 @@ import (
 	"github.com/gemworker/gem/handlers"
 	modelled "github.com/gemworker/gem/handlers/agent"
 	"github.com/gemworker/gem/handlers/builtin"
-	"github.com/gemworker/gem/internal/llm"
-	"github.com/gemworker/gem/internal/llm/llmtest"
+	"github.com/gemworker/gem/internal/provider"
+	"github.com/gemworker/gem/internal/testing/llmtest"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/registry"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// agents is a delta whose agents are calls of agent.run. Their model is a provider in this process: it reads in the task what it has to think, and
-// each thought is an effect, which a test can count and hold up.
+// agents is a delta whose agents are calls of agent.run. Their model is a provider in this process: it reads its
+// script from the task, and each answer is an effect that a test can count and delay.
 type agents struct {
 	delta
 	routes string
@@ -33,9 +33,10 @@ func newAgents(t *testing.T) agents {
 	a := agents{delta: newDelta(t)}
 	a.registry = agentRegistry(t)
 	server := llmtest.Start(t, llmtest.Options{Answer: a.think})
-	a.routes = fmt.Sprintf(`{"version": "1", "providers": {"here": {"dialect": "anthropic", "base_url": %q, "local": true}},
-		"arms": {"arm": {"provider": "here", "model": "model", "context": 200000, "max_output": 4000, "capabilities": ["tools"], "usd_per_mtok": [{"input": "1", "output": "2"}]}},
-		"routes": {"default": {"arms": ["arm"]}}}`, server.BaseURL(llmtest.Anthropic))
+	a.routes = fmt.Sprintf(
+		`{"version": "1", "providers": {"here": {"dialect": "anthropic", "base_url": %q, "local": true}},
+		"targets": {"target": {"provider": "here", "model": "model", "context": 200000, "max_output": 4000, "capabilities": ["tools"], "usd_per_mtok": [{"input": "1", "output": "2"}]}},
+		"routes": {"default": {"targets": ["target"]}}}`, server.BaseURL(llmtest.Anthropic))
 	return a
 }
 
@@ -70,23 +71,24 @@ func (a agents) think(r *llmtest.Request) (said llmtest.Script) {
 	}
 	turn, seen := 1, []string{}
 	for _, m := range r.Asked.Messages {
-		if m.Role == llm.Assistant {
+		if m.Role == provider.Assistant {
 			turn++
 		}
 		for _, p := range m.Content {
-			if p.Type == llm.ToolResult {
+			if p.Type == provider.ToolResult {
 				seen = append(seen, p.Content)
 			}
 		}
 	}
 	now := script[min(turn, len(script))-1]
 	for i, act := range now.Actions {
-		said.Parts = append(said.Parts, llm.Part{Type: llm.ToolCall, ID: fmt.Sprintf("id_%d_%d", turn, i), Name: strings.ReplaceAll(act.Tool, ".", "_"), Arguments: act.Input})
+		said.Parts = append(said.Parts, provider.Part{Type: provider.ToolCall, ID: fmt.Sprintf("id_%d_%d", turn, i),
+			Name: strings.ReplaceAll(act.Tool, ".", "_"), Arguments: act.Input})
 	}
 	switch {
 	case now.Refuses:
 		said = llmtest.Say("I will not.")
-		said.Stop = llm.Refusal
+		said.Stop = provider.Refusal
 	case len(now.Actions) == 0:
 		said = llmtest.Say(strings.Join(append([]string{now.Content}, seen...), "\n"))
 	}
@@ -103,7 +105,7 @@ func (a agents) worker(env ...string) *process {
 	return a.delta.worker(append(env, "LLM_ROUTES="+a.routes)...)
 }
 
-// insert makes a call of agent.run, whose model says this, for the user ada.
+// insert makes a call of agent.run with this script for the model, for the user ada.
 func (a agents) insert(script string, maxTurns int) (id string) {
 	a.Helper()
 	err := pgx.BeginFunc(a.Context(), a.db, func(tx pgx.Tx) error {
@@ -111,8 +113,10 @@ func (a agents) insert(script string, maxTurns int) (id string) {
 		if _, err := tx.Exec(a.Context(), "select set_config('request.jwt.claims', $1, true)", claims); err != nil {
 			return err
 		}
-		return tx.QueryRow(a.Context(), `insert into core_tool_calls (tool_name, input, session_id) values ('agent.run', jsonb_build_object('task', $1::text,
-			'max_turns', $2::int, 'tools', array['delta.*', 'wait.answer', 'comms.send_sms']), 's-1') returning id::text`, script, maxTurns).Scan(&id)
+		return tx.QueryRow(a.Context(), `insert into core_tool_calls (tool_name, input, session_id)
+			values ('agent.run', jsonb_build_object('task', $1::text,
+			'max_turns', $2::int, 'tools', array['delta.*', 'wait.answer', 'comms.send_sms']), 's-1') returning id::text`,
+			script, maxTurns).Scan(&id)
 	})
 	if err != nil {
 		a.Fatal(err)
@@ -120,7 +124,7 @@ func (a agents) insert(script string, maxTurns int) (id string) {
 	return id
 }
 
-// ran is what an agent has answered, and what it has seen.
+// ran returns an agent's answer, and the observations in it.
 func (a agents) ran(id string) (out agentRan) {
 	a.Helper()
 	out = a.delta.ran(id)
@@ -129,15 +133,18 @@ func (a agents) ran(id string) (out agentRan) {
 	return out
 }
 
-// proves fails unless all agents come to their receipts again from their journals, their receipts say what their models cost, and no audit finds a fault.
+// proves fails unless all agents reach their receipts again from their journals, their receipts state the cost of
+// their models, and no audit finds a fault.
 func (a agents) proves() {
 	a.Helper()
 	report, err := audit.Database(a.Context(), a.db, audit.Options{})
 	if err != nil || report.Faults > 0 {
 		a.Errorf("the audit: %+v, %v", report, err)
 	}
-	got := gemWith(a.T, []string{"DATABASE_URL=" + a.url, "TOOLS_REGISTRY=" + a.registry, "LLM_ROUTES=" + a.routes}, "replay", "--tool", "agent.run", "--last", "100")
-	if same, all := strings.Count(got.stdout, "the same"), query[int](a.T, a.db, "select count(*)::int from core_tool_receipts where tool_name = 'agent.run'"); got.code != exitDone || same != all {
+	got := gemWith(a.T, []string{"DATABASE_URL=" + a.url, "TOOLS_REGISTRY=" + a.registry, "LLM_ROUTES=" + a.routes},
+		"replay", "--tool", "agent.run", "--last", "100")
+	if same, all := strings.Count(got.stdout, "the same"), query[int](a.T, a.db, "select count(*)::int from "+
+		"core_tool_receipts where tool_name = 'agent.run'"); got.code != exitDone || same != all {
 		a.Errorf("%d of %d agents come to the same again:\n%s%s", same, all, got.stdout, got.stderr)
 	}
 	if wrong := query[string](a.T, a.db, wrongCosts); wrong != "" {
@@ -145,11 +152,12 @@ func (a agents) proves() {
 	}
 }
 
-// wrongCosts lists the receipts of agents that do not say what the ledger has of their requests.
+// wrongCosts lists the receipts of agents that differ from the ledger of their requests.
 const wrongCosts = `
 	select coalesce(string_agg(r.call_id || ': ' || (r.result)::text, e'\n'), '') from core_tool_receipts r
 	cross join lateral (select coalesce(r.result -> 'usage', r.result #> '{error,details,usage}') as said) u
-	cross join lateral (select count(*) as requests, count(*) filter (where cost is null) as unknown, case when count(*) = 0 then 0 else sum(cost) end as cost from core_llm_requests l where l.call_id = r.call_id) l
+	cross join lateral (select count(*) as requests, count(*) filter (where cost is null) as unknown, case
+		when count(*) = 0 then 0 else sum(cost) end as cost from core_llm_requests l where l.call_id = r.call_id) l
 	where r.tool_name = 'agent.run' and r.replay_of is null and (
 		((said ->> 'requests')::bigint, (said ->> 'unknown_requests')::bigint) is distinct from (l.requests, l.unknown)
 		or (said ->> 'cost_usd')::numeric * 1e9 is distinct from l.cost)`
@@ -163,7 +171,8 @@ func TestAThoughtThatWasKilledIsThoughtOnceMore(t *testing.T) {
 	a.kill(first, "think 2", 1)
 	a.free("think 2")
 	a.worker()
-	if ran := a.ran(id); ran.Answer != "done" || ran.Turns != 2 || a.did("think 1") != 1 || a.did("think 2") != 2 || a.did("one") != 1 {
+	if ran := a.ran(id); ran.Answer != "done" || ran.Turns != 2 || a.did("think 1") != 1 || a.did("think 2") != 2 ||
+		a.did("one") != 1 {
 		t.Errorf("%+v; it thought %d and %d times, and acted %d times", ran, a.did("think 1"), a.did("think 2"), a.did("one"))
 	}
 	a.proves()
@@ -188,16 +197,19 @@ func TestAnAgentOfAModelGoesOnElsewhere(t *testing.T) {
 	a.proves()
 }
 
-// A3 to A6: it asks, all workers stop, it is answered, and goes on.
+// A3 to A6: it asks, all workers stop, somebody answers, and it continues.
 func TestAModelAsksAPersonAndWaitsInNoProcess(t *testing.T) {
 	a := newAgents(t)
 	first := a.worker()
-	id := a.insert(`[{"actions": [{"tool": "wait.answer", "input": {"text": "Which color?", "schema": {"type": "string", "enum": ["blue", "red"]}, "until": "2200-01-01T00:00:00Z"}}]},
+	id := a.insert(
+		`[{"actions": [{"tool": "wait.answer", "input": {"text": "Which color?", "schema": {"type": "string", "enum": ["blue", "red"]}, "until": "2200-01-01T00:00:00Z"}}]},
 		{"content": "done"}]`, 5)
 	q := a.question(id)
-	a.until("select status = 'waiting' and waits_for = 'call' and claimed_by is null from core_tool_calls where id = $1", id)
+	a.until("select status = 'waiting' and waits_for = 'call' and claimed_by is null from core_tool_calls where id = $1",
+		id)
 	first.stop(t)
-	if shown := query[string](t, a.db, "select concat_ws(' ', tool, text, schema ->> 'enum', by, until at time zone 'utc', root) from open_questions where since < gem.now()"); shown !=
+	if shown := query[string](t, a.db, "select concat_ws(' ', tool, text, schema ->> 'enum', by, until at time zone "+
+		"'utc', root) from open_questions where since < gem.now()"); shown !=
 		`wait.answer Which color? ["blue", "red"] {owner} 2200-01-01 00:00:00 `+id {
 		t.Errorf("the question is shown as %s", shown)
 	}
@@ -205,7 +217,8 @@ func TestAModelAsksAPersonAndWaitsInNoProcess(t *testing.T) {
 		t.Helper()
 		err := pgx.BeginFunc(t.Context(), a.db, func(tx pgx.Tx) error {
 			if sub != "" {
-				if _, err := tx.Exec(t.Context(), "select set_config('request.jwt.claims', $1, true)", `{"role": "authenticated", "sub": "`+sub+`"}`); err != nil {
+				if _, err := tx.Exec(t.Context(), "select set_config('request.jwt.claims', $1, true)",
+					`{"role": "authenticated", "sub": "`+sub+`"}`); err != nil {
 					return err
 				}
 			}
@@ -234,7 +247,8 @@ func TestAModelAsksAPersonAndWaitsInNoProcess(t *testing.T) {
 	}
 	refused("PT409", q, "red", "")
 	ran := a.ran(id)
-	if len(ran.Seen) != 1 || !strings.Contains(ran.Seen[0], `"answer":"blue"`) || a.did("think 1") != 1 || a.did("think 2") != 1 {
+	if len(ran.Seen) != 1 || !strings.Contains(ran.Seen[0], `"answer":"blue"`) || a.did("think 1") != 1 ||
+		a.did("think 2") != 1 {
 		t.Errorf("%+v", ran)
 	}
 	if n := query[int](t, a.db, "select count(*)::int from core_tool_events where event = 'answered'"); n != 1 {
@@ -260,20 +274,23 @@ func TestTheTurnsOfAnAgentCountOverRestarts(t *testing.T) {
 	r := a.await(id)
 	var did struct{ Turns int }
 	e, _ := r.Error()
-	if err := json.Unmarshal(e.Details, &did); err != nil || e.Code != "turn_limit" || did.Turns != 3 || a.did("more") != 3 || a.did("think 4") != 0 {
+	if err := json.Unmarshal(e.Details, &did); err != nil || e.Code != "turn_limit" || did.Turns != 3 ||
+		a.did("more") != 3 || a.did("think 4") != 0 {
 		t.Errorf("%s; it acted %d times", r.Result, a.did("more"))
 	}
 	a.proves()
 }
 
-// A8 and A9: what a tool comes to is an observation, in the thought's order, and the agent goes on once all of it is there.
+// A8 and A9: the result of a tool is an observation, in the order of the model's tool calls, and the agent continues
+// once it has all of them.
 func TestWhatTheToolsOfAnAgentComeToIsObserved(t *testing.T) {
 	a := newAgents(t)
 	execute(t, a.db, "insert into gem.roles (subject, role) values (session_user, 'approver')")
 	a.worker(`TOOLS_RULES={"version": "1.0.0", "rules": [
 		{"name": "forbidden", "tools": ["delta.act"], "when": {"input": {"text": {"const": "forbidden"}}}, "action": "block", "say": "Not today."},
 		{"name": "big", "tools": ["delta.act"], "when": {"input": {"text": {"const": "big"}}}, "action": "ask", "ask": {"of": ["approver"]}}]}`)
-	id := a.insert(`[{"actions": [{"tool": "delta.act", "input": {"text": "x", "fail": true}}, {"tool": "wait.answer", "input": {"text": "?"}}, {"tool": "delta.gone", "input": {}},
+	id := a.insert(
+		`[{"actions": [{"tool": "delta.act", "input": {"text": "x", "fail": true}}, {"tool": "wait.answer", "input": {"text": "?"}}, {"tool": "delta.gone", "input": {}},
 		{"tool": "delta.unset", "input": {}}, {"tool": "comms.send_sms", "input": {}}, {"tool": "delta.act", "input": {"text": "forbidden"}},
 		{"tool": "delta.act", "input": {"text": "big"}}, {"tool": "delta.act", "input": {"text": "y"}}]}, {"content": "done"}]`, 5)
 	a.until("select count(*) = 2 from open_questions where root = $1", id)
@@ -286,7 +303,8 @@ func TestWhatTheToolsOfAnAgentComeToIsObserved(t *testing.T) {
 	gemWith(t, env, "deny", question("wait.approval"), "--reason", "too big").wantCode(t, exitDone)
 	gemWith(t, env, "answer", question("wait.answer"), "yes").wantCode(t, exitDone)
 	ran := a.ran(id)
-	want := []string{"no_luck", `"yes"`, "unknown_tool", "not_configured", "not_allowed", "rule_blocked", "approval_denied", `"y"`}
+	want := []string{"no_luck", `"yes"`, "unknown_tool", "not_configured", "not_allowed", "rule_blocked",
+		"approval_denied", `"y"`}
 	if len(ran.Seen) != len(want) || a.did("think 2") != 1 || a.did("y") != 1 || a.did("forbidden")+a.did("big") != 0 {
 		t.Fatalf("%+v", ran)
 	}
@@ -295,10 +313,12 @@ func TestWhatTheToolsOfAnAgentComeToIsObserved(t *testing.T) {
 			t.Errorf("it saw %s, want %s", ran.Seen[i], want[i])
 		}
 	}
-	if n := query[int](t, a.db, "select count(*)::int from core_tool_events where call_id = $1 and event = 'woken'", id); n != 1 {
+	if n := query[int](t, a.db, "select count(*)::int from core_tool_events where call_id = $1 and event = 'woken'",
+		id); n != 1 {
 		t.Errorf("it was woken %d times", n)
 	}
-	wants(t, gemWith(t, env, "trace", id).stdout, "Its handler made these calls:", "  turn 1 call 1  failed  delta.act", "  turn 1 call 2  succeeded  wait.answer")
+	wants(t, gemWith(t, env, "trace", id).stdout, "Its handler made these calls:", "  turn 1 call 1  failed  delta.act",
+		"  turn 1 call 2  succeeded  wait.answer")
 	refused := a.await(a.insert(`[{"refuses": true}]`, 5))
 	if e, _ := refused.Error(); e.Code != "refused" {
 		t.Errorf("%s", refused.Result)
@@ -306,7 +326,8 @@ func TestWhatTheToolsOfAnAgentComeToIsObserved(t *testing.T) {
 	a.proves()
 }
 
-// A10 and A11: each answer reaches its own agent, of many resumes one attempt runs, and an agent that has ended takes nothing more.
+// A10 and A11: each answer reaches its own agent, of many resumes one attempt runs, and an agent that has ended takes
+// nothing more.
 func TestAgentsOfOneUserWaitEndAndTakeNothingMore(t *testing.T) {
 	a := newAgents(t)
 	a.worker()
@@ -328,7 +349,8 @@ func TestAgentsOfOneUserWaitEndAndTakeNothingMore(t *testing.T) {
 			}
 		}
 		a.until("select status = 'waiting' from core_tool_calls where id = $1", q)
-		if woken := query[int](t, a.db, "select count(*)::int from core_tool_events where call_id = $1 and event = 'woken'", q); query[int](t, a.db, "select attempt from core_tool_calls where id = $1", q) != attempts+woken {
+		if woken := query[int](t, a.db, "select count(*)::int from core_tool_events where call_id = $1 and event = 'woken'",
+			q); query[int](t, a.db, "select attempt from core_tool_calls where id = $1", q) != attempts+woken {
 			t.Errorf("it was woken %d times", woken)
 		}
 	}
@@ -355,7 +377,9 @@ type Agent struct{}
 
 // Run is agent.run.
 func (Agent) Run(ctx context.Context, call *handlers.Durable, _ struct{}) (json.RawMessage, error) {
-	return handlers.StepOnce(ctx, call, "turn 1", func(context.Context) (json.RawMessage, error) { return nil, errors.New("another turn") })
+	return handlers.StepOnce(ctx, call, "turn 1", func(context.Context) (json.RawMessage, error) {
+		return nil, errors.New("another turn")
+	})
 }
 
 // otherAgents are the domains of that program.
@@ -382,7 +406,8 @@ func TestAProgramThatCannotReadAnAgentsJournalLeavesItAlone(t *testing.T) {
 	other := a.worker("AGENT_VERSION=2")
 	execute(t, a.db, "select answer_tool_call($1, '\"blue\"')", q)
 	a.until("select coalesce(waits_for = 'code', false) from core_tool_calls where id = $1", id)
-	wants(t, gemWith(t, []string{"DATABASE_URL=" + a.url}, "explain", id).stdout, `the name "turn 1" in its journal`, "gem resume "+id)
+	wants(t, gemWith(t, []string{"DATABASE_URL=" + a.url}, "explain", id).stdout, `the name "turn 1" in its journal`,
+		"gem resume "+id)
 	if n := query[int](t, a.db, "select count(*)::int from core_tool_receipts where call_id = $1", id); n != 0 {
 		t.Errorf("%d receipts", n)
 	}

@@ -6,17 +6,20 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gemworker/gem/internal/llm/llmtest"
+	"github.com/gemworker/gem/internal/testing/llmtest"
 )
 
-// The commands of docs/agents.md are run from its top, as a newcomer would run them, and give what it shows. Only the model is played.
+// The commands of docs/agents.md are run from its top, as a newcomer would run them, and give what it shows. Only the
+// model is played.
 func TestTheGuideToAgentsIsFollowed(t *testing.T) {
 	t.Parallel()
-	f := &follower{root: fromRoot(t, "."), dir: reachableFolder(t), env: map[string]string{}, page: "docs/agents.md", section: "docs/agents.md", server: llmtest.Start(t, llmtest.Options{})}
+	f := &follower{root: fromRoot(t, "."), dir: reachableFolder(t), env: map[string]string{}, page: "docs/agents.md",
+		section: "docs/agents.md", server: llmtest.Start(t, llmtest.Options{})}
 	f.server.Script("qwen3:8b",
 		used(llmtest.Call("call_1", "os_search_notes", `{"query": "Sam Carter"}`), 620, 18),
 		used(llmtest.Call("call_2", "wait_answer", `{"text": "On which day should the roof be repaired?"}`), 710, 32),
-		used(llmtest.Call("call_3", "os_create_task", `{"domain": "business", "title": "Repair the roof of Sam Carter", "due_at": "2027-02-02T09:00:00+11:00"}`), 800, 60),
+		used(llmtest.Call("call_3", "os_create_task",
+			`{"domain": "business", "title": "Repair the roof of Sam Carter", "due_at": "2027-02-02T09:00:00+11:00"}`), 800, 60),
 		said("The repair is planned for Tuesday.", 890, 12))
 	guide, err := os.ReadFile(fromRoot(t, "docs/agents.md"))
 	if err != nil {
@@ -41,14 +44,17 @@ func TestTheGuideToAgentsIsFollowed(t *testing.T) {
 // Without a model, the page is followed with gem demo --stay, by copying its lines.
 func TestTheGuideToAgentsIsFollowedWithTheDemo(t *testing.T) {
 	t.Parallel()
-	f := &follower{root: fromRoot(t, "."), dir: reachableFolder(t), env: map[string]string{}, section: "docs/agents.md", demo: true}
+	f := &follower{root: fromRoot(t, "."), dir: reachableFolder(t), env: map[string]string{}, section: "docs/agents.md",
+		demo: true}
 	var said []string
-	for _, found := range regexp.MustCompile("(?ms)^```sh\n(.*?)^```$").FindAllStringSubmatch(readPage(t, "docs/agents.md"), -1) {
+	for _, found := range regexp.MustCompile("(?ms)^```sh\n(.*?)^```$").
+		FindAllStringSubmatch(readPage(t, "docs/agents.md"), -1) {
 		f.run(t, found[1])
 		said = append(said, f.said)
 	}
 	all := strings.Join(said, "\n")
-	wants(t, all, "On which day should the roof be repaired?", `"answer": "There is a task for the repair on the day that you chose."`,
+	wants(t, all, "On which day should the roof be repaired?",
+		`"answer": "There is a task for the repair on the day that you chose."`,
 		`os_search_notes {"query": "Sam Carter"}`, "the same: succeeded")
 	if f.calls != 2 {
 		t.Errorf("%d calls are made, want 2", f.calls)
@@ -60,9 +66,9 @@ func TestTheGuideToAgentsIsFollowedWithTheDemo(t *testing.T) {
 func (f *follower) wantsLines(t *testing.T, block string) {
 	t.Helper()
 	f.shown++
-	rest := strings.Join(strings.Fields(f.said), " ")
+	rest := strings.Join(strings.Fields(steady(f.said)), " ")
 	for line := range strings.Lines(block) {
-		_, after, ok := strings.Cut(rest, strings.Join(strings.Fields(line), " "))
+		_, after, ok := strings.Cut(rest, strings.Join(strings.Fields(steady(line)), " "))
 		if !ok {
 			if rewritten(t, f.page, block, withLines(block, f.said)) {
 				return

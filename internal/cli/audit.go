@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/audit"
+	"github.com/gemworker/gem/internal/plainfile"
 	"github.com/spf13/cobra"
 )
 
@@ -21,25 +22,27 @@ func auditCommand() *cobra.Command {
 		Use:   "audit",
 		Short: "Check that every promise holds, over the whole database or archives",
 		Long: `
-Everything is checked in one read-only snapshot, while workers keep running: each
-finished call has its one receipt; its journal has no gaps and gives its row
-when it is replayed; a hit repeats a real receipt; the rows that receipts name
-exist. A line for each check says how much was checked and what is wrong, with
-up to five examples. The exit code is 1 if there is any fault; a remark is none.
+Everything is checked in one read-only snapshot, while workers keep running:
+each finished call has one receipt; its journal has no gaps, and replaying it
+gives the call's row; a hit repeats a real receipt; the rows that receipts name
+exist. It prints a line for each check: how many rows were checked, and the
+faults, with up to five examples. The exit code is 1 if there is any fault;
+remarks do not count.
 
 Connect as the owner of the tables, who sees every row. A million calls take
 about half a minute, and vacuum cannot remove dead rows meanwhile.
 
-The check effects-missing also reports rows that people deleted by hand, which
-look like rows that were lost. Use --skip effects-missing if there are such.
+The check effects-missing also reports rows that people deleted by hand, because
+they look like lost rows. Use --skip effects-missing if you have deleted some.
 
 --archive FILE checks an archive of gem prune instead, in temporary tables of
 the database, which can be any that has GEM's tables.
 ` + usesDatabase + `
 
-The checks, and what each proves:
+The checks, and the guarantee that each proves:
 ` + checks(),
-		Example: "  gem audit\n  gem audit --json --skip effects-missing\n  gem audit --archive 2025.jsonl --archive 2026.jsonl",
+		Example: "  gem audit\n  gem audit --json --skip effects-missing\n  gem audit --archive 2025.jsonl --archive " +
+			"2026.jsonl",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, name := range options.Skip {
 				if !audit.Known(name) {
@@ -67,8 +70,8 @@ The checks, and what each proves:
 	}
 	f := cmd.Flags()
 	f.BoolVar(&asJSON, "json", false, "print the report as JSON")
-	f.StringArrayVar(&paths, "archive", nil, "check this archive instead; may be repeated, to check several together")
-	f.StringSliceVar(&options.Skip, "skip", nil, "leave these checks out, by commas")
+	f.StringArrayVar(&paths, "archive", nil, "check this archive instead; may be repeated to check several together")
+	f.StringSliceVar(&options.Skip, "skip", nil, "checks to skip, separated by commas")
 	f.DurationVar(&options.Timeout, "timeout", 15*time.Minute, "how long a statement may take")
 	return cmd
 }
@@ -76,7 +79,7 @@ The checks, and what each proves:
 func runAudit(ctx context.Context, paths []string, o audit.Options) (*audit.Report, error) {
 	var files []audit.File
 	for _, path := range paths {
-		file, err := os.Open(path)
+		file, err := plainfile.Open(path, os.O_RDONLY, 0)
 		if err != nil {
 			return nil, err
 		}
@@ -85,7 +88,7 @@ func runAudit(ctx context.Context, paths []string, o audit.Options) (*audit.Repo
 	}
 	db, err := connect(ctx)
 	if err != nil && files != nil {
-		err = fmt.Errorf("an archive is checked in temporary tables of a database: %w", err)
+		err = fmt.Errorf("checking an archive needs a database for temporary tables: %w", err)
 	}
 	if err != nil {
 		return nil, err

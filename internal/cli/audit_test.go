@@ -2,12 +2,14 @@ package cli
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/gemworker/gem/audit"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
 func TestAuditExitsWith1OnAnyFault(t *testing.T) {
@@ -24,12 +26,14 @@ func TestAuditExitsWith1OnAnyFault(t *testing.T) {
 
 	sound := gemWith(t, env, "audit")
 	sound.wantCode(t, exitDone)
-	wants(t, sound.stdout, "receipt-missing             1 finished calls  ok\n", "journal-order               3 events          ok\n", "\nNo fault was found, in ")
+	wants(t, sound.stdout, "receipt-missing             1 finished calls  ok\n",
+		"journal-order               3 events          ok\n", "\nNo fault was found, in ")
 
 	execute(t, s.db, "insert into notes (title, call_id) select 'x', id from core_tool_calls")
 	broken := gemWith(t, env, "audit")
 	broken.wantCode(t, exitFailed)
-	wants(t, broken.stdout, "effects-unlisted            1 receipts        1 fault\n    ", "notes ", "\n1 fault found, in ")
+	wants(t, broken.stdout, "effects-unlisted            1 receipts        1 fault\n    ", "notes ",
+		"\n1 fault found, in ")
 	if broken.stderr != "" {
 		t.Errorf("stderr: %s", broken.stderr)
 	}
@@ -78,6 +82,16 @@ func TestAuditUsage(t *testing.T) {
 	got = inProcess(t.Context(), "audit", "--archive", filepath.Join(t.TempDir(), "none.jsonl"))
 	got.wantCode(t, exitFailed)
 	wants(t, got.stderr, "none.jsonl")
+	pipe, link := filepath.Join(t.TempDir(), "pipe"), filepath.Join(t.TempDir(), "link")
+	if err := errors.Join(syscall.Mkfifo(pipe, 0o600), os.Symlink("audit_test.go", link)); err != nil {
+		t.Fatal(err)
+	}
+	for path, says := range map[string]string{pipe: "is not a regular file", link: "is a symbolic link",
+		t.TempDir(): "is a folder"} {
+		got = inProcess(t.Context(), "audit", "--archive", path)
+		got.wantCode(t, exitFailed)
+		wants(t, got.stderr, says)
+	}
 }
 
 func TestAuditOfArchivesNeedsADatabase(t *testing.T) {
@@ -94,7 +108,7 @@ func TestAuditOfArchivesNeedsADatabase(t *testing.T) {
 
 	none := gemWith(t, nil, args...)
 	none.wantCode(t, exitUsage)
-	wants(t, none.stderr, "an archive is checked in temporary tables of a database: DATABASE_URL is not set")
+	wants(t, none.stderr, "checking an archive needs a database for temporary tables: DATABASE_URL is not set")
 	empty := gemWith(t, []string{"DATABASE_URL=" + testdb.NewEmpty(t)}, args...)
 	empty.wantCode(t, exitFailed)
 	wants(t, empty.stderr, "which this database lacks", "run `gem migrate`")

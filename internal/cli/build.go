@@ -6,10 +6,11 @@ import (
 	"os"
 	"time"
 
-	"github.com/gemworker/gem/elsewhere"
+	"github.com/gemworker/gem/backends"
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/binding"
 	"github.com/gemworker/gem/internal/config"
-	"github.com/gemworker/gem/internal/pgpool"
+	"github.com/gemworker/gem/internal/postgres/pgpool"
 	"github.com/gemworker/gem/internal/telemetry"
 	"github.com/gemworker/gem/migrations"
 	"github.com/gemworker/gem/registry"
@@ -19,37 +20,43 @@ import (
 	"go.uber.org/zap"
 )
 
-// setup puts together the worker of gem worker, gem dev and gem demo, in two steps: prepare and connect.
+// setup assembles the worker of gem worker, gem dev and gem demo, in two steps: prepare and connect.
 type setup struct {
 	program  *Program
 	config   *config.Config
 	log      *zap.Logger
 	console  io.Writer     // where OpenTelemetry's exporter `console` writes
-	patience time.Duration // with a database that cannot be reached
-	// isolated takes nothing from the environment but the database: the registry is the program's own, the domains have no
-	// configuration but that of environment and read no files, so that no tool reaches anything outside, and nothing is traced or measured.
+	patience time.Duration // how long to wait for a database that cannot be reached
+	// isolated takes only the database from the environment. The registry is the program's own; the domains read only
+	// the configuration in environment and no files, so no tool reaches anything outside. Nothing is traced or
+	// measured.
 	isolated    bool
-	environment map[string]string // in place of the true one, if isolated
+	environment map[string]string // replaces the real one, if isolated
 
 	registry    *registry.Registry // filled in by prepare, like the five below
-	from        string             // where the registry comes from
-	rules       *rules.Set         // nil for none
-	domains     *elsewhere.Domains // nil for none
+	from        string             // the source of the registry
+	rules       *rules.Set         // nil if there are none
+	domains     *backends.Domains  // nil if there are none
 	domainsFrom string
 	lookup      func(string) string
 	telemetry   *telemetry.Telemetry
+	adminURL    string          // of the private server's superuser, who makes logins
 	pools       []*pgxpool.Pool // filled in by connect, like the one below
 	listenURL   string
-	places      []place // opened by newWorker
+	opened      []backend // opened by newWorker
 }
 
-// prepare does what needs no database.
+// prepare does everything that needs no database.
 func (s *setup) prepare(ctx context.Context) (err error) {
 	s.lookup = os.Getenv
 	if s.isolated {
 		s.lookup = func(variable string) string { return s.environment[variable] }
 	}
-	if s.registry, s.from, err = s.program.loadRegistry(s.lookup("TOOLS_REGISTRY")); err != nil {
+	load := func() (*registry.Registry, string, error) { return s.program.loadRegistry(s.lookup("TOOLS_REGISTRY")) }
+	if s.isolated {
+		load = s.program.ownRegistry
+	}
+	if s.registry, s.from, err = load(); err != nil {
 		return usageError{err}
 	}
 	s.log.Info("registry loaded", zap.String("from", s.from), zap.String("version", s.registry.Version),
@@ -57,21 +64,22 @@ func (s *setup) prepare(ctx context.Context) (err error) {
 	if err := s.prepareDomains(); err != nil {
 		return usageError{err}
 	}
-	bound, _, err := s.program.fit(s.registry, s.domains) // which tools live nowhere is known with the database
+	bound, _, err := s.program.fit(s.registry, s.domains) // tools without a backend are known only with the database
 	if err != nil {
 		return usageError{err}
 	}
 	if err := s.prepareRules(bound); err != nil {
 		return usageError{err}
 	}
-	if err := handlers.Configure(s.lookup, s.program.domains()...); err != nil {
+	if err := binding.Configure(s.lookup, s.program.domains()...); err != nil {
 		return err
 	}
 	if s.isolated {
 		return nil
 	}
 	version, _ := s.program.version()
-	s.telemetry, err = telemetry.Start(ctx, telemetry.Options{Worker: s.config.WorkerID, Version: version, Console: s.console, Log: s.log})
+	s.telemetry, err = telemetry.Start(ctx, telemetry.Options{Worker: s.config.WorkerID, Version: version,
+		Console: s.console, Log: s.log})
 	if err != nil {
 		return usageError{err}
 	}
@@ -79,7 +87,7 @@ func (s *setup) prepare(ctx context.Context) (err error) {
 }
 
 // prepareRules loads the rules, if there are any. An isolated worker has none.
-func (s *setup) prepareRules(bound *handlers.Handlers) (err error) {
+func (s *setup) prepareRules(bound *binding.Handlers) (err error) {
 	if s.isolated {
 		return nil
 	}
@@ -91,22 +99,23 @@ func (s *setup) prepareRules(bound *handlers.Handlers) (err error) {
 		s.log.Info("no rules")
 		return nil
 	}
-	s.log.Info("rules loaded", zap.String("from", from), zap.String("version", s.rules.Version), zap.Int("rules", len(s.rules.Rules())),
+	s.log.Info("rules loaded", zap.String("from", from), zap.String("version", s.rules.Version),
+		zap.Int("rules", len(s.rules.Rules())),
 		zap.String("sha256", s.rules.SHA256()))
 	_, err = rulesFit(s.rules, s.registry, bound)
 	return err
 }
 
-// connect opens the connections and makes the worker, without starting it.
+// connect opens the connections and creates the worker, without starting it.
 func (s *setup) connect(ctx context.Context) (*worker.Worker, error) {
 	mode, listenURL, err := findRoutes(ctx, s)
 	s.listenURL = listenURL
 	if err != nil {
 		return nil, err
 	}
-	// With the one that listens, these are at most WORKER_CONNECTIONS + 3 connections.
+	// With the listening connection, these are at most WORKER_CONNECTIONS + 3 connections.
 	for _, o := range []pgpool.Options{
-		{Mode: mode, MaxConns: 2, NoPing: true, Name: "gem control"},
+		{Mode: mode, MaxConns: 2, OwnSQL: true, NoPing: true, Name: "gem control"},
 		{Mode: mode, MaxConns: int32(s.config.CallConnections()), Name: "gem calls"},
 	} {
 		pool, err := pgpool.Open(ctx, s.config.DatabaseURL.Reveal(), o)
@@ -124,7 +133,7 @@ func (s *setup) connect(ctx context.Context) (*worker.Worker, error) {
 	if !mode.KeepsSession() {
 		s.lookAtIsolation(ctx, s.pools[0])
 	}
-	if err := handlers.Open(s.environmentOfDomains(), s.program.domainsOf(s.registry)...); err != nil {
+	if err := binding.Open(s.environmentOfDomains(), s.program.domainsOf(s.registry)...); err != nil {
 		return nil, err
 	}
 	return s.newWorker()
@@ -134,9 +143,9 @@ func (s *setup) environmentOfDomains() handlers.Env {
 	return handlers.Env{Pool: s.pools[1], Log: s.log, Meter: s.telemetry.Meter(), Isolated: s.isolated}
 }
 
-// newWorker makes a worker of the registry, once everything is connected.
+// newWorker creates a worker for the registry, once everything is connected.
 func (s *setup) newWorker() (*worker.Worker, error) {
-	bound, err := s.openPlaces()
+	bound, err := s.openBackends()
 	if err != nil {
 		return nil, err
 	}
@@ -159,29 +168,32 @@ func (s *setup) newWorker() (*worker.Worker, error) {
 	})
 }
 
-// retrying says why the database is waited for.
+// retrying logs the reason for which it waits for the database.
 func (s *setup) retrying(reason string) {
-	s.log.Warn("Postgres cannot be reached yet, trying again", zap.String("reason", reason), zap.Duration("for_at_most", s.patience))
+	s.log.Warn("Postgres cannot be reached yet, trying again", zap.String("reason", reason),
+		zap.Duration("for_at_most", s.patience))
 }
 
-// lookAtIsolation warns of a default isolation level that costs a worker most of its calls, where it cannot set its own for its
-// sessions: through a pooler they may be others' at any time.
+// lookAtIsolation warns about a default isolation level that makes calls slow and conflict, if the worker cannot set
+// its own: through a pooler, other clients may share its sessions.
 func (s *setup) lookAtIsolation(ctx context.Context, db *pgxpool.Pool) {
 	var level, remedy string
-	err := db.QueryRow(ctx, `select current_setting('transaction_isolation'),
-		format('alter role %I in database %I set default_transaction_isolation = %L', session_user, current_database(), 'read committed')`).
+	err := db.QueryRow(ctx, `select pg_catalog.current_setting('transaction_isolation'),
+		pg_catalog.format('alter role %I in database %I set default_transaction_isolation = %L', session_user,
+			pg_catalog.current_database(), 'read committed')`).
 		Scan(&level, &remedy)
 	if err == nil && level != "read committed" {
-		s.log.Warn("transactions are "+level+" by default, with which calls are slow and conflict, and GEM cannot change that through a pooler: "+
+		s.log.Warn("transactions are "+level+" by default, so calls are slow and conflict, and GEM cannot change "+
+			"that through a pooler: "+
 			"run the statement below and restart the pooler's connections, or set DATABASE_URL to Postgres itself",
 			zap.String("default_transaction_isolation", level), zap.String("statement", remedy))
 	}
 }
 
-// close gives back everything. A handler that ignores the end of its context may keep a connection for ever: it is not
-// waited for.
+// close releases everything. It does not wait for a handler that ignores the end of its context and keeps a
+// connection.
 func (s *setup) close() {
-	s.closePlaces()
+	s.closeBackends()
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
@@ -196,8 +208,8 @@ func (s *setup) close() {
 	s.telemetry.Stop()
 }
 
-// configFromEnv is the configuration of a process that serves others: it uses the database that DATABASE_URL names, and
-// never one that happens to run in the working directory.
+// configFromEnv returns the configuration of a process that serves others. It uses the database that DATABASE_URL
+// names, never one that happens to run in the working directory.
 func configFromEnv() (*config.Config, error) {
 	cfg, err := config.Load()
 	if err == nil {

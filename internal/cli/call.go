@@ -33,30 +33,31 @@ func callCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "call TOOL [JSON | -]",
-		Short: "Insert a call, as a frontend would, and wait for its receipt if asked to",
+		Short: "Insert a call like a frontend, and optionally wait for its receipt",
 		Long: `
-The input is a JSON object: {} if it is left out, read from stdin for "-". Only
+The input is a JSON object: {} if it is omitted, read from stdin for "-". Only
 the call's id is printed.
 
-With --wait the receipt is printed instead, as JSON. While an answer or an
-approval is waited for, the standard error says so, and how it is given: by a
-command, and with GEM_DASHBOARD_URL by a link.
+With --wait the receipt is printed instead, as JSON. While the call waits for an
+answer or an approval, stderr shows the command that gives it, and with
+GEM_DASHBOARD_URL a link.
 
 The exit codes:
   0  the call was made; with --wait: it succeeded
-  1  with --wait: the call failed, and its receipt says why
+  1  with --wait: the call failed, and its receipt has the reason
   2  the call was not made: an argument or the configuration is wrong, Postgres
      refused the call, or cannot be reached
   3  with --wait: the call ended as not_configured
-  4  it is not known how the call ended, since --timeout passed or Postgres could
-     not be asked; or whether it was made, since the connection broke
-A call continues when nobody waits for it: gem receipt, gem trace and gem
-explain show how it goes.
+  4  the outcome is unknown, since --timeout passed or Postgres could
+     not be asked; or the connection broke, and the call may have been made
+A call continues even if nobody waits for it: gem receipt, gem trace and gem
+explain show its progress.
 ` + usesDatabase,
 		Example: `  gem call os.create_note '{"domain": "business", "title": "Roof", "content": "Two tiles"}' --wait
   gem call leads.create - < lead.json
   gem call os.health_check --run-at 10m --priority 5`,
-		Args: takes("the name of a tool and at most one JSON object, in single quotes so that the shell leaves it whole", 1, 2),
+		Args: takes("the name of a tool and at most one JSON object, in single quotes so that the shell leaves it whole", 1,
+			2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if cmd.Flags().Changed("timeout") && !wait {
 				return usage("--timeout says how long to wait, so it needs --wait")
@@ -77,15 +78,17 @@ explain show how it goes.
 	}
 	f := cmd.Flags()
 	f.BoolVar(&wait, "wait", false, "wait for the receipt and print it")
-	f.DurationVar(&timeout, "timeout", 0, "with --wait: how long, such as 30s; 0 means without end")
+	f.DurationVar(&timeout, "timeout", 0, "with --wait: how long, such as 30s; 0 means no limit")
 	f.StringVar(&c.SessionID, "session", "", "the session_id that groups the calls of one conversation")
-	f.StringVar(&c.IdempotencyKey, "key", "", "the idempotency_key: a call of a safe-retry tool gets the result of an earlier success with it")
+	f.StringVar(&c.IdempotencyKey, "key", "", "the idempotency_key: a call of a safe-retry tool returns the result of an "+
+		"earlier success with it")
 	f.IntVar(&c.Priority, "priority", 0, "from -1000 to 1000; higher runs first")
-	f.StringVar(&runAt, "run-at", "", "not before this time, such as 2027-01-31T15:04:05Z, or this long from now, such as 10m")
+	f.StringVar(&runAt, "run-at", "", "not before this time, such as 2027-01-31T15:04:05Z, or this long from now, such "+
+		"as 10m")
 	return cmd
 }
 
-// setRunAt reads --run-at: a time, or a duration from now, which counts by Postgres's clock.
+// setRunAt reads --run-at: a time, or a duration from now by Postgres's clock.
 func setRunAt(c *client.NewCall, text string) (err error) {
 	if text == "" {
 		return nil
@@ -96,7 +99,7 @@ func setRunAt(c *client.NewCall, text string) (err error) {
 	if c.RunAt, err = time.Parse(time.RFC3339, text); err == nil {
 		return nil
 	}
-	return usage("--run-at is %q, and must be a time with its zone, such as 2027-01-31T15:04:05Z, "+
+	return usage("--run-at is %q, and must be a time with a time zone, such as 2027-01-31T15:04:05Z, "+
 		"or a duration from now, such as 90s, 10m or 36h, at most 366 days ahead", text)
 }
 
@@ -108,7 +111,7 @@ func makeCall(cmd *cobra.Command, c client.NewCall, wait bool, timeout time.Dura
 	}
 	defer db.Close()
 	if c.IdempotencyKey != "" {
-		// A role may not see the registry: then the receipt tells.
+		// The role may not see the registry. The receipt then reports a key that the tool ignores.
 		if mode, err := client.IdempotencyMode(ctx, db, c.Tool); err == nil {
 			switch registry.Mode(mode) {
 			case registry.None:
@@ -120,8 +123,8 @@ func makeCall(cmd *cobra.Command, c client.NewCall, wait bool, timeout time.Dura
 	}
 	id, err := client.Enqueue(ctx, db, c)
 	switch {
-	case err != nil && !store.HasCode(err, "") && !pgconn.SafeToRetry(err): // neither answered nor not sent
-		return exitError{exitUnknown, fmt.Errorf("whether the call was made is not known: %w", err)}
+	case err != nil && !store.HasCode(err, "") && !pgconn.SafeToRetry(err): // the statement was sent and not answered
+		return exitError{exitUnknown, fmt.Errorf("it is unknown whether the call was made: %w", err)}
 	case err != nil:
 		return exitError{exitUsage, refusal(err)}
 	}
@@ -134,19 +137,20 @@ func makeCall(cmd *cobra.Command, c client.NewCall, wait bool, timeout time.Dura
 	return waitFor(ctx, cmd.OutOrStdout(), progress, db, id, timeout)
 }
 
-// waitFor prints the receipt of a call as soon as there is one. timeout is how long it waits; 0: without end. It returns an error with the exit code
-// that says how the call ended.
+// waitFor prints the receipt of a call as soon as it exists. It waits for timeout, or without a limit if that is 0.
+// Its error has the exit code for the outcome of the call.
 func waitFor(ctx context.Context, out, progress io.Writer, db *pgxpool.Pool, id string, timeout time.Duration) error {
 	fmt.Fprintln(progress, "call", id)
 
-	// However short the timeout is, the person who waits reads why nothing happens.
+	// Check before the timeout starts, so that the person learns why nothing happens even if it is short.
 	alone := noWorker(ctx, db, progress)
 	waiting, cancel := context.WithTimeout(ctx, cmp.Or(timeout, math.MaxInt64))
 	defer cancel()
 	r, err := await(waiting, db, id, alone, progress)
 	switch {
 	case err != nil && ctx.Err() == nil && waiting.Err() != nil:
-		fmt.Fprintf(progress, "The call has not ended within %s, and continues; read its receipt later: gem receipt %s\n", timeout, id)
+		fmt.Fprintf(progress, "The call has not ended within %s and continues; read its receipt later: gem receipt %s\n",
+			timeout, id)
 		return exitError{code: exitUnknown}
 	case err != nil:
 		fmt.Fprintf(progress, "The call continues; read its receipt later: gem receipt %s\n", id)
@@ -174,7 +178,7 @@ func waitFor(ctx context.Context, out, progress io.Writer, db *pgxpool.Pool, id 
 	return exitError{code: exitFailed}
 }
 
-// noWorker reports whether no worker is alive, and says so on progress.
+// noWorker reports whether no worker is alive. If so, it prints that to progress.
 func noWorker(ctx context.Context, db *pgxpool.Pool, progress io.Writer) bool {
 	workers, err := client.ReadWorkers(ctx, db)
 	if err != nil || workers.Alive > 0 {
@@ -184,9 +188,10 @@ func noWorker(ctx context.Context, db *pgxpool.Pool, progress io.Writer) bool {
 	return true
 }
 
-// await returns the receipt of a call as soon as there is one. Meanwhile it says on progress, once, when no worker is alive any more, unless that was
-// said, and of each answer that is waited for how it is given.
-func await(ctx context.Context, db *pgxpool.Pool, id string, alone bool, progress io.Writer) (*receipts.Receipt, error) {
+// await returns the receipt of a call as soon as it exists. Meanwhile it prints to progress, once, when no worker is
+// alive, unless alone is set; and for each answer that the call waits for, how to give it.
+func await(ctx context.Context, db *pgxpool.Pool, id string, alone bool, progress io.Writer) (*receipts.Receipt,
+	error) {
 	ctx, stop := context.WithCancel(ctx)
 	var watching sync.WaitGroup
 	watching.Go(func() {
@@ -198,9 +203,9 @@ func await(ctx context.Context, db *pgxpool.Pool, id string, alone bool, progres
 			case <-time.After(time.Second):
 			}
 			alone = alone || noWorker(ctx, db, progress)
-			all, _ := client.AskedFor(ctx, db, id, mostAsked) // a role may not see them
+			all, _ := client.AskedFor(ctx, db, id, mostAsked) // the role may not see them
 			for _, q := range all {
-				// A handler may wait for one answer after the other, under other names.
+				// A handler may wait for several answers in turn, under different names.
 				if said := prose.AskedFor(q, os.Getenv("GEM_DASHBOARD_URL")); !told[said] {
 					told[said] = true
 					fmt.Fprintln(progress, said)
@@ -215,8 +220,8 @@ func await(ctx context.Context, db *pgxpool.Pool, id string, alone bool, progres
 
 const mostAsked = 10 // questions of a call that are shown
 
-// readInput returns the input of a call: the argument, {} without one, or all of stdin. It must be JSON; the
-// database and the registry check the rest.
+// readInput returns the input of a call: the argument, {} without one, or all of stdin. It checks only that it is
+// JSON; the database and the registry check the rest.
 func readInput(ctx context.Context, stdin io.Reader, args []string) (string, error) {
 	input := "{}"
 	if len(args) == 1 {
@@ -243,7 +248,7 @@ func readInput(ctx context.Context, stdin io.Reader, args []string) (string, err
 	return input, checkJSON(input)
 }
 
-// checkJSON says at which character a text stops being JSON, and shows the place.
+// checkJSON returns an error that shows where a text stops being JSON.
 func checkJSON(text string) error {
 	var value json.RawMessage
 	err := json.Unmarshal([]byte(text), &value)
@@ -258,7 +263,7 @@ func checkJSON(text string) error {
 	case !errors.As(err, &syntax):
 		return usage("the input is not JSON: %v", err)
 	}
-	// The offset counts the bytes that were read, with the one that is wrong; at the end of the text none is.
+	// The offset counts the bytes read, including the wrong one. At the end of the text no byte is wrong.
 	before := text[:min(max(int(syntax.Offset)-1, 0), len(text))]
 	if strings.HasPrefix(syntax.Error(), "unexpected end") {
 		before = text
@@ -270,7 +275,7 @@ func checkJSON(text string) error {
 	return usage("the input is not JSON: %v, at %s:\n%s", syntax, place, pointAt(text, len(before)))
 }
 
-// pointAt shows the line around a byte of text, and a mark under the byte.
+// pointAt returns the line around a byte of text, with a mark under the byte.
 func pointAt(text string, at int) string {
 	const around = 40 // characters on each side
 	rest, _, _ := strings.Cut(text[at:], "\n")

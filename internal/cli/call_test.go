@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/receipts"
 	"github.com/google/go-cmp/cmp"
 )
@@ -27,10 +27,12 @@ func TestCallInsertsARowAndPrintsItsID(t *testing.T) {
 		args  []string
 		want  row
 	}{
-		"a tool alone":   {"", []string{"os.health_check"}, row{Tool: "os.health_check", Input: "{}"}},
-		"input":          {"", []string{"os.list_tasks", `{"limit": 5}`}, row{Tool: "os.list_tasks", Input: `{"limit": 5}`}},
-		"input on stdin": {`{"limit": 6}` + "\n", []string{"os.list_tasks", "-"}, row{Tool: "os.list_tasks", Input: `{"limit": 6}`}},
-		"all flags": {"", []string{"os.list_tasks", "{}", "--session", "s-1", "--key", "k-1", "--priority", "-7", "--run-at", "10m"},
+		"a tool alone": {"", []string{"os.health_check"}, row{Tool: "os.health_check", Input: "{}"}},
+		"input":        {"", []string{"os.list_tasks", `{"limit": 5}`}, row{Tool: "os.list_tasks", Input: `{"limit": 5}`}},
+		"input on stdin": {`{"limit": 6}` + "\n", []string{"os.list_tasks", "-"},
+			row{Tool: "os.list_tasks", Input: `{"limit": 6}`}},
+		"all flags": {"", []string{"os.list_tasks", "{}", "--session", "s-1", "--key", "k-1", "--priority", "-7", "--run-at",
+			"10m"},
 			row{Tool: "os.list_tasks", Input: "{}", Session: new("s-1"), Key: new("k-1"), Priority: -7, Later: true}},
 		"a time": {"", []string{"os.list_tasks", "--run-at", time.Now().Add(time.Hour).Format(time.RFC3339)},
 			row{Tool: "os.list_tasks", Input: "{}", Later: true}},
@@ -49,8 +51,10 @@ func TestCallInsertsARowAndPrintsItsID(t *testing.T) {
 			test.want.Status = "queued"
 			var r row
 			if err := db.QueryRow(t.Context(), `
-				select tool_name, input::text, status, session_id, idempotency_key, priority, run_at > clock_timestamp() + interval '5 minutes'
-				from core_tool_calls where id = $1`, id).Scan(&r.Tool, &r.Input, &r.Status, &r.Session, &r.Key, &r.Priority, &r.Later); err != nil {
+				select tool_name, input::text, status, session_id, idempotency_key, priority,
+					run_at > clock_timestamp() + interval '5 minutes'
+				from core_tool_calls where id = $1`, id).Scan(&r.Tool, &r.Input, &r.Status, &r.Session, &r.Key, &r.Priority,
+				&r.Later); err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(test.want, r); diff != "" {
@@ -94,11 +98,15 @@ func TestCallShowsWhatTheDatabaseRefuses(t *testing.T) {
 		args []string
 		want []string
 	}{
-		"no object":       {[]string{"os.create_note", `[1]`}, []string{"input must be a JSON object but is an array", "Send {"}},
-		"priority":        {[]string{"os.create_note", "--priority", "5000"}, []string{"priority is 5000, and must be from -1000 to 1000"}},
-		"too far ahead":   {[]string{"os.create_note", "--run-at", "2999-01-01T00:00:00Z"}, []string{"366 days"}},
-		"a NUL":           {[]string{"os.create_note", `{"title": "\u0000"}`}, []string{`\u0000 cannot be converted to text`}},
-		"a very long key": {[]string{"os.create_note", "--key", strings.Repeat("k", 300)}, []string{"idempotency_key may have at most 255 characters"}},
+		"no object": {[]string{"os.create_note", `[1]`},
+			[]string{"input must be a JSON object but is an array", "Send {"}},
+		"priority": {[]string{"os.create_note", "--priority", "5000"},
+			[]string{"priority is 5000, and must be from -1000 to 1000"}},
+		"too far ahead": {[]string{"os.create_note", "--run-at", "2999-01-01T00:00:00Z"}, []string{"366 days"}},
+		"a NUL": {[]string{"os.create_note", `{"title": "\u0000"}`},
+			[]string{`\u0000 cannot be converted to text`}},
+		"a very long key": {[]string{"os.create_note", "--key", strings.Repeat("k", 300)},
+			[]string{"idempotency_key may have at most 255 characters"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -130,7 +138,8 @@ func TestACallThatWasNotMadeHasACodeOfItsOwn(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got := gemWith(t, []string{"DATABASE_URL=" + test.url}, append([]string{"call", "os.health_check", "--wait"}, test.args...)...)
+			got := gemWith(t, []string{"DATABASE_URL=" + test.url},
+				append([]string{"call", "os.health_check", "--wait"}, test.args...)...)
 			got.wantCode(t, exitUsage)
 			wants(t, got.stderr, test.says)
 			if got.stdout != "" {
@@ -158,7 +167,8 @@ func TestCommandsWithoutASchemaSayToMigrate(t *testing.T) {
 	t.Parallel()
 	env := []string{"DATABASE_URL=" + testdb.NewEmpty(t)}
 	const id = "0b8f6e1c-3a52-4c1e-9f63-2d7a1b9c4e55"
-	for _, args := range [][]string{{"call", "os.health_check"}, {"receipt", id}, {"trace", id}, {"explain", id}, {"worker"}} {
+	for _, args := range [][]string{{"call", "os.health_check"}, {"receipt", id}, {"trace", id}, {"explain", id},
+		{"worker"}} {
 		t.Run(args[0], func(t *testing.T) {
 			t.Parallel()
 			got := gemWith(t, env, args...)
@@ -182,14 +192,16 @@ func TestCallWaitsForTheReceipt(t *testing.T) {
 		status receipts.Status
 		result string
 	}{
-		"succeeded":      {[]string{"os.create_note", `{"domain": "both", "title": "a", "content": "<b>"}`}, 0, receipts.Succeeded, "note_id"},
+		"succeeded": {[]string{"os.create_note", `{"domain": "both", "title": "a", "content": "<b>"}`}, 0,
+			receipts.Succeeded, "note_id"},
 		"failed":         {[]string{"os.create_task", `{"domain": "both"}`}, 1, receipts.Failed, "validation_error"},
 		"unknown tool":   {[]string{"os.make_coffee"}, 1, receipts.Failed, "unknown_tool"},
 		"not_configured": {[]string{"quote.generate_pdf", `{"quote_id": "Q-1"}`}, 3, receipts.NotConfigured, "next_steps"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got := gemWith(t, []string{"DATABASE_URL=" + url}, append([]string{"call", "--wait", "--timeout", "1m"}, test.args...)...)
+			got := gemWith(t, []string{"DATABASE_URL=" + url},
+				append([]string{"call", "--wait", "--timeout", "1m"}, test.args...)...)
 			got.wantCode(t, test.code)
 			var r receipts.Receipt
 			if err := json.Unmarshal([]byte(got.stdout), &r); err != nil {
@@ -261,7 +273,8 @@ func TestAKeyThatCountsForNothingIsRefused(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	startWorker(t, url)
-	got := gemWith(t, []string{"DATABASE_URL=" + url}, "call", "os.create_note", `{"domain": "both", "title": "a", "content": "b"}`, "--key", "k")
+	got := gemWith(t, []string{"DATABASE_URL=" + url}, "call", "os.create_note",
+		`{"domain": "both", "title": "a", "content": "b"}`, "--key", "k")
 	got.wantCode(t, exitUsage)
 	wants(t, got.stderr, "os.create_note takes no --key", "none")
 	if n := query[int](t, testdb.Pool(t, url), "select count(*)::int from core_tool_calls"); n != 0 {
@@ -275,13 +288,15 @@ func TestExplainSaysWhatBecameOfAKey(t *testing.T) {
 	db, env := testdb.Pool(t, url), []string{"DATABASE_URL=" + url}
 	startWorker(t, url)
 	call := func(tool, key, input string) (said string) {
-		id := query[string](t, db, "insert into core_tool_calls (tool_name, idempotency_key, input) values ($1, $2, $3) returning id::text", tool, key, input)
+		id := query[string](t, db, "insert into core_tool_calls (tool_name, idempotency_key, input) values ($1, $2, $3) "+
+			"returning id::text", tool, key, input)
 		for query[int](t, db, "select count(*)::int from core_tool_receipts where call_id = $1", id) == 0 {
 		}
 		return gemWith(t, env, "explain", id).stdout
 	}
 	call("leads.create", "", `{"name": "Ada", "phone": "1", "suburb": "s"}`)
-	wants(t, call("leads.create", "", `{"name": "Eve", "phone": "1 ", "suburb": "s"}`), "nothing ran again", "The input of that call was different.")
+	wants(t, call("leads.create", "", `{"name": "Eve", "phone": "1 ", "suburb": "s"}`), "nothing ran again",
+		"The input of that call was different.")
 	call("os.list_tasks", "k", `{"limit": 1}`)
 	wants(t, call("os.list_tasks", "k", `{"limit": 2}`), "succeeded before, with another input", "another key")
 	wants(t, call("os.create_note", "k", `{"domain": "both", "title": "a", "content": "b"}`), "was ignored")

@@ -8,16 +8,18 @@ import (
 	"strings"
 
 	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/client/view"
 	"github.com/gemworker/gem/internal/store"
-	"github.com/gemworker/gem/internal/watch"
+	"github.com/gemworker/gem/receipts"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 )
 
 const exampleID = "0b8f6e1c-3a52-4c1e-9f63-2d7a1b9c4e55"
 
-// aboutCall completes a command that takes a call's id. do gets the id and the database.
-func aboutCall(cmd *cobra.Command, do func(ctx context.Context, db *pgxpool.Pool, id string, out io.Writer) error) *cobra.Command {
+// aboutCall completes a command that takes a call's id. It calls do with the id and the database.
+func aboutCall(cmd *cobra.Command, do func(ctx context.Context, db *pgxpool.Pool, id string,
+	out io.Writer) error) *cobra.Command {
 	cmd.Example = "  gem " + cmd.Use + " " + exampleID + cmd.Example
 	cmd.Use += " CALL_ID"
 	cmd.Long += "\n" + usesDatabase
@@ -38,8 +40,8 @@ func aboutCall(cmd *cobra.Command, do func(ctx context.Context, db *pgxpool.Pool
 }
 
 func callID(arg string) (string, error) {
-	if !watch.IsID(arg) {
-		return "", usage("%q is not a call id: that is a uuid such as %s, which `gem call` prints and core_tool_calls.id holds",
+	if !view.IsID(arg) {
+		return "", usage("%q is not a call id: `gem call` prints a uuid such as %s, which is core_tool_calls.id",
 			arg, exampleID)
 	}
 	return strings.ToLower(arg), nil
@@ -50,8 +52,8 @@ func receiptCommand() *cobra.Command {
 		Use:   "receipt",
 		Short: "Print the receipt of a call",
 		Long: `
-The receipt is printed as JSON: how the call ended, its result or its error,
-and what it did to the world. The exit code is 1 if it has not ended.`,
+It prints the receipt as JSON: the outcome, the result or the error, and the
+effects. The exit code is 1 if the call has not ended.`,
 	}, func(ctx context.Context, db *pgxpool.Pool, id string, out io.Writer) error {
 		r, err := client.Receipt(ctx, db, id)
 		if errors.Is(err, client.ErrNoReceipt) {
@@ -73,14 +75,14 @@ func cancelCommand() *cobra.Command {
 		Use:   "cancel",
 		Short: "End a call that has not run, or ask the worker that runs it to end it",
 		Long: `
-A call that is queued or waits for a key ends at once. A running one is ended by
-its worker, within a heartbeat at the latest, and its receipt lists what it had
-done until then; a call that succeeds before its worker notices has succeeded. A
-call whose handler has made steps or calls runs once more, so that the handler
-can clean up, for an hour at most; cancelled again while no worker runs it, it
-ends at once. A call that had ended stays as it is. The exit code is 0 in all
-these cases. A role that is a member of gem_operator ends calls of others too,
-and the journal names it.`,
+A call that is queued or waits for a key ends at once. The worker of a running
+call ends it within a heartbeat, and the receipt lists the call's effects so
+far; if the call succeeds before its worker notices, it has succeeded. A call
+whose handler has made steps or calls runs again, so that the handler can clean
+up for at most an hour; a second cancellation ends it at once, unless a worker
+runs it. A call that has already ended does not change. The exit code is 0 in
+all these cases. A member of gem_operator can also end the calls of others, and
+the journal records the role.`,
 	}, func(ctx context.Context, db *pgxpool.Pool, id string, out io.Writer) error {
 		answer, err := cancelCall(ctx, db, id)
 		if err != nil {
@@ -88,17 +90,26 @@ and the journal names it.`,
 		}
 		said := "not cancelled: the call had already ended as " + string(answer)
 		switch answer {
+		case client.Cancellation(receipts.Failed):
+			r, err := client.Receipt(ctx, db, id)
+			if err != nil {
+				return err
+			}
+			if e, _ := r.Error(); e.Code == receipts.Cancelled {
+				said = "the call was already cancelled"
+			}
 		case client.Cancelled:
-			said = "cancelled: the call has ended, and its receipt shows what is known about it"
+			said = "cancelled: the call has ended, and its receipt has all that is known about it"
 		case client.CancelRequested:
-			said = "requested: a worker ends the call; if it has steps or calls, its handler may clean up first"
+			said = "requested: a worker ends the call; its handler may clean up first if it has steps or calls"
 		}
 		_, err = fmt.Fprintf(out, "%s: gem receipt %s\n", said, id)
 		return err
 	})
 }
 
-// cancelCall ends a call as a frontend or the owner of the tables does, or, where the role may not, as an operator.
+// cancelCall ends a call with the rights of a frontend or the owner of the tables, otherwise with those of an
+// operator.
 func cancelCall(ctx context.Context, db *pgxpool.Pool, id string) (client.Cancellation, error) {
 	answer, err := client.Cancel(ctx, db, id)
 	if !store.HasCode(err, "42501") {
@@ -111,7 +122,8 @@ func cancelCall(ctx context.Context, db *pgxpool.Pool, id string) (client.Cancel
 	}
 	switch {
 	case store.HasCode(err, "42501"):
-		return "", fmt.Errorf("%w\nThe role of DATABASE_URL may not end calls: members of gem_operator may, and the owner of the tables", refusal(err))
+		return "", fmt.Errorf("%w\nThe role of DATABASE_URL may not end calls: only members of gem_operator and the owner "+
+			"of the tables may", refusal(err))
 	case err != nil:
 		return "", err
 	}
@@ -119,7 +131,7 @@ func cancelCall(ctx context.Context, db *pgxpool.Pool, id string) (client.Cancel
 	case client.CancelUnknown:
 		return "", &client.NotFoundError{ID: id}
 	case client.CancelBusy:
-		return "", errors.New("something else changes the call at this moment, and nothing was done: try again")
+		return "", errors.New("another transaction is changing the call, so nothing was done: try again")
 	}
 	return answer, nil
 }

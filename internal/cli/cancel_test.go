@@ -3,7 +3,7 @@ package cli
 import (
 	"testing"
 
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
 func TestCancelSaysWhatItCameTo(t *testing.T) {
@@ -12,21 +12,24 @@ func TestCancelSaysWhatItCameTo(t *testing.T) {
 	s := scene{t, testdb.Pool(t, url)}
 	env := []string{"DATABASE_URL=" + url}
 	ended := s.ended("succeeded", `{"lead_id": "L-1"}`)
+	failed := s.ended("failed", `{"error": {"error_code": "timeout", "message": "too long", "details": null}}`)
 	running := s.insert()
 	s.claim("w-1")
 	queued := s.insert()
 	for _, c := range []struct{ id, want string }{
 		{queued, "cancelled: the call has ended"},
-		{queued, "not cancelled: the call had already ended as failed: gem receipt " + queued},
-		{running, "requested: a worker ends the call; if it has steps or calls, its handler may clean up first"},
+		{queued, "the call was already cancelled: gem receipt " + queued},
+		{running, "requested: a worker ends the call; its handler may clean up first if it has steps or calls"},
 		{running, "requested: "},
 		{ended, "not cancelled: the call had already ended as succeeded"},
+		{failed, "not cancelled: the call had already ended as failed"},
 	} {
 		got := gemWith(t, env, "cancel", c.id)
 		got.wantCode(t, exitDone)
 		wants(t, got.stdout, c.want, "gem receipt "+c.id+"\n")
 	}
-	if status := query[string](t, s.db, "select status || ' ' || (cancel_requested_at is not null) from core_tool_calls where id = $1", running); status != "running true" {
+	if status := query[string](t, s.db, "select status || ' ' || (cancel_requested_at is not null) from core_tool_calls "+
+		"where id = $1", running); status != "running true" {
 		t.Errorf("the running call is %s", status)
 	}
 
@@ -54,7 +57,7 @@ func TestAnOperatorCancels(t *testing.T) {
 	env := []string{"DATABASE_URL=" + operator}
 	for _, c := range []struct{ id, want string }{
 		{queued, "cancelled: the call has ended"},
-		{queued, "not cancelled: the call had already ended as failed"},
+		{queued, "the call was already cancelled: gem receipt " + queued},
 		{running, "requested: "},
 		{running, "requested: "},
 		{ended, "not cancelled: the call had already ended as succeeded"},
@@ -64,8 +67,10 @@ func TestAnOperatorCancels(t *testing.T) {
 		wants(t, got.stdout, c.want)
 	}
 	execute(t, s.db, "select gem.release(id, attempt, claimed_by) from core_tool_calls where id = $1", running)
-	wants(t, gemWith(t, env, "cancel", running).stdout, "cancelled: the call has ended") // nobody runs it, and its end was asked for before
-	if n := query[int](t, s.db, "select count(*)::int from core_tool_events where data ->> 'by' like 'gem_test_%'"); n != 3 {
+	// nobody runs it, and its end was asked for before
+	wants(t, gemWith(t, env, "cancel", running).stdout, "cancelled: the call has ended")
+	if n := query[int](t, s.db,
+		"select count(*)::int from core_tool_events where data ->> 'by' like 'gem_test_%'"); n != 3 {
 		t.Errorf("%d events name the operator", n)
 	}
 	none := gemWith(t, env, "cancel", exampleID)
@@ -73,7 +78,7 @@ func TestAnOperatorCancels(t *testing.T) {
 	wants(t, none.stderr, "there is no call "+exampleID)
 	refused := gemWith(t, []string{"DATABASE_URL=" + monitor}, "cancel", ended)
 	refused.wantCode(t, exitFailed)
-	wants(t, refused.stderr, "members of gem_operator may, and the owner of the tables")
+	wants(t, refused.stderr, "only members of gem_operator and the owner of the tables may")
 }
 
 func TestCancelEndsARunningCall(t *testing.T) {
@@ -90,7 +95,8 @@ func TestCancelEndsARunningCall(t *testing.T) {
 	if _, err := lock.Exec(t.Context(), "lock table notes in access exclusive mode"); err != nil {
 		t.Fatal(err)
 	}
-	id := query[string](t, db, `insert into core_tool_calls (tool_name, input) values ('os.create_note', '{"title": "a", "content": "b", "domain": "both"}') returning id::text`)
+	id := query[string](t, db, `insert into core_tool_calls (tool_name, input)
+		values ('os.create_note', '{"title": "a", "content": "b", "domain": "both"}') returning id::text`)
 	for query[string](t, db, "select status from core_tool_calls where id = $1", id) == "queued" {
 	}
 	gemWith(t, env, "cancel", id).wantCode(t, exitDone)
@@ -101,5 +107,5 @@ func TestCancelEndsARunningCall(t *testing.T) {
 	}
 	got := gemWith(t, env, "receipt", id)
 	got.wantCode(t, exitDone)
-	wants(t, got.stdout, `"error_code": "cancelled"`, "Nothing of it stays")
+	wants(t, got.stdout, `"error_code": "cancelled"`, "It had no effect")
 }

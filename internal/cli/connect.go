@@ -10,54 +10,53 @@ import (
 
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/internal/config"
-	"github.com/gemworker/gem/internal/pgpool"
+	"github.com/gemworker/gem/internal/postgres/pgpool"
 	"github.com/gemworker/gem/internal/store"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// usesDatabase ends the --help of each command that connects with [connect].
+// usesDatabase ends the --help of each command that uses [connect].
 const usesDatabase = `
-It uses the database of DATABASE_URL or, if that is not set, the one of the
-gem dev that runs in this folder.`
+It uses the database of DATABASE_URL or, without DATABASE_URL, the database of
+the gem dev that runs in this folder.`
 
-// usesDatabaseAsMonitor is the same for commands that show the calls of everyone.
+// usesDatabaseAsMonitor ends the --help of commands that show everyone's calls.
 const usesDatabaseAsMonitor = usesDatabase + ` The role must own the tables or be a
 member of gem_monitor.`
 
-// connect opens the database of DATABASE_URL for a command that a person waits for: it fails at once if Postgres cannot be
-// reached. Without DATABASE_URL, it opens the database of the gem dev that runs in the working directory.
+// connect opens the database of DATABASE_URL for a command that a person waits for: it returns an error at once if
+// Postgres cannot be reached. Without DATABASE_URL, it opens the database of the gem dev that runs in the working
+// directory.
 func connect(ctx context.Context) (*pgxpool.Pool, error) {
 	cfg, err := configFromEnvOrDev()
 	if err != nil {
 		return nil, err
 	}
 	pool, err := open(ctx, cfg.DatabaseURL.Reveal())
-	if err != nil && ctx.Err() == nil && os.Getenv("DATABASE_URL") == "" { // it starts, or waits for the repair of a file
+	// it is starting, or waits until a file is repaired
+	if err != nil && ctx.Err() == nil && os.Getenv("DATABASE_URL") == "" {
 		return nil, fmt.Errorf("the gem dev of this folder does not run its database yet: see its output (%w)", err)
 	}
 	return pool, err
 }
 
-// configFromEnvOrDev is the configuration with DATABASE_URL, or with the database of the gem dev that runs in the working
-// directory. Without either it returns an error.
+// configFromEnvOrDev returns the configuration with DATABASE_URL, or with the database of the gem dev that runs in
+// the working directory. It returns an error if there is neither.
 func configFromEnvOrDev() (*config.Config, error) {
 	cfg, err := config.Load()
 	if err != nil {
 		return nil, err
 	}
 	if cfg.DatabaseURL == "" {
-		if url := runningDev(); url != "" {
-			fmt.Fprintf(os.Stderr, "using the database of the gem dev that runs in this folder (%s)\n", devFile)
-			cfg.DatabaseURL = handlers.Secret(url)
-		}
+		cfg.DatabaseURL = handlers.Secret(runningDev())
 	}
 	return cfg, cfg.RequireDatabase()
 }
 
-// open opens a pool of one connection, for few statements: it does not probe the pooler.
+// open opens a pool of one connection for a few statements. It does not probe the pooler.
 func open(ctx context.Context, url string) (*pgxpool.Pool, error) {
-	pool, err := pgpool.Open(ctx, url, pgpool.Options{MaxConns: 1})
+	pool, err := pgpool.Open(ctx, url, pgpool.Options{MaxConns: 1, OwnSQL: true})
 	if err != nil {
 		return nil, usage("DATABASE_URL: %w", err)
 	}
@@ -68,9 +67,10 @@ func open(ctx context.Context, url string) (*pgxpool.Pool, error) {
 	return pool, nil
 }
 
-// whenUsable runs what needs a server that takes writes, again while it is away, starting or read-only, for as long as patience
-// says. It gives retrying each new reason.
-func whenUsable(ctx context.Context, patience time.Duration, retrying func(reason string), do func(context.Context) error) (err error) {
+// whenUsable calls run, which needs a server that accepts writes. It retries for up to patience while the server is
+// unreachable, starting or read-only, and passes each new reason to retrying.
+func whenUsable(ctx context.Context, patience time.Duration, retrying func(reason string),
+	do func(context.Context) error) (err error) {
 	waited := pgpool.Wait(ctx, func(ctx context.Context) error {
 		if err = do(ctx); pgpool.IsAway(err) {
 			return err
@@ -83,8 +83,8 @@ func whenUsable(ctx context.Context, patience time.Duration, retrying func(reaso
 	return err
 }
 
-// refusal says why a statement failed in the words of Postgres, with message, detail and hint, and without the parts that only
-// programs read. The connection string, which holds a password, is in none of them.
+// refusal returns an error with Postgres's message, detail and hint, without the parts that only programs read. It
+// never contains the connection string, which holds a password.
 func refusal(err error) error {
 	var (
 		pgErr      *pgconn.PgError
@@ -98,12 +98,13 @@ func refusal(err error) error {
 	case !errors.As(err, &pgErr):
 		return err
 	case lacksSchema(err):
-		return fmt.Errorf("the database lacks GEM's tables, or has those of an older version (%s): run `gem migrate`", pgErr.Message)
+		return fmt.Errorf("the database lacks GEM's tables, or has those of an older version (%s): run `gem migrate`",
+			pgErr.Message)
 	}
 	return errors.New(strings.TrimSuffix(sentence(pgErr.Message)+advice(pgErr), "."))
 }
 
-// advice is the detail and the hint of an error, a line each.
+// advice returns the detail and the hint of an error, one per line.
 func advice(e *pgconn.PgError) (lines string) {
 	for _, line := range []string{e.Detail, e.Hint} {
 		if line != "" {

@@ -11,15 +11,15 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gemworker/gem/internal/llm"
-	"github.com/gemworker/gem/internal/llm/llmtest"
+	"github.com/gemworker/gem/internal/provider"
+	"github.com/gemworker/gem/internal/testing/llmtest"
 )
 
-// errand is the task of an agent of a crowd, as its model reads it.
+// errand is the task of an agent of a crowd, for its model.
 type errand struct {
 	Name  string `json:"name"`
 	Kind  string `json:"kind"`
-	Turns int    `json:"turns"` // in the last of which it answers
+	Turns int    `json:"turns"` // it answers in the last one
 }
 
 // The kinds of agents.
@@ -31,7 +31,8 @@ const (
 	thatIsCancelled = "cancelled" // by its user, in the middle
 )
 
-// deeds are what a model wants of tools. Each has a mark of its own: the agent, the turn, the model's request, and the place among its calls.
+// deeds are the tool calls of a model. Each has a unique mark: the agent, the turn, the model's request, and its
+// position among the calls.
 var deeds = []struct {
 	name   string
 	weight int
@@ -58,8 +59,8 @@ type keep struct {
 func approves(mark string) bool       { return crc32.ChecksumIEEE([]byte(mark))%3 > 0 }
 func answerTo(question string) string { return "to: " + question }
 
-// crowdModel is the model of a crowd's agents. What it wants is drawn anew for each request, as a real one's answers differ when it is asked again: of a
-// thought that was lost, nothing may be seen. It reads its conversations, which nobody may change.
+// crowdModel is the model of a crowd's agents. It draws random tool calls for each request, since a real model's
+// answers differ on a retry: no trace of a lost answer may appear. It reads its conversations, which must not change.
 type crowdModel struct {
 	server *llmtest.Server
 	seed   uint64
@@ -88,7 +89,7 @@ func (m *crowdModel) fault(format string, args ...any) {
 // think answers a request.
 func (m *crowdModel) think(r *llmtest.Request) (said llmtest.Script) {
 	draw := rand.New(rand.NewPCG(m.seed, uint64(r.N)))
-	used := llm.Usage{Input: 1000 + draw.Int64N(1000), Output: 100 + draw.Int64N(400), Known: true}
+	used := provider.Usage{Input: 1000 + draw.Int64N(1000), Output: 100 + draw.Int64N(400), Known: true}
 	e, turn := m.read(r)
 	m.mu.Lock()
 	m.asked = append(m.asked, request{r.N, e.Name, turn, used.Input, used.Output})
@@ -97,13 +98,13 @@ func (m *crowdModel) think(r *llmtest.Request) (said llmtest.Script) {
 	switch {
 	case e.Kind == thatRefuses && middle:
 		said = llmtest.Say("I will not.")
-		said.Stop = llm.Refusal
+		said.Stop = provider.Refusal
 	case e.Kind == thatWorks && turn == e.Turns:
 		said = llmtest.Say("done: " + e.Name)
 	default:
 		for i := range 1 + draw.IntN(3) {
 			p := m.want(draw, &e, fmt.Sprintf("%s turn %d request %d call %d", e.Name, turn, r.N, i+1))
-			p.Type, p.ID = llm.ToolCall, fmt.Sprintf("id_%d_%d", r.N, i+1)
+			p.Type, p.ID = provider.ToolCall, fmt.Sprintf("id_%d_%d", r.N, i+1)
 			said.Parts = append(said.Parts, p)
 		}
 	}
@@ -125,7 +126,7 @@ func (m *crowdModel) think(r *llmtest.Request) (said llmtest.Script) {
 }
 
 // want draws a call of a tool.
-func (m *crowdModel) want(draw *rand.Rand, e *errand, mark string) llm.Part {
+func (m *crowdModel) want(draw *rand.Rand, e *errand, mark string) provider.Part {
 	total := 0
 	for _, d := range deeds {
 		total += d.weight
@@ -137,9 +138,9 @@ func (m *crowdModel) want(draw *rand.Rand, e *errand, mark string) llm.Part {
 			break
 		}
 	}
-	call := func(name string, input any) llm.Part {
+	call := func(name string, input any) provider.Part {
 		encoded, _ := json.Marshal(input)
-		return llm.Part{Name: name, Arguments: encoded}
+		return provider.Part{Name: name, Arguments: encoded}
 	}
 	switch deed {
 	case "once":
@@ -158,7 +159,7 @@ func (m *crowdModel) want(draw *rand.Rand, e *errand, mark string) llm.Part {
 	return call("delta_keep", keep{Mark: mark, How: deed})
 }
 
-// read reads a conversation, and says whose it is and which turn is wanted.
+// read reads a conversation, and returns its agent and the requested turn.
 func (m *crowdModel) read(r *llmtest.Request) (e errand, turn int) {
 	talk := conversation(r)
 	if err := json.Unmarshal([]byte(talk[0].Content[0].Text), &e); err != nil {
@@ -178,14 +179,16 @@ func (m *crowdModel) read(r *llmtest.Request) (e errand, turn int) {
 	m.mu.Unlock()
 	for i := 1; i+1 < len(talk); i += 2 {
 		said, seen := talk[i], talk[i+1]
-		said.Content = slices.DeleteFunc(slices.Clone(said.Content), func(p llm.Part) bool { return p.Type != llm.ToolCall })
-		if said.Role != llm.Assistant || seen.Role != llm.FromTool || len(said.Content) != len(seen.Content) {
+		said.Content = slices.DeleteFunc(slices.Clone(said.Content),
+			func(p provider.Part) bool { return p.Type != provider.ToolCall })
+		if said.Role != provider.Assistant || seen.Role != provider.FromTool || len(said.Content) != len(seen.Content) {
 			m.fault("turn %d of agent %s: it said %+v, and saw %+v", i/2+1, e.Name, said, seen)
 			continue
 		}
 		for j, p := range said.Content {
 			if fault := observed(&p, &seen.Content[j], r.Dialect); fault != "" {
-				m.fault("turn %d of agent %s: call %d of %s with %s, of which it saw %s: %s", i/2+1, e.Name, j+1, p.Name, p.Arguments, seen.Content[j].Content, fault)
+				m.fault("turn %d of agent %s: call %d of %s with %s, of which it saw %s: %s", i/2+1, e.Name, j+1, p.Name,
+					p.Arguments, seen.Content[j].Content, fault)
 			}
 		}
 	}
@@ -195,8 +198,9 @@ func (m *crowdModel) read(r *llmtest.Request) (e errand, turn int) {
 	return e, (len(talk) + 1) / 2
 }
 
-// conversation returns the messages of a request in one form: each dialect has its own of results, and Postgres its own of objects.
-func conversation(r *llmtest.Request) (talk []llm.Message) {
+// conversation returns the messages of a request in one form: each dialect has its own of results, and Postgres its own
+// of objects.
+func conversation(r *llmtest.Request) (talk []provider.Message) {
 	for _, m := range r.Asked.Messages {
 		for i := range m.Content {
 			p := &m.Content[i]
@@ -215,8 +219,8 @@ func conversation(r *llmtest.Request) (talk []llm.Message) {
 	return talk
 }
 
-// observed says what is wrong with what an agent saw of a call; empty: nothing.
-func observed(call, result *llm.Part, dialect llmtest.Dialect) string {
+// observed returns the fault in an agent's observation of a call, or an empty text.
+func observed(call, result *provider.Part, dialect llmtest.Dialect) string {
 	var (
 		in struct {
 			keep

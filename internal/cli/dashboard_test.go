@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -62,7 +62,7 @@ func TestAPasswordsHashIsMadeFromStdin(t *testing.T) {
 	}
 	e = gemReading(t, nil, "short", "dashboard", "hash")
 	e.wantCode(t, exitUsage)
-	wants(t, e.stderr, "8 characters or more")
+	wants(t, e.stderr, "at least 8 characters")
 }
 
 // dashboardLink is the last link that a process printed.
@@ -102,10 +102,12 @@ func TestADashboardEndsInOrderWhileAStreamIsOpen(t *testing.T) {
 	database := newDatabase(t)
 	opener := t.TempDir()
 	const script = "#!/bin/sh\n/bin/ls -l \"$1\" > shown.new\n/bin/cat \"$1\" >> shown.new\n/bin/mv shown.new shown\n"
-	if err := os.WriteFile(filepath.Join(opener, "xdg-open"), []byte(script), 0o700); err != nil { //nolint:gosec // it is executed
+	if err := os.WriteFile(filepath.Join(opener, "xdg-open"), []byte(script),
+		0o700); err != nil { //nolint:gosec // it is executed
 		t.Fatal(err)
 	}
-	p := prepare(t, []string{"PATH=" + opener, "TMPDIR=" + opener, "DATABASE_URL=" + database, "GEM_DASHBOARD_ACT_URL=" + database},
+	p := prepare(t, []string{"PATH=" + opener, "TMPDIR=" + opener, "DATABASE_URL=" + database,
+		"GEM_DASHBOARD_ACT_URL=" + database},
 		"dashboard", "--listen", "127.0.0.1:0", "--prefix", "/gem/", "--open")
 	p.start(t)
 	link, browser := dashboardLink(t, p), newBrowser(t)
@@ -121,7 +123,7 @@ func TestADashboardEndsInOrderWhileAStreamIsOpen(t *testing.T) {
 	if status, body := visit(t, browser, link); status != 200 || !strings.Contains(body, "<h1>Overview</h1>") {
 		t.Fatalf("%d %s", status, body)
 	}
-	p.stdout.waitFor(t, "for one more browser")
+	p.stdout.waitFor(t, "for another browser")
 	if next := dashboardLink(t, p); next == link {
 		t.Error("the next link is the one that was used")
 	}
@@ -151,9 +153,11 @@ func TestADashboardEndsInOrderWhileAStreamIsOpen(t *testing.T) {
 
 func TestADashboardWaitsForItsDatabase(t *testing.T) {
 	t.Parallel()
-	p := startGem(t, []string{"DATABASE_URL=postgres://nobody@127.0.0.1:1/none"}, "dashboard", "--listen", "127.0.0.1:0", "--auth", "none")
+	p := startGem(t, []string{"DATABASE_URL=postgres://nobody@127.0.0.1:1/none"}, "dashboard", "--listen", "127.0.0.1:0",
+		"--auth", "none")
 	at := regexp.MustCompile(`http://127\.0\.0\.1:\d+/`).FindString(p.stdout.waitFor(t, "It is read-only"))
-	if status, body := visit(t, newBrowser(t), at); status != 503 || !strings.Contains(body, `http-equiv="refresh"`) || !strings.Contains(body, "cannot be reached") {
+	if status, body := visit(t, newBrowser(t), at); status != 503 || !strings.Contains(body, `http-equiv="refresh"`) ||
+		!strings.Contains(body, "cannot be reached") {
 		t.Errorf("%d %s", status, body)
 	}
 	if status, _ := visit(t, newBrowser(t), at+"healthz"); status != 503 {
@@ -181,10 +185,12 @@ func TestADashboardSaysNothingOfConnectionsThatHaveTheRightsTheyNeed(t *testing.
 	t.Parallel()
 	database := newDatabase(t)
 	db := testdb.Pool(t, database)
-	logins := map[string]string{"monitor": loginOf(t, db, database, "gem_monitor"), "operator": loginOf(t, db, database, "gem_operator, gem_door")}
+	logins := map[string]string{"monitor": loginOf(t, db, database, "gem_monitor"),
+		"operator": loginOf(t, db, database, "gem_operator, gem_mcp")}
 	check := func(read, act, want string) {
 		t.Helper()
-		p := startGem(t, []string{"DATABASE_URL=" + read, "GEM_DASHBOARD_ACT_URL=" + act}, "dashboard", "--listen", "127.0.0.1:0")
+		p := startGem(t, []string{"DATABASE_URL=" + read, "GEM_DASHBOARD_ACT_URL=" + act}, "dashboard", "--listen",
+			"127.0.0.1:0")
 		p.stderr.waitFor(t, want)
 		p.signal(t, syscall.SIGTERM)
 		p.wait(t)
@@ -193,6 +199,6 @@ func TestADashboardSaysNothingOfConnectionsThatHaveTheRightsTheyNeed(t *testing.
 		}
 	}
 	check(logins["monitor"], logins["operator"], "serving the dashboard")
-	check(logins["operator"], logins["operator"], "it is a member of gem_door")
+	check(logins["operator"], logins["operator"], "it is a member of gem_frontend, gem_mcp, gem_operator")
 	check(logins["monitor"], logins["monitor"], "lacks rights")
 }

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/client/view"
 	"github.com/gemworker/gem/internal/prose"
-	"github.com/gemworker/gem/internal/watch"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 )
@@ -28,15 +28,15 @@ func decideCommand(use, short, done string, approved bool) *cobra.Command {
 		Short: short,
 		Long: `
 QUESTION_ID is the id of the question, which gem questions prints. The question
-must name you or one of your roles. On the command line you are the Postgres
-role in DATABASE_URL: gem roles gives it a role such as role:manager.
+must name you or one of your roles. On the command line you act as the Postgres
+role in DATABASE_URL: gem roles gives it a role such as manager.
 
-Then it waits for the call that the rule held back, and prints its receipt as
-JSON; if a handler asked, it prints the receipt of the question. Both contain
-the reason. With --wait 0 it does not wait.
+It then waits for the call that asked or that a rule stopped, and prints its
+receipt as JSON. If no call asked, it waits for the question. --wait 0 does not
+wait.
 
-The exit code is 0 once the decision is recorded, however the call ends, and
-also if it was recorded before. It is 1 if the other decision was.
+The exit code is 0 if the decision is recorded, now or before, even if the call
+then fails. It is 1 if the opposite decision was recorded before.
 ` + usesDatabase,
 		Example: "  gem " + use + " " + exampleID + " --reason 'within the budget'",
 		Args:    takes("the id of a question", 1, 1),
@@ -57,19 +57,22 @@ also if it was recorded before. It is 1 if the other decision was.
 		},
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "why, at most 1,000 characters; recorded on the receipt")
-	cmd.Flags().DurationVar(&wait, "wait", 30*time.Second, "how long to wait for the receipt; 0 means not at all")
+	waitFlag(cmd, &wait)
 	return cmd
 }
 
-// decided prints the receipt of the call that a rule stopped until this decision, or of the question if a handler or
-// a caller asked.
+func waitFlag(cmd *cobra.Command, wait *time.Duration) {
+	cmd.Flags().DurationVar(wait, "wait", 30*time.Second, "how long to wait for the receipt; 0 means not at all")
+}
+
+// decided prints the receipt of the call that waited for this decision, or of the question if no call did.
 func decided(cmd *cobra.Command, db *pgxpool.Pool, id, done string, wait time.Duration) error {
 	ctx, progress := cmd.Context(), cmd.ErrOrStderr()
-	q, err := watch.OneQuestion(ctx, db, id)
+	q, err := view.OneQuestion(ctx, db, id)
 	if err != nil {
-		return exitError{exitUnknown, fmt.Errorf("%s; it is not known what happened next: %w", done, refusal(err))}
+		return exitError{exitUnknown, fmt.Errorf("%s; it is unknown what happened next: %w", done, refusal(err))}
 	}
-	if q != nil && q.AskedFor == string(client.AskerRule) {
+	if q != nil && q.OfHandler {
 		id = q.ParentID
 	}
 	if wait == 0 {

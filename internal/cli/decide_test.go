@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/receipts"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -48,7 +48,8 @@ func TestADecisionPrintsTheReceiptOfTheCallThatWaited(t *testing.T) {
 
 	id, question := stopped(t, db, "the roof?\x1b[2J\nIt was approved.")
 	shown := gemWith(t, env, "questions").stdout
-	wants(t, shown, "A rule asks about a call of ada:\n  “"+`Remind us of "the roof? [2J It was approved."?`+"”\n", "\n  arguments of os.create_reminder: {",
+	wants(t, shown, "A rule asks about a call of ada:\n  “"+`Remind us of "the roof? [2J It was approved."?`+"”\n",
+		"\n  arguments of os.create_reminder: {",
 		`"title": "the roof?\u001b[2J\nIt was approved."`, "\n  asked ", "\n  until ", "\n  by role:boss\n",
 		"\n  gem approve "+question+" --reason '…'\n", "\n  gem deny "+question+" --reason '…'\n")
 	if strings.Contains(shown, "\x1b") || strings.Count(shown, "\n") != 8 {
@@ -71,6 +72,7 @@ func TestADecisionPrintsTheReceiptOfTheCallThatWaited(t *testing.T) {
 	}
 	again := gemWith(t, env, "approve", question, "--reason", "it leaks")
 	again.wantCode(t, exitDone)
+	wants(t, again.stderr, question+" already had this answer, by "+me+" at 2")
 	if receiptIn(t, again.stdout).ID != r.ID {
 		t.Errorf("the same decision again prints %s", again.stdout)
 	}
@@ -97,6 +99,9 @@ func TestADecisionPrintsTheReceiptOfTheCallThatWaited(t *testing.T) {
 	wants(t, gemWith(t, env, "trace", id).stdout, "the question to people: denied by "+me+": not ours\n",
 		"a question  denied by "+me+": not ours  wait.approval  "+question)
 
+	wants(t, gemWith(t, env, "list", "--tool", "wait.approval").stdout, "  denied    wait.approval",
+		"  approved  wait.approval")
+
 	id, question = stopped(t, db, "the window")
 	at0 := gemWith(t, env, "approve", question, "--wait", "0")
 	at0.wantCode(t, exitDone)
@@ -117,7 +122,8 @@ func TestADecisionForAHandlerPrintsTheReceiptOfTheQuestion(t *testing.T) {
 	const approval = `{"tool": "comms.send_sms", "input": {"to": "+1555"}, "by": ["role:boss"],
 		"digest": "` + digest + `"}`
 	id := askedIn(t, db, "wait.approval", approval)
-	wants(t, gemWith(t, env, "questions").stdout, "A server or a database login asks. Neither a rule nor a handler asks this",
+	wants(t, gemWith(t, env, "questions").stdout, "A server or a database login asks. Neither a rule nor a handler asks "+
+		"this",
 		"“comms.send_sms: to +1555.”\n  arguments of comms.send_sms: {")
 	got := gemWith(t, env, "approve", id, "--reason", "fine")
 	got.wantCode(t, exitDone)

@@ -13,12 +13,13 @@ import (
 
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/handlers"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/receipts"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Delta is a domain of the program that these tests play. delta.run is an agent's loop: it thinks, acts and observes. Its model is a script.
+// Delta is a domain of the program that these tests play. delta.run is an agent's loop: it thinks, acts and observes.
+// Its model is a script.
 type Delta struct{ pool *pgxpool.Pool }
 
 func deltaDomain() handlers.Domain {
@@ -93,16 +94,18 @@ func (d *Delta) Run(ctx context.Context, call *handlers.Durable, in runAgent) (o
 			out.Seen = append(out.Seen, string(seen))
 		}
 	}
-	return out, &handlers.Failure{Code: "turn_limit", Message: fmt.Sprintf("The agent was not done after %d turns.", limit)}
+	return out, &handlers.Failure{Code: "turn_limit",
+		Message: fmt.Sprintf("The agent was not done after %d turns.", limit)}
 }
 
-// do has an effect that cannot be taken back, and waits for as long as a test holds it there.
+// do has an effect that cannot be undone, and waits while a test holds it.
 func (d *Delta) do(ctx context.Context, id, what string) error {
 	if _, err := d.pool.Exec(ctx, "insert into delta_log (call_id, what) values ($1, $2)", id, what); err != nil {
 		return err
 	}
 	for held := true; held; {
-		if err := d.pool.QueryRow(ctx, "select exists (select from delta_hold where what = $1)", what).Scan(&held); err != nil {
+		if err := d.pool.QueryRow(ctx, "select exists (select from delta_hold where what = $1)",
+			what).Scan(&held); err != nil {
 			return err
 		}
 	}
@@ -130,9 +133,11 @@ func deltaRegistry(t *testing.T) string {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"delta.run", "delta.act", "delta.unset"} {
-		registry["tools"] = append(registry["tools"].([]any), map[string]any{"name": name, "input_schema": map[string]any{"type": "object"}, "output_schema": true,
-			"permissions": []string{}, "idempotency": map[string]any{"mode": "safe-retry"}, "timeout_ms": 600000, "receipt_fields": []string{},
-			"calls": []string{"delta.act", "delta.unset", "delta.gone"}})
+		registry["tools"] = append(registry["tools"].([]any),
+			map[string]any{"name": name, "input_schema": map[string]any{"type": "object"}, "output_schema": true,
+				"permissions": []string{}, "idempotency": map[string]any{"mode": "safe-retry"}, "timeout_ms": 600000,
+				"receipt_fields": []string{},
+				"calls":          []string{"delta.act", "delta.unset", "delta.gone"}})
 	}
 	encoded, err := json.Marshal(registry)
 	if err != nil {
@@ -165,7 +170,8 @@ func (d delta) worker(env ...string) *process {
 // insert makes a call of delta.run, whose model says this.
 func (d delta) insert(script string, maxTurns int) (id string) {
 	d.Helper()
-	return query[string](d.T, d.db, "insert into core_tool_calls (tool_name, input, created_by) values ('delta.run', jsonb_build_object('script', $1::jsonb, 'max_turns', $2::int), 'ada') returning id::text",
+	return query[string](d.T, d.db, "insert into core_tool_calls (tool_name, input, created_by) values ('delta.run', "+
+		"jsonb_build_object('script', $1::jsonb, 'max_turns', $2::int), 'ada') returning id::text",
 		script, maxTurns)
 }
 
@@ -186,7 +192,7 @@ func (d delta) until(sql string, args ...any) {
 	}
 }
 
-// kill ends a worker once a thing was done as often as that.
+// kill kills a worker once something was done a number of times.
 func (d delta) kill(p *process, what string, times int) {
 	d.Helper()
 	d.until("select count(*) >= $2 from delta_log where what = $1", what, times)
@@ -246,13 +252,14 @@ func TestAStepThatWasKilledRunsOnceMore(t *testing.T) {
 	d.kill(first, "think 2", 1)
 	d.free("think 2")
 	d.worker()
-	if ran := d.ran(id); ran.Answer != "done" || ran.Turns != 2 || d.did("think 1") != 1 || d.did("think 2") != 2 || d.did("one") != 1 {
+	if ran := d.ran(id); ran.Answer != "done" || ran.Turns != 2 || d.did("think 1") != 1 || d.did("think 2") != 2 ||
+		d.did("one") != 1 {
 		t.Errorf("%+v; it thought %d and %d times, and acted %d times", ran, d.did("think 1"), d.did("think 2"), d.did("one"))
 	}
 	d.sound()
 }
 
-// A2: stopped in the middle, it goes on elsewhere.
+// A2: stopped in the middle, it continues on another worker.
 func TestAnAgentWhoseWorkerIsStoppedGoesOnElsewhere(t *testing.T) {
 	d := newDelta(t)
 	d.hold("think 2")
@@ -271,13 +278,14 @@ func TestAnAgentWhoseWorkerIsStoppedGoesOnElsewhere(t *testing.T) {
 	d.sound()
 }
 
-// A3 to A6: it asks, all workers stop, it is answered, and goes on.
+// A3 to A6: it asks, all workers stop, somebody answers, and it continues.
 func TestAnAgentAsksAndWaitsInNoProcess(t *testing.T) {
 	d := newDelta(t)
 	first := d.worker()
 	id := d.insert(asks, 0)
 	q := d.question(id)
-	d.until("select status = 'waiting' and waits_for = 'call' and claimed_by is null from core_tool_calls where id = $1", id)
+	d.until("select status = 'waiting' and waits_for = 'call' and claimed_by is null from core_tool_calls where id = $1",
+		id)
 	first.stop(t)
 	env := []string{"DATABASE_URL=" + d.url}
 	open := gemWith(t, env, "questions")
@@ -285,7 +293,8 @@ func TestAnAgentAsksAndWaitsInNoProcess(t *testing.T) {
 	for _, wrong := range [][]string{{"answer", q, "42", "--name", "other"}, {"answer", exampleID, "x"}, {"approve", q}} {
 		gemWith(t, env, wrong...).wantCode(t, exitFailed)
 	}
-	wants(t, gemWith(t, env, "answer", id, "blue").stderr, "call "+id+", of ", "is not a question. It waits for the answer to this one:\n", "gem answer "+q)
+	wants(t, gemWith(t, env, "answer", id, "blue").stderr, "call "+id+", of ",
+		"is not a question. It waits for the answer to this question:\n", "gem answer "+q)
 	wants(t, gemWith(t, env, "explain", id).stdout, "gem answer "+q+" VALUE", "It asks “Which color?”")
 	gemWith(t, env, "resume", id).wantCode(t, exitDone)
 	gemWith(t, env, "resume", q).wantCode(t, exitDone)
@@ -295,11 +304,16 @@ func TestAnAgentAsksAndWaitsInNoProcess(t *testing.T) {
 		t.Errorf("%d questions", n)
 	}
 	for range 2 {
-		gemWith(t, env, "answer", q, "blue").wantCode(t, exitDone)
+		answered := gemWith(t, env, "answer", q, "blue")
+		answered.wantCode(t, exitDone)
+		if r := receiptIn(t, answered.stdout); r.CallID != id {
+			t.Errorf("the receipt of %s is printed, want that of the call that asked, %s", r.CallID, id)
+		}
 	}
 	gemWith(t, env, "answer", q, "red").wantCode(t, exitFailed)
 	ran := d.ran(id)
-	if len(ran.Seen) != 1 || !strings.Contains(ran.Seen[0], `"answer": "blue"`) && !strings.Contains(ran.Seen[0], `"answer":"blue"`) || d.did("think 1") != 1 {
+	if len(ran.Seen) != 1 || !strings.Contains(ran.Seen[0], `"answer": "blue"`) &&
+		!strings.Contains(ran.Seen[0], `"answer":"blue"`) || d.did("think 1") != 1 {
 		t.Errorf("%+v", ran)
 	}
 	if n := query[int](t, d.db, "select count(*)::int from core_tool_events where event = 'answered'"); n != 1 {
@@ -328,11 +342,13 @@ func TestATurnLimitCountsOverRestarts(t *testing.T) {
 	d.sound()
 }
 
-// A8 and A9: what a tool comes to is an observation, in the thought's order, and the loop goes on once all of it is there.
+// A8 and A9: the result of a tool is an observation, in the order of the model's tool calls, and the loop continues
+// once it has all of them.
 func TestWhatAToolComesToIsObserved(t *testing.T) {
 	d := newDelta(t)
 	d.worker()
-	id := d.insert(`[{"actions": [{"tool": "delta.act", "input": {"text": "x", "fail": true}}, {"tool": "wait.answer", "input": {"text": "?"}}, {"tool": "delta.gone", "input": {}},
+	id := d.insert(
+		`[{"actions": [{"tool": "delta.act", "input": {"text": "x", "fail": true}}, {"tool": "wait.answer", "input": {"text": "?"}}, {"tool": "delta.gone", "input": {}},
 		{"tool": "delta.unset", "input": {}}, {"tool": "comms.send_sms", "input": {}}, {"tool": "delta.act", "input": {"text": "y"}}]}, {"content": "done"}]`, 0)
 	q := d.question(id)
 	d.until("select count(*) = 4 from core_tool_events where call_id = $1 and event = 'returned'", id)
@@ -347,10 +363,12 @@ func TestWhatAToolComesToIsObserved(t *testing.T) {
 			t.Errorf("it saw %s, want %s", ran.Seen[i], want[i])
 		}
 	}
-	if n := query[int](t, d.db, "select count(*)::int from core_tool_events where call_id = $1 and event = 'woken'", id); n != 1 {
+	if n := query[int](t, d.db, "select count(*)::int from core_tool_events where call_id = $1 and event = 'woken'",
+		id); n != 1 {
 		t.Errorf("it was woken %d times", n)
 	}
-	wants(t, gemWith(t, []string{"DATABASE_URL=" + d.url}, "trace", id).stdout, "Its handler made these calls:", "  act  failed  delta.act", "  act#2  succeeded  wait.answer")
+	wants(t, gemWith(t, []string{"DATABASE_URL=" + d.url}, "trace", id).stdout, "Its handler made these calls:",
+		"  act  failed  delta.act", "  act#2  succeeded  wait.answer")
 	refused := d.await(d.insert(`[{"refuses": true}]`, 0))
 	if e, _ := refused.Error(); e.Code != "model_refused" {
 		t.Errorf("%s", refused.Result)
@@ -388,7 +406,8 @@ func TestTwoAgentsOfOneUserWait(t *testing.T) {
 		}
 	}
 	d.until("select status = 'waiting' from core_tool_calls where id = $1", q)
-	if woken := query[int](t, d.db, "select count(*)::int from core_tool_events where call_id = $1 and event = 'woken'", q); query[int](t, d.db, "select attempt from core_tool_calls where id = $1", q) != attempts+woken {
+	if woken := query[int](t, d.db, "select count(*)::int from core_tool_events where call_id = $1 and event = 'woken'",
+		q); query[int](t, d.db, "select attempt from core_tool_calls where id = $1", q) != attempts+woken {
 		t.Errorf("it was woken %d times", woken)
 	}
 	d.sound()
@@ -419,7 +438,8 @@ func TestAProgramThatCannotReadAJournalLeavesItAlone(t *testing.T) {
 	other := d.worker("DELTA_VERSION=2")
 	execute(t, d.db, "select answer_tool_call($1, '\"blue\"')", q)
 	d.until("select coalesce(waits_for = 'code', false) from core_tool_calls where id = $1", id)
-	wants(t, gemWith(t, []string{"DATABASE_URL=" + d.url}, "explain", id).stdout, `the name "think" in its journal`, "gem resume "+id)
+	wants(t, gemWith(t, []string{"DATABASE_URL=" + d.url}, "explain", id).stdout, `the name "think" in its journal`,
+		"gem resume "+id)
 	other.stop(t)
 	d.worker()
 	if ran := d.ran(id); ran.Answer != "done" || d.did("think 1") != 1 {

@@ -6,12 +6,13 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"os"
 	"sync"
 	"time"
 
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/internal/config"
-	"github.com/gemworker/gem/internal/pgserver"
+	"github.com/gemworker/gem/internal/postgres/pgserver"
 	"github.com/gemworker/gem/migrations"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
@@ -25,16 +26,17 @@ func demoCommand(p *Program) *cobra.Command {
 		Short: "Show everything in a few seconds: a database, a worker, some calls, their receipts",
 		Long: `
 It starts a private Postgres and removes it at the end. DATABASE_URL is ignored,
-except with --use-database: then that database is migrated, and keeps the demo's
-rows. The exit code is 0 if each call ended as it should, with one receipt. With
---stay the database, the worker, a dashboard and the model's script run until
-Ctrl-C, and it prints how other terminals use them.
+except with --use-database, which migrates that database and leaves the demo's
+rows in it. The exit code is 0 if each call ended as expected, with one receipt.
+With --stay the database, the worker, a dashboard and the model's script run
+until Ctrl-C, and it prints how to use them from other terminals.
 
-Nothing is sent anywhere: the tools get no configuration from the environment,
-and the model of the agent is a script on 127.0.0.1.
-A program without the built-in tools shows its own: those that have only the
-permissions read:db and write:db, and whose input is known, since it may be
-empty or its schema has examples, defaults or an enum.`,
+It uses the tools of the program. It ignores the registry, rules and tools.sql
+of the folder, which gem dev uses. It sends nothing to other machines: the tools
+get no configuration from the environment, and the agent's model is a script on
+127.0.0.1. A program without the built-in tools shows its own tools that need
+only read:db and write:db, if the input may be empty or its schema has examples,
+defaults or an enum.`,
 		Example: "  gem demo\n  gem demo --stay                   look at it in a browser",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := config.Load()
@@ -42,7 +44,8 @@ empty or its schema has examples, defaults or an enum.`,
 				return err
 			}
 			cfg.WorkerID, cfg.WorkerConcurrency, cfg.ShutdownGrace, cfg.LogFormat = "demo", 4, time.Second, "console"
-			d := &demo{out: cmd.OutOrStdout(), progress: cmd.ErrOrStderr(), began: time.Now(), mark: fmt.Sprintf("%08d", rand.IntN(1e8)), stay: stay}
+			d := &demo{out: cmd.OutOrStdout(), progress: cmd.ErrOrStderr(), began: time.Now(),
+				mark: fmt.Sprintf("%08d", rand.IntN(1e8)), stay: stay}
 			if useDatabase {
 				if err := cfg.RequireDatabase(); err != nil {
 					return err
@@ -54,12 +57,14 @@ empty or its schema has examples, defaults or an enum.`,
 			d.setup = &setup{program: p, config: cfg, log: zap.NewNop(), isolated: true}
 			if verbose {
 				d.log = cfg.Logger()
+				config.RouteStandardLog(d.log)
 			}
 			return d.run(cmd.Context())
 		},
 	}
 	cmd.Flags().BoolVar(&stay, "stay", false, "keep everything running until Ctrl-C, with a dashboard")
-	cmd.Flags().BoolVar(&useDatabase, "use-database", false, "migrate the database of DATABASE_URL and leave the demo's rows in it")
+	cmd.Flags().BoolVar(&useDatabase, "use-database", false,
+		"migrate the database of DATABASE_URL and leave the demo's rows in it")
 	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "show the worker's log")
 	return cmd
 }
@@ -71,15 +76,16 @@ type demo struct {
 	frontend      *pgxpool.Pool
 	stay          bool      // until Ctrl-C, with a dashboard
 	model         string    // the address of the script that plays a model; empty for none
-	private       bool      // the database is the demo's own
-	mark          string    // of this demo: no row that is there already has it
-	calls         []*sample // that have ended
-	script        []*sample // what the agent's model calls
+	private       bool      // the database belongs to the demo
+	mark          string    // of this demo: no existing row has it
+	calls         []*sample // the finished calls
+	script        []*sample // the calls of the agent's model
 }
 
-// run sets everything up, shows it, and takes it down again, even if ctx ends in the middle.
+// run sets everything up, shows it, and removes it again, even if ctx ends early.
 func (d *demo) run(ctx context.Context) error {
-	fmt.Fprint(d.progress, "A frontend inserts calls into a table, a worker runs them, and each ends with exactly one receipt.\n\n")
+	fmt.Fprint(d.progress, "A frontend inserts calls into a table, a worker runs them, and each ends with exactly one "+
+		"receipt.\n\n")
 	if d.config.DatabaseURL != "" {
 		d.say("the demo uses the database of DATABASE_URL, and its rows stay there")
 		return d.onDatabase(ctx)
@@ -94,18 +100,19 @@ func (d *demo) run(ctx context.Context) error {
 	return errors.Join(d.onDatabase(ctx), server.Stop())
 }
 
-// onDatabase migrates, starts a worker, and shows what it does with some calls.
+// onDatabase migrates, starts a worker, and shows some calls.
 func (d *demo) onDatabase(ctx context.Context) (err error) {
 	if d.frontend, err = open(ctx, d.config.DatabaseURL.Reveal()); err != nil {
 		return err
 	}
 	defer d.frontend.Close()
-	// A database that others work with is not even migrated. Calls of an earlier GEM are known after that.
+	// Refuse before the migration: a database in use must not change. The second check needs the tables of this
+	// version.
 	if err := d.refuseBusy(ctx); err != nil {
 		return err
 	}
 	url, _ := migrateThrough(d.config)
-	r, _, err := d.program.loadRegistry("")
+	r, _, err := d.program.ownRegistry()
 	if err != nil {
 		return usageError{err}
 	}
@@ -131,11 +138,14 @@ func (d *demo) onDatabase(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	if os.Getenv("TOOLS_REGISTRY") != "" || registryInFolder() {
+		d.say("the demo has the tools of this program: for the tools of this folder or of TOOLS_REGISTRY, use gem dev")
+	}
 	d.say("a worker runs, with %s of registry %s (%s)", count(len(d.registry.Tools()), "tool"), d.registry.Version, d.from)
 	working, stop := context.WithCancelCause(ctx)
 	var running sync.WaitGroup
 	running.Go(func() {
-		stop(fmt.Errorf("the demo's worker ended: %w", refusal(w.Run(working)))) // and with it the waiting
+		stop(fmt.Errorf("the demo's worker ended: %w", refusal(w.Run(working)))) // ends the waiting too
 	})
 	show := d.builtInTools
 	if !d.hasBuiltInTools() {
@@ -153,9 +163,11 @@ func (d *demo) onDatabase(ctx context.Context) (err error) {
 	return err
 }
 
-// stayOpen serves a dashboard until Ctrl-C, or until the worker ends. Of a database that is not the demo's own it makes no logins.
+// stayOpen serves a dashboard until Ctrl-C, or until the worker ends. It creates logins only in the demo's own
+// database.
 func (d *demo) stayOpen(ctx context.Context) error {
 	database := d.config.DatabaseURL.Reveal()
+	d.adminURL = database
 	serve := func() (*site, func(), error) { return d.serveDashboard(ctx, database, d.out) }
 	if !d.private {
 		serve = func() (*site, func(), error) {
@@ -172,35 +184,37 @@ func (d *demo) stayOpen(ctx context.Context) error {
 	return nil
 }
 
-// refuseBusy keeps the demo's worker away from the calls of others: it has a registry of its own and no configuration.
+// refuseBusy keeps the demo's worker away from others' calls: its registry is different and it has no configuration.
 func (d *demo) refuseBusy(ctx context.Context) error {
 	workers, err := client.ReadWorkers(ctx, d.frontend)
 	open := false
-	if err == nil || lacksSchema(err) { // an earlier GEM has calls and no workers
+	if err == nil || lacksSchema(err) { // an earlier GEM has no table of workers
 		err = d.frontend.QueryRow(ctx, `
 			select exists (select from public.core_tool_calls where status = 'queued')
 			    or exists (select from public.core_tool_calls where status = 'running')
 			    or exists (select from public.core_tool_calls where status = 'waiting')`).Scan(&open)
 	}
-	const instead = "without --use-database the demo starts a Postgres of its own"
+	const instead = "without --use-database the demo starts its own Postgres"
 	switch {
 	case err != nil && !lacksSchema(err):
 		return refusal(err)
 	case workers.Alive > 0:
 		return fmt.Errorf("the database of DATABASE_URL has a worker, which would take the demo's calls: %s", instead)
 	case open:
-		return fmt.Errorf("the database of DATABASE_URL has calls that have not ended, and the demo's worker would take them: %s", instead)
+		return fmt.Errorf("the database of DATABASE_URL has calls that have not ended, and the demo's worker would take "+
+			"them: %s", instead)
 	}
 	return nil
 }
 
-// round inserts calls and waits for their receipts, for 30 s longer than the tools may take.
+// round inserts calls and waits for their receipts, for the tools' timeouts plus 30 s.
 func (d *demo) round(ctx context.Context, intro string, calls ...*sample) error {
 	return d.roundWith(ctx, intro, func(context.Context, string) error { return nil }, calls...)
 }
 
-// roundWith does something for each call before it waits for the receipt.
-func (d *demo) roundWith(ctx context.Context, intro string, do func(ctx context.Context, id string) error, calls ...*sample) error {
+// roundWith calls do for each call before it waits for the receipt.
+func (d *demo) roundWith(ctx context.Context, intro string, do func(ctx context.Context, id string) error,
+	calls ...*sample) error {
 	fmt.Fprintf(d.progress, "\n%s\n\n", intro)
 	within := 30 * time.Second
 	for _, c := range calls {
@@ -224,7 +238,8 @@ func (d *demo) roundWith(ctx context.Context, intro string, do func(ctx context.
 		}
 		switch {
 		case err != nil && waiting.Err() != nil && ctx.Err() == nil:
-			return fmt.Errorf("not everything is as promised: %s without a receipt after %s", count(len(calls)-i, "call"), within)
+			return fmt.Errorf("the demo failed: %s without a receipt after %s", count(len(calls)-i, "call"),
+				within)
 		case err != nil:
 			return refusal(err)
 		}
@@ -242,7 +257,8 @@ func (d *demo) print() error {
 		if c.receipt.ReplayOf != "" {
 			hit = "hit"
 		}
-		rows = append(rows, []string{c.tool, string(c.receipt.Status), hit, span(milliseconds(c.receipt.DurationMS)), cut(upshot(c.receipt), 90)})
+		rows = append(rows, []string{c.tool, string(c.receipt.Status), hit, span(milliseconds(c.receipt.DurationMS)),
+			cut(upshot(c.receipt), 90)})
 	}
 	return table(d.out, rows)
 }

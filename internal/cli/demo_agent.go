@@ -11,12 +11,14 @@ import (
 
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/binding"
 )
 
-// playModel starts a model on 127.0.0.1 that says what the demo tells it to, and gives the program's models a routes file with it. A program
-// without agents has none.
+// playModel starts a scripted model on 127.0.0.1 and gives the program's models a routes file for it. It does nothing
+// for a program without agents.
 func (d *demo) playModel(ctx context.Context, version string) (stop func(), err error) {
-	if !slices.ContainsFunc(handlers.Domains(d.program.Domains...), func(d handlers.Domain) bool { return d.Name() == "agent" }) {
+	if !slices.ContainsFunc(binding.Domains(d.program.Domains...),
+		func(d handlers.Domain) bool { return d.Name() == "agent" }) {
 		return func() {}, nil
 	}
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
@@ -28,14 +30,14 @@ func (d *demo) playModel(ctx context.Context, version string) (stop func(), err 
 	d.model = fmt.Sprintf("http://%s/v1", listener.Addr())
 	d.environment = map[string]string{"LLM_ROUTES": `{"version": "demo ` + version + `", ` +
 		`"providers": {"demo": {"dialect": "openai", "base_url": "` + d.model + `", "local": true}}, ` +
-		`"arms": {"script": {"provider": "demo", "model": "a-script", "context": 100000, "max_output": 4096, ` +
+		`"targets": {"script": {"provider": "demo", "model": "a-script", "context": 100000, "max_output": 4096, ` +
 		`"capabilities": ["tools"], "usd_per_mtok": [{"input": "1", "output": "2"}]}}, ` +
-		`"routes": {"default": {"arms": ["script"]}}}`}
+		`"routes": {"default": {"targets": ["script"]}}}`}
 	return func() { _ = server.Close() }, nil
 }
 
-// modelSays answers a request in OpenAI's dialect with the next turn of the script. A turn is a call of a tool, or the answer.
-// An agent that may ask people asks one question, like the one in docs/agents.md.
+// modelSays answers a request in OpenAI's dialect with the next turn of the script: a tool call or the answer. An
+// agent that may ask people asks one question, like the one in docs/agents.md.
 func (d *demo) modelSays(w http.ResponseWriter, r *http.Request) {
 	type object = map[string]any
 	var asked struct {
@@ -60,13 +62,15 @@ func (d *demo) modelSays(w http.ResponseWriter, r *http.Request) {
 	}
 	says, reason := object{"role": "assistant", "content": answer}, "stop"
 	if turn < len(script) {
-		says = object{"role": "assistant", "content": nil, "tool_calls": []object{{"id": fmt.Sprintf("call_%d", turn+1), "type": "function",
-			"function": object{"name": script[turn].tool, "arguments": script[turn].json()}}}}
+		says = object{"role": "assistant", "content": nil,
+			"tool_calls": []object{{"id": fmt.Sprintf("call_%d", turn+1), "type": "function",
+				"function": object{"name": script[turn].tool, "arguments": script[turn].json()}}}}
 		reason = "tool_calls"
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(object{"id": "demo", "object": "chat.completion", "model": "a-script",
-		"choices": []object{{"index": 0, "message": says, "finish_reason": reason}}, "usage": object{"prompt_tokens": 400 + 60*turn, "completion_tokens": 30}})
+		"choices": []object{{"index": 0, "message": says, "finish_reason": reason}},
+		"usage":   object{"prompt_tokens": 400 + 60*turn, "completion_tokens": 30}})
 }
 
 // askingScript is the script for an agent that may ask people.
@@ -76,22 +80,23 @@ var askingScript = []*sample{
 	{tool: "os_create_task", input: map[string]any{"domain": "business", "title": "Repair the roof of Sam Carter"}},
 }
 
-// howToUse explains how another terminal uses the database, and the script that plays a model if there is one.
+// howToUse explains how another terminal uses the database, and the scripted model if there is one.
 func (d *demo) howToUse() string {
 	said := ""
 	if d.private {
-		said = "\nFor other terminals and programs, until then:\n  export DATABASE_URL='" + d.config.DatabaseURL.Reveal() + "'\n"
+		said = "\nFor other terminals and programs:\n  export DATABASE_URL='" + d.config.DatabaseURL.Reveal() +
+			"'\n"
 	}
 	if _, has := d.registry.Tool("agent.run"); has && d.environment != nil {
-		said += "\nThe model is a script at " + d.model + ", which ignores the task. An agent that it plays:\n" +
+		said += "\nThe model is a script at " + d.model + ", which ignores the task. An agent that uses it:\n" +
 			`  gem call agent.run '{"task": "Plan the repair of the roof.", "tools": ["os.search_notes", "os.create_task"]}' --wait` + "\n" +
-			"It also plays the agent of docs/agents.md. For gem replay and workers of your own:\n" +
+			"It also serves the agent of docs/agents.md. For gem replay and workers of your own:\n" +
 			"  export LLM_ROUTES='" + d.environment["LLM_ROUTES"] + "'\n"
 	}
 	return said
 }
 
-// work lets an agent work at a task, where the program has agents, and says which tools it called.
+// work runs an agent on a task, if the program has agents, and prints the tools that it called.
 func (d *demo) work(ctx context.Context, title string) error {
 	if d.environment == nil {
 		return nil
@@ -103,10 +108,12 @@ func (d *demo) work(ctx context.Context, title string) error {
 		{tool: "os_search_notes", input: map[string]any{"query": title}},
 		{tool: "os_create_task", input: map[string]any{"domain": "business", "title": "Look at the tiles: " + title}},
 	}
-	agent := &sample{tool: "agent.run", want: "succeeded", input: map[string]any{"task": "Read the note of the " + title + ", and plan what has to be done.",
-		"tools": []string{"os.search_notes", "os.create_task"}}}
+	agent := &sample{tool: "agent.run", want: "succeeded",
+		input: map[string]any{"task": "Read the note of the " + title + ", and plan what has to be done.",
+			"tools": []string{"os.search_notes", "os.create_task"}}}
 	var id string
-	err := d.roundWith(ctx, "An agent works at a task: its model, here a script on this machine, calls tools until it answers.", func(_ context.Context, call string) error {
+	err := d.roundWith(ctx, "An agent works at a task: its model, here a script on this machine, calls tools until it "+
+		"answers.", func(_ context.Context, call string) error {
 		id = call
 		return nil
 	}, agent)
@@ -121,7 +128,8 @@ func (d *demo) work(ctx context.Context, title string) error {
 		d.say("  %s: %s %s", c.Name, c.Tool, c.Status)
 	}
 	if len(children) != len(d.script) {
-		return fmt.Errorf("not everything is as promised: the agent made %s, and should make %d", count(len(children), "call"), len(d.script))
+		return fmt.Errorf("the demo failed: the agent made %s, and should make %d",
+			count(len(children), "call"), len(d.script))
 	}
 	return nil
 }

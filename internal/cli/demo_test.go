@@ -2,17 +2,19 @@ package cli
 
 import (
 	"crypto/rand"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"syscall"
 	"testing"
 
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
 // marked is an environment by which everything that a command starts can be found.
 func marked() (env []string, mark string) {
-	mark = "GEM_TEST_MARK=" + rand.Text()
+	mark = "PATH=" + os.Getenv("PATH") + ":/" + rand.Text() // Postgres inherits few variables
 	return []string{mark}, mark
 }
 
@@ -28,9 +30,11 @@ func TestDemoWithNothingSetUp(t *testing.T) {
 	env, mark := marked()
 	got := gemWith(t, env, "demo")
 	got.wantCode(t, 0)
-	wants(t, got.stderr, "a private Postgres runs", "insert into core_tool_calls (tool_name, input) values ('os.create_note', ", "leads.create         succeeded",
+	wants(t, got.stderr, "a private Postgres runs", "insert into core_tool_calls (tool_name, input) values "+
+		"('os.create_note', ", "leads.create         succeeded",
 		"turn 1 call 1: os.search_notes succeeded", "turn 2 call 1: os.create_task succeeded")
-	wants(t, got.stdout, "TOOL ", "validation_error", "unknown_tool", "execution_error", "needs TWILIO_ACCOUNT_SID", "and has no handler", "results 1 entry", " hit ", "gem dev")
+	wants(t, got.stdout, "TOOL ", "validation_error", "unknown_tool", "execution_error", "needs TWILIO_ACCOUNT_SID",
+		"but this worker has no handler", "results 1 entry", " hit ", "gem dev")
 	receipts, _, _ := strings.Cut(got.stdout, "\n\n")
 	if lines := strings.Count(receipts, "\n"); lines != 14 { // below the head
 		t.Errorf("receipts in the table: got %d, want 14:\n%s", lines, got.stdout)
@@ -101,7 +105,8 @@ func TestDemoSaysWhenSomethingIsNotAsPromised(t *testing.T) {
 		create trigger refuse before insert on leads for each row execute function refuse();`)
 	got := gemWith(t, []string{"DATABASE_URL=" + url}, "demo", "--use-database")
 	got.wantCode(t, exitFailed)
-	wants(t, got.stderr, "not everything is as promised", "leads.create should end as succeeded, and ended as failed (execution_error)", "one should repeat")
+	wants(t, got.stderr, "the demo failed",
+		"leads.create should end as succeeded, and ended as failed (execution_error)", "one should repeat")
 	wants(t, got.stdout, "Postgres refused a statement")
 }
 
@@ -123,17 +128,25 @@ func TestDemoStopsEverythingOnCtrlC(t *testing.T) {
 	}
 }
 
+// A reader of the tutorial starts it in the folder of gem init.
 func TestDemoStaysWithADashboard(t *testing.T) {
 	t.Parallel()
 	env, mark := marked()
-	p := startGem(t, env, "demo", "--stay")
-	if status, body := visit(t, newBrowser(t), dashboardLink(t, p)); status != 200 || !strings.Contains(body, "<h1>Overview</h1>") {
+	p := prepare(t, env, "demo", "--stay")
+	for _, name := range []string{"shared/tools.registry.json", "shared/rules.json", "sql/tools.sql"} {
+		writeIn(t, p.cmd.Dir, filepath.Base(name), readPage(t, "internal/cli/first/"+name))
+	}
+	p.start(t)
+	p.stderr.waitFor(t, "gem dev runs those of this folder")
+	if status, body := visit(t, newBrowser(t), dashboardLink(t, p)); status != 200 ||
+		!strings.Contains(body, "<h1>Overview</h1>") {
 		t.Errorf("%d %s", status, body)
 	}
 
 	// Another terminal uses the database and the script by copying lines.
 	p.stdout.waitFor(t, "export LLM_ROUTES='")
-	other := []string{"DATABASE_URL=" + regexp.MustCompile(`export DATABASE_URL='([^']+)'`).FindStringSubmatch(p.stdout.String())[1]}
+	other := []string{"DATABASE_URL=" + regexp.MustCompile(`export DATABASE_URL='([^']+)'`).
+		FindStringSubmatch(p.stdout.String())[1]}
 	line := regexp.MustCompile(`(?m)^  gem (call agent.run .*)$`).FindStringSubmatch(p.stdout.String())
 	if line == nil {
 		t.Fatalf("no line makes an agent run:\n%s", &p.stdout)

@@ -49,7 +49,8 @@ func (d *demo) builtInTools(ctx context.Context) error {
 			input: fields{"to": phone, "message": "We are on our way.", "context_ref": fields{"type": "lead", "id": "1"}}},
 		{tool: "quote.generate_pdf", want: "not_configured", input: fields{"quote_id": "Q-1"}},
 	}
-	if err := d.round(ctx, fmt.Sprintf("The frontend inserts %d calls, such as:\n  %s;", len(first), note.insert()), first...); err != nil {
+	if err := d.round(ctx, fmt.Sprintf("The frontend inserts %d calls, such as:\n  %s;", len(first), note.insert()),
+		first...); err != nil {
 		return err
 	}
 	leadID, noteID := field(lead.receipt, "lead_id"), field(note.receipt, "note_id")
@@ -78,24 +79,25 @@ func (d *demo) builtInTools(ctx context.Context) error {
 		}
 	}
 	ran, repeated := lead.receipt, again.receipt
-	if ran.ReplayOf != "" { // they ran at the same time, and either may have come first
+	if ran.ReplayOf != "" { // they ran at the same time, and either may have been first
 		ran, repeated = repeated, ran
 	}
 	if ran.ReplayOf != "" || repeated.ReplayOf != ran.ID || field(repeated, "lead_id") != field(ran, "lead_id") {
-		wrong = append(wrong, errors.New("of two calls of leads.create with one phone, one should repeat the receipt of the other"))
+		wrong = append(wrong, errors.New("of two calls of leads.create with one phone, one should repeat the receipt of "+
+			"the other"))
 	}
 	if noteID == "" || !strings.Contains(string(search.receipt.Result), noteID) {
 		wrong = append(wrong, errors.New("os.search_notes should find the note that os.create_note wrote"))
 	}
 	if len(wrong) > 0 {
-		return fmt.Errorf("not everything is as promised:\n%w", errors.Join(wrong...))
+		return fmt.Errorf("the demo failed:\n%w", errors.Join(wrong...))
 	}
-	look := "  gem demo --stay           the same, and a dashboard to look at it in a browser\n"
+	look := "  gem demo --stay           the same, with a dashboard in a browser\n"
 	if d.stay {
 		look = ""
 	}
 	_, err := fmt.Fprint(d.out, `
-Each call has one receipt. The two calls of leads.create have the same phone: one ran, the other repeated its receipt, and there is one lead.
+Each call has one receipt. The two calls of leads.create have the same phone: one ran, the other repeated its `+`receipt, and there is one lead.
 
 Try next:
 `+look+`  gem dev                   a private Postgres and a worker that stay until Ctrl-C
@@ -105,13 +107,15 @@ Try next:
 	return err
 }
 
-// ask makes a call that asks a person, and answers it, where the registry has such calls.
+// ask makes a call that asks a person, and answers it, if the registry has such calls.
 func (d *demo) ask(ctx context.Context) error {
-	question := &sample{tool: "wait.answer", want: "succeeded", input: map[string]any{"text": "Shall Sam be called today?"}}
+	question := &sample{tool: "wait.answer", want: "succeeded",
+		input: map[string]any{"text": "Shall Sam be called today?"}}
 	if _, has := d.registry.Tool(question.tool); !has {
 		return nil
 	}
-	return d.roundWith(ctx, "A call asks a person. It is a row that waits, and occupies no worker, for as long as it takes.", func(ctx context.Context, id string) error {
+	return d.roundWith(ctx, "A call asks a person. It is a row that waits, and occupies no worker, for as long as it "+
+		"takes.", func(ctx context.Context, id string) error {
 		for {
 			open, err := client.OpenQuestions(ctx, d.frontend, 1000)
 			if err != nil {
@@ -131,7 +135,7 @@ func (d *demo) ask(ctx context.Context) error {
 	}, question)
 }
 
-// outcome is the status of a receipt, with the error code of a failed one in brackets.
+// outcome returns the status of a receipt, with the error code of a failed one in brackets.
 func outcome(r *receipts.Receipt) string {
 	if e, failed := r.Error(); failed {
 		return fmt.Sprintf("%s (%s)", r.Status, e.Code)
@@ -139,7 +143,7 @@ func outcome(r *receipts.Receipt) string {
 	return string(r.Status)
 }
 
-// field is a text in the result of a receipt; empty if there is none.
+// field returns a text in the result of a receipt, or an empty text if it is missing.
 func field(r *receipts.Receipt, name string) string {
 	var result map[string]any
 	_ = json.Unmarshal(r.Result, &result)
@@ -147,12 +151,15 @@ func field(r *receipts.Receipt, name string) string {
 	return text
 }
 
-// ownTools calls the tools of another program as far as it can: their input is known, and they reach nothing but Postgres. A
-// keyed tool is called twice, and the second call repeats the receipt of the first.
+// ownTools calls those tools of another program whose input is known and that reach only Postgres. It calls a keyed
+// tool twice: the second call repeats the receipt of the first.
 func (d *demo) ownTools(ctx context.Context) error {
 	var calls []*sample
 	var left []string
 	for _, t := range d.registry.Tools() {
+		if isQuestion(t.Name) { // it would wait for an answer, and nobody types an approval's input
+			continue
+		}
 		c, known := sampleOf(t)
 		if !known || slices.ContainsFunc(t.Permissions, func(p string) bool { return p != "read:db" && p != "write:db" }) {
 			left = append(left, "  "+c.command())
@@ -175,7 +182,8 @@ func (d *demo) ownTools(ctx context.Context) error {
 		fmt.Fprintln(d.out, "\nEach call has one receipt.")
 	}
 	if len(left) > 0 {
-		fmt.Fprintf(d.out, "\nNot called, since the input is not known or the tool may reach more than Postgres. Try it with gem dev:\n%s\n",
+		fmt.Fprintf(d.out, "\nNot called, because the input is unknown or the tool may reach more than Postgres. Try it "+
+			"with gem dev:\n%s\n",
 			strings.Join(left, "\n"))
 	}
 	return nil

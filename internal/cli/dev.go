@@ -7,12 +7,13 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/gemworker/gem/internal/config"
-	"github.com/gemworker/gem/internal/pgserver"
+	"github.com/gemworker/gem/internal/postgres/pgserver"
 	"github.com/gemworker/gem/migrations"
 	"github.com/gemworker/gem/worker"
 	"github.com/spf13/cobra"
@@ -20,7 +21,7 @@ import (
 )
 
 type devOptions struct {
-	dir   string // of the data; empty: as dataFolder says
+	dir   string // of the data; if empty, that of dataFolder
 	fresh bool
 }
 
@@ -39,17 +40,18 @@ and only its owner can read it. The data is kept in .gem too, or in the user's
 cache if the server's user cannot reach this folder; --fresh drops it. git
 ignores .gem. Only one gem dev can run in a folder at a time.
 
-The worker is configured by the environment, like gem worker (see gem worker
---help), and by .env in the working directory, for variables that are not set
-yet. DATABASE_URL is not used. Registry, rules, domains and routes are read
-again when their files appear or change, even under the same version. A faulty
-file is reported, and the worker continues with the previous ones; at the start,
-gem dev waits until the file is repaired. The same applies to tools.sql, which
-is run in the database at the start and when it changes: it may contain tools
-that are SQL functions, and their tables. Each question is printed with the command that answers it.
+The environment configures the worker, as for gem worker (see gem worker
+--help). Variables that are not set come from .env in the working directory.
+DATABASE_URL is ignored. gem dev reads the registry, rules, domains and routes
+again when their files appear or change, even under the same version. It reports
+a faulty file, and the worker continues with the previous one; at the start, gem
+dev waits until the file is repaired. The same applies to tools.sql, which may
+define tools as SQL functions, and their tables: gem dev runs it in the database
+at the start and after each change. It prints each question with the command
+that answers it.
 
 If PostgREST is installed, it also runs a REST server, as Supabase does.`,
-		Example: "  gem dev\n  gem dev --fresh                   start without data",
+		Example: "  gem dev\n  gem dev --fresh                   start with no data",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			state, err := openDevState(o.fresh)
 			if err != nil {
@@ -76,7 +78,8 @@ func (p *Program) dev(
 	ctx context.Context, cfg *config.Config, state *devState, o devOptions, out, progress io.Writer,
 ) (err error) {
 	if cfg.DatabaseURL != "" && cfg.DatabaseURL.Reveal() != state.url() {
-		fmt.Fprintln(progress, "DATABASE_URL is set, and is not used: gem dev has a database of its own. For the one of DATABASE_URL: gem worker")
+		fmt.Fprintln(progress, "DATABASE_URL is set, but ignored: gem dev has its own database. For the database of "+
+			"DATABASE_URL: gem worker")
 	}
 	if o.dir == "" {
 		if o.dir, err = dataFolder(); err != nil {
@@ -89,9 +92,11 @@ func (p *Program) dev(
 		}
 		return err
 	}
-	cfg.LogFormat = "console" // a person watches
-	log := cfg.Logger()
-	defer func() { _ = log.Sync() }()
+	cfg.LogFormat = "console" // a person reads it
+	var lines heldLog
+	log := cfg.LoggerTo(&lines)
+	config.RouteStandardLog(log)
+	defer lines.release(os.Stderr)
 	s := &setup{program: p, config: cfg, log: log, console: out, patience: time.Minute}
 	if err := s.prepare(ctx); err != nil {
 		return err
@@ -102,7 +107,8 @@ func (p *Program) dev(
 	}
 	defer func() { err = errors.Join(err, server.Stop()) }()
 	databaseURL := state.url()
-	if err := prepareDevDatabase(ctx, databaseURL); err != nil {
+	s.adminURL = server.URL("postgres")
+	if err := prepareDevDatabase(ctx, s.adminURL, state.Password); err != nil {
 		return err
 	}
 	if _, err := p.migrate(ctx, databaseURL, migrations.Options{}, s.registry); err != nil {
@@ -127,7 +133,7 @@ func (p *Program) dev(
 		return err
 	}
 
-	door, err := s.makeLogin(ctx, databaseURL, "mcp", "gem_door", state.passwordOf("mcp"))
+	mcpURL, err := s.makeLogin(ctx, databaseURL, "mcp", "gem_mcp", state.passwordOf("mcp"))
 	if err != nil {
 		return err
 	}
@@ -158,7 +164,8 @@ The dashboard, for one browser:
   %s
 
 `, o.dir, toolsOf(s.registry), s.registry.Version, s.from, databaseURL, sample.insert(), sample.command(),
-		strings.TrimSuffix(pages.url, "/"), s.registryFile(), door, pages.link)
+		strings.TrimSuffix(pages.url, "/"), s.registryFile(), mcpURL, pages.link)
+	lines.release(os.Stderr)
 	watching, stopWatching := context.WithCancel(ctx)
 	var watches sync.WaitGroup
 	defer watches.Wait()
@@ -168,13 +175,17 @@ The dashboard, for one browser:
 	watches.Go(func() { s.watchQuestions(watching, out) })
 	watches.Go(func() { sql.watch(watching) })
 	watches.Go(func() { p.watchFiles(watching, now, changes, log, progress) })
-	return s.runOn(ctx, w, changes)
+	err = s.runOn(ctx, w, changes)
+	if err == nil && ctx.Err() != nil {
+		fmt.Fprintf(progress, "\nThe data is kept in %s: gem dev continues with it.\n", o.dir)
+	}
+	return err
 }
 
 // startDevServer starts the server on the folder's port and saves its password.
 func startDevServer(ctx context.Context, state *devState, o devOptions, progress io.Writer) (*pgserver.Server, error) {
 	server, err := pgserver.Start(ctx, pgserver.Options{
-		DataDir: o.dir, Durable: true, Fresh: o.fresh, Port: state.Port, Password: state.Password,
+		DataDir: o.dir, Superuser: devSuperuser, Durable: true, Fresh: o.fresh, Port: state.Port, Password: state.Password,
 		Log: func(line string) { fmt.Fprintln(progress, line) },
 	})
 	if errors.Is(err, pgserver.ErrPortTaken) {
@@ -185,6 +196,10 @@ func startDevServer(ctx context.Context, state *devState, o devOptions, progress
 		return nil, err
 	}
 	u, err := url.Parse(server.URL("postgres"))
+	if err == nil && u.User.Username() != devSuperuser {
+		err = fmt.Errorf("the data in %s is of an earlier gem dev, which ran %s as a superuser: gem dev --fresh drops it",
+			o.dir, toolsFile)
+	}
 	if err == nil {
 		state.Password, _ = u.User.Password() // existing data keeps its password
 		err = state.save()
@@ -195,7 +210,7 @@ func startDevServer(ctx context.Context, state *devState, o devOptions, progress
 	return server, nil
 }
 
-// runOn runs the worker until ctx ends, and replaces it at each change of the contracts.
+// runOn runs the worker until ctx ends, and restarts it when the contracts change.
 func (s *setup) runOn(ctx context.Context, w *worker.Worker, changes <-chan contracts) error {
 	for {
 		running, stop := context.WithCancel(ctx)
@@ -216,7 +231,7 @@ func (s *setup) runOn(ctx context.Context, w *worker.Worker, changes <-chan cont
 		if err := s.forgetEarlier(ctx, now); err != nil {
 			return err
 		}
-		// A tool may have brought a domain with tables.
+		// A new tool may belong to a domain with tables.
 		if _, err := s.program.migrate(ctx, s.config.DatabaseURL.Reveal(), migrations.Options{}, s.registry); err != nil {
 			return err
 		}
@@ -230,14 +245,20 @@ func (s *setup) runOn(ctx context.Context, w *worker.Worker, changes <-chan cont
 	}
 }
 
-// makeLogin makes a login of the private server, a member of some roles, and returns its connection string. The
+// makeLogin creates a login of the private server, a member of some roles, and returns its connection string. The
 // password has only letters and digits.
 func (s *setup) makeLogin(ctx context.Context, databaseURL, name, roles, password string) (string, error) {
-	_, err := s.pools[0].Exec(ctx, `do $$ begin if to_regrole('`+name+`') is null then create role `+name+` login; end if; end $$;
+	db, err := connectAdmin(ctx, s.adminURL)
+	if err != nil {
+		return "", err
+	}
+	defer db.Close(context.WithoutCancel(ctx))
+	_, err = db.Exec(ctx, `do $$ begin if to_regrole('`+name+`') is null then create role `+name+
+		` login; end if; end $$;
 		grant `+roles+` to `+name+`;
 		alter role `+name+` password '`+password+`'`)
 	if err != nil {
-		return "", fmt.Errorf("make the role %s: %w", name, err)
+		return "", fmt.Errorf("create the role %s: %w", name, err)
 	}
 	u, err := url.Parse(databaseURL)
 	if err != nil {
@@ -247,22 +268,23 @@ func (s *setup) makeLogin(ctx context.Context, databaseURL, name, roles, passwor
 	return u.String(), nil
 }
 
-// operatorLogin is whose dashboard gem dev and gem demo serve.
+// operatorLogin is the login of the dashboard that gem dev and gem demo serve.
 const operatorLogin = "operator"
 
 // serveDashboard serves the pages of the private server until stop is called.
-func (s *setup) serveDashboard(ctx context.Context, databaseURL string, out io.Writer) (pages *site, stop func(), err error) {
+func (s *setup) serveDashboard(ctx context.Context, databaseURL string, out io.Writer) (pages *site, stop func(),
+	err error) {
 	var o siteOptions
 	if o.readURL, err = s.makeLogin(ctx, databaseURL, "monitor", "gem_monitor", rand.Text()); err != nil {
 		return nil, nil, err
 	}
-	if o.actURL, err = s.makeLogin(ctx, databaseURL, operatorLogin, "gem_operator, gem_door", rand.Text()); err != nil {
+	if o.actURL, err = s.makeLogin(ctx, databaseURL, operatorLogin, "gem_operator, gem_mcp", rand.Text()); err != nil {
 		return nil, nil, err
 	}
 	return s.serveSite(ctx, o, out)
 }
 
-// serveSite serves pages with the logins of o until stop is called.
+// serveSite serves pages, with the logins of o, until stop is called.
 func (s *setup) serveSite(ctx context.Context, o siteOptions, out io.Writer) (pages *site, stop func(), err error) {
 	o.log, o.out = s.log.WithOptions(zap.IncreaseLevel(zap.WarnLevel)), out
 	if pages, err = openPrivateSite(ctx, o); err != nil {

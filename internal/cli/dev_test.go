@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/gemworker/gem/internal/store"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -69,25 +69,28 @@ func TestDevRunsUntilCtrlC(t *testing.T) {
 	if err := db.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
-	got := gemWith(t, []string{"DATABASE_URL=" + url}, "call", "os.search_notes", `{"query": "Roof"}`, "--wait", "--timeout", "1m")
+	got := gemWith(t, []string{"DATABASE_URL=" + url}, "call", "os.search_notes", `{"query": "Roof"}`, "--wait",
+		"--timeout", "1m")
 	got.wantCode(t, 0)
 
 	link, browser := dashboardLink(t, p), newBrowser(t)
-	if status, body := visit(t, browser, link); status != 200 || !strings.Contains(body, "<h1>Overview</h1>") || strings.Contains(body, "Read-only") {
+	if status, body := visit(t, browser, link); status != 200 || !strings.Contains(body, "<h1>Overview</h1>") ||
+		strings.Contains(body, "Read-only") {
 		t.Errorf("the dashboard: %d %s", status, body)
 	}
 
-	door := regexp.MustCompile(`DATABASE_URL='([^']+)' gem mcp`).FindStringSubmatch(p.stdout.String())
-	if door == nil {
+	mcp := regexp.MustCompile(`DATABASE_URL='([^']+)' gem mcp`).FindStringSubmatch(p.stdout.String())
+	if mcp == nil {
 		t.Fatalf("no line for gem mcp in:\n%s", &p.stdout)
 	}
-	if db, err = pgx.Connect(t.Context(), door[1]); err != nil {
+	if db, err = pgx.Connect(t.Context(), mcp[1]); err != nil {
 		t.Fatal(err)
 	}
 	for _, step := range []struct {
 		sql     string
 		refused bool
-	}{{"select id from core_tool_calls", true}, {"set role gem_frontend", false}, {"select id from core_tool_calls", false}} {
+	}{{"select id from core_tool_calls", true}, {"set role gem_frontend", false},
+		{"select id from core_tool_calls", false}} {
 		if _, err := db.Exec(t.Context(), step.sql); (err != nil) != step.refused {
 			t.Errorf("the role of gem mcp: %s: %v", step.sql, err)
 		}
@@ -104,6 +107,19 @@ func TestDevRunsUntilCtrlC(t *testing.T) {
 	wantNothingLeft(t, mark)
 }
 
+func TestTheLogOfDevComesAfterItsText(t *testing.T) {
+	t.Parallel()
+	p := prepare(t, nil, "dev")
+	p.cmd.Stderr = &p.stdout // as on a terminal
+	p.start(t)
+	said := p.stdout.waitFor(t, "worker started")
+	logged, link := strings.Index(said, "INFO"), strings.Index(said, "/login?token=")
+	if link < 0 || logged < link || !strings.Contains(said, "DATABASE_URL leads to Postgres directly") {
+		t.Errorf("got:\n%s", said)
+	}
+	p.stop(t)
+}
+
 func TestDevIsTheSameAtEachStart(t *testing.T) {
 	t.Parallel()
 	env, mark := marked()
@@ -116,12 +132,15 @@ func TestDevIsTheSameAtEachStart(t *testing.T) {
 		return p, devURL(t, p)
 	}
 	first, url := start()
-	door := regexp.MustCompile(`DATABASE_URL='[^']+' gem mcp`).FindString(first.stdout.String())
+	first.stderr.waitFor(t, "worker started")
+	mcp := regexp.MustCompile(`DATABASE_URL='[^']+' gem mcp`).FindString(first.stdout.String())
 	wants(t, first.stdout.String(), "The data is in "+folder+"/.gem/data; gem dev --fresh drops it.")
 	const note = `{"domain": "both", "title": "keep me", "content": "x"}`
 	made := inFolder(t, folder, "call", "os.create_note", note, "--wait", "--timeout", "1m")
 	made.wantCode(t, exitDone)
-	wants(t, made.stderr, "using the database of the gem dev that runs in this folder (.gem/dev.json)")
+	if !regexp.MustCompile(`^call [-0-9a-f]{36}\n$`).MatchString(made.stderr) { // what gem dev printed needs no repetition
+		t.Errorf("the standard error of a call:\n%s", made.stderr)
+	}
 	for name, mode := range map[string]os.FileMode{"dev.json": 0o600, ".gitignore": 0o644} {
 		if info, err := os.Stat(folder + "/.gem/" + name); err != nil || info.Mode() != mode {
 			t.Errorf("%s: %v, %v", name, info, err)
@@ -129,7 +148,8 @@ func TestDevIsTheSameAtEachStart(t *testing.T) {
 	}
 	second := inFolder(t, folder, "dev")
 	second.wantCode(t, exitUsage)
-	wants(t, second.stderr, fmt.Sprintf("gem dev: it is already running in this folder (process %d)", first.cmd.Process.Pid))
+	wants(t, second.stderr, fmt.Sprintf("gem dev: it is already running in this folder (process %d)",
+		first.cmd.Process.Pid))
 	if second.stdout != "" {
 		t.Errorf("a second one printed:\n%s", second.stdout)
 	}
@@ -148,7 +168,7 @@ func TestDevIsTheSameAtEachStart(t *testing.T) {
 		kept  bool
 	}{{nil, true}, {[]string{"--fresh"}, false}} {
 		p, again := start(next.flags...)
-		if door == "" || !strings.Contains(p.stdout.String(), door) {
+		if mcp == "" || !strings.Contains(p.stdout.String(), mcp) {
 			t.Errorf("%s: the line for gem mcp is another", next.flags)
 		}
 		if again != url {
@@ -159,6 +179,7 @@ func TestDevIsTheSameAtEachStart(t *testing.T) {
 			t.Errorf("%s: %d\n%s\n%s", next.flags, got.code, got.stdout, got.stderr)
 		}
 		p.stop(t)
+		wants(t, p.stderr.String(), "The data is kept in "+folder+"/.gem/data")
 	}
 	wantNothingLeft(t, mark)
 }
@@ -248,7 +269,8 @@ func TestWhoeverUsesAPrivateDatabaseMayAnswerWhateverIsAsked(t *testing.T) {
 	}
 	const roles = "select string_agg(subject || ' ' || role, ', ' order by subject = 'operator', role) from gem.roles"
 	owner := query[string](t, db, "select session_user::text")
-	if got, want := query[string](t, db, roles), owner+" boss, "+owner+" clerk, operator boss, operator clerk"; got != want {
+	if got, want := query[string](t, db, roles), owner+" boss, "+owner+
+		" clerk, operator boss, operator clerk"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 

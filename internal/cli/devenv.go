@@ -9,27 +9,36 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/gemworker/gem/internal/plainfile"
 )
 
-// envFile has variables for gem dev and the services that it calls, in the working directory.
+// envFile is the file in the working directory with variables for gem dev and the services that it calls.
 const envFile = ".env"
 
-// ofDatabases are the variables that gem dev ignores in the file.
+// ofDatabases are the variables of the file that gem dev ignores.
 var ofDatabases = []string{"DATABASE_URL", "DIRECT_URL", "DATABASE_POOLER"}
+
+// ofPrograms are the variables that gem dev ignores in the file, since with them a folder could run code at the start:
+// they make this program, or one that it starts, load code or find programs and settings elsewhere.
+var ofPrograms = regexp.MustCompile(`(?i)^(?:(?:LD|DYLD|BASH|XDG|MALLOC|GLIBC|NPM_CONFIG|CLR|COR|COMPLUS|DOTNET)_.*|` +
+	`(?:PG|PYTHON|RUBY|PERL5|OPENSSL_).*|GO[A-Z0-9]+|NODE_(?:OPTIONS|PATH|EXTRA_CA_CERTS)|GIT_(?:SSH|EXEC|CONFIG).*|SSH_ASKPASS|` +
+	`PATH|HOME|SHELL|ENV|IFS|CDPATH|TMPDIR|TZDIR|GCONV_PATH|LOCPATH|NLSPATH|HOSTALIASES|BROWSER|EDITOR|VISUAL|PAGER|` +
+	`CLASSPATH|JAVA_HOME|_?JAVA_(?:TOOL_)?OPTIONS|JDK_JAVA_OPTIONS|GEM_POSTGRES_BIN)$`)
 
 var envLine = regexp.MustCompile(`^(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*)$`)
 
 // readEnvFile sets the variables of .env that are not set, except those of databases, since gem dev has one of its
-// own. It prints their names. A value may be in quotes, in which nothing has a special meaning.
+// own, and of programs. It prints their names. A value may be in quotes, in which nothing has a special meaning.
 func readEnvFile(progress io.Writer) error {
-	text, err := os.ReadFile(envFile)
+	text, err := plainfile.Read(envFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	var names []string
+	var names, ignored []string
 	number := 0
 	for line := range strings.Lines(string(text)) {
 		number++
@@ -41,6 +50,10 @@ func readEnvFile(progress io.Writer) error {
 			return usage("%s: line %d is not NAME=value: correct it, or begin it with #", envFile, number)
 		}
 		name, value := found[1], unquoted(found[2])
+		if ofPrograms.MatchString(name) && !strings.HasPrefix(strings.ToUpper(name), "GOOGLE") {
+			ignored = append(ignored, name)
+			continue
+		}
 		if _, set := os.LookupEnv(name); set || slices.Contains(ofDatabases, name) {
 			continue
 		}
@@ -48,6 +61,10 @@ func readEnvFile(progress io.Writer) error {
 			return usage("%s: line %d: %w", envFile, number, err)
 		}
 		names = append(names, name)
+	}
+	if len(ignored) > 0 {
+		fmt.Fprintf(progress, "warning: ignored in %s: %s. With these variables the folder could run programs of its own: "+
+			"if you need them, set them in your shell\n", envFile, strings.Join(ignored, ", "))
 	}
 	if len(names) > 0 {
 		fmt.Fprintf(progress, "read from %s: %s\n", envFile, strings.Join(names, ", "))

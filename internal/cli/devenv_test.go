@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"os"
 	"strings"
 	"testing"
 )
@@ -14,6 +15,41 @@ func TestValuesOfTheEnvFile(t *testing.T) {
 	} {
 		if got := unquoted(text); got != want {
 			t.Errorf("%s: got %q, want %q", text, got, want)
+		}
+	}
+}
+
+// A folder may come from a stranger, and gem dev starts programs.
+func TestTheEnvFileCannotMakeProgramsRunCode(t *testing.T) {
+	ignored := []string{"LD_PRELOAD", "LD_LIBRARY_PATH", "DYLD_INSERT_LIBRARIES", "PATH", "HOME", "PGHOST",
+		"PGSERVICEFILE",
+		"GODEBUG", "GOFLAGS", "SHELL", "IFS", "BASH_ENV", "ENV", "PYTHONPATH", "NODE_OPTIONS", "npm_config_registry",
+		"XDG_CACHE_HOME", "TMPDIR", "GEM_POSTGRES_BIN", "GIT_SSH_COMMAND", "OPENSSL_CONF", "NODE_EXTRA_CA_CERTS"}
+	taken := []string{"CRM_SECRET", "OPENAI_API_KEY", "GOOGLE_API_KEY", "TOOLS_REGISTRY", "OTEL_SERVICE_NAME",
+		"NODE_ENV", "ENVIRONMENT", "HOMEPAGE", "PATHS"}
+	dir := t.TempDir()
+	t.Chdir(dir)
+	for _, name := range taken {
+		t.Setenv(name, "")
+		if err := os.Unsetenv(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	writeIn(t, dir, ".env", strings.Join(ignored, "=x\nexport ")+"=x\n"+strings.Join(taken, "=y\n")+"=y\n")
+	var said strings.Builder
+	if err := readEnvFile(&said); err != nil {
+		t.Fatal(err)
+	}
+	wants(t, said.String(), "warning: ignored in .env: "+strings.Join(ignored, ", ")+".",
+		"read from .env: "+strings.Join(taken, ", ")+"\n")
+	for _, name := range ignored {
+		if value, _ := os.LookupEnv(name); value == "x" {
+			t.Errorf("it set %s", name)
+		}
+	}
+	for _, name := range taken {
+		if os.Getenv(name) != "y" {
+			t.Errorf("it did not set %s", name)
 		}
 	}
 }

@@ -14,7 +14,8 @@ end $$`
 
 func TestDevShowsWhereAFunctionFailed(t *testing.T) {
 	t.Parallel()
-	registry := writeFile(t, `{"version": "1", "tools": [{"name": "shop.halve", "description": "Halves.", "permissions": [], "receipt_fields": [],
+	registry := writeFile(t,
+		`{"version": "1", "tools": [{"name": "shop.halve", "description": "Halves.", "permissions": [], "receipt_fields": [],
 		"idempotency": {"mode": "none"}, "timeout_ms": 30000, "input_schema": {"type": "object"}, "output_schema": {"type": "object"}}]}`)
 	p := prepare(t, []string{"TOOLS_REGISTRY=" + registry}, "dev")
 	if err := os.WriteFile(filepath.Join(p.cmd.Dir, "tools.sql"), []byte(brokenTool), 0o600); err != nil {

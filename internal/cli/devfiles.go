@@ -15,29 +15,30 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gemworker/gem/elsewhere"
-	"github.com/gemworker/gem/handlers"
-	"github.com/gemworker/gem/internal/llm/routes"
+	"github.com/gemworker/gem/backends"
+	"github.com/gemworker/gem/handlers/binding"
+	"github.com/gemworker/gem/internal/plainfile"
+	"github.com/gemworker/gem/internal/provider/routes"
 	"github.com/gemworker/gem/registry"
 	"github.com/gemworker/gem/rules"
 	"go.uber.org/zap"
 )
 
-// registryPoll is how often gem dev looks at its files.
+// registryPoll is how often gem dev checks its files.
 const registryPoll = 300 * time.Millisecond
 
-// The sentences that say what happens until a file is repaired.
+// These sentences explain what happens until a file is repaired.
 const (
 	startsOnceRepaired     = "gem dev starts as soon as %s is repaired."
 	continuesUntilRepaired = "The worker continues with the previous version until %s is repaired."
 )
 
-// contracts are the files of a worker that gem dev rereads. All except the registry may be nil.
+// contracts are the files of a worker that gem dev watches. All except the registry may be nil.
 type contracts struct {
 	registry *registry.Registry
 	from     string
 	rules    *rules.Set
-	domains  *elsewhere.Domains
+	domains  *backends.Domains
 	models   *routes.Routes
 }
 
@@ -48,7 +49,7 @@ func (c contracts) hashes() map[string]string {
 		all["the rules have changed"] = c.rules.SHA256()
 	}
 	if c.domains != nil {
-		all["the domains elsewhere have changed"] = c.domains.SHA256()
+		all["domains.json has changed"] = c.domains.SHA256()
 	}
 	if c.models != nil {
 		all["the routes of models have changed"] = c.models.SHA256()
@@ -60,11 +61,12 @@ func (c contracts) hashes() map[string]string {
 var devFiles = []struct{ variable, name string }{
 	{"TOOLS_REGISTRY", "tools.registry.json"},
 	{"TOOLS_RULES", "rules.json"},
-	{"GEM_DOMAINS", elsewhere.File},
+	{"GEM_DOMAINS", backends.File},
 	{"LLM_ROUTES", routes.File},
 }
 
-// chosenFile returns the path that a variable holds, by default name. It is empty if the variable holds JSON.
+// chosenFile returns the path that a variable holds, by default name. It returns an empty text if the variable holds
+// JSON.
 func chosenFile(variable, name string) string {
 	chosen := strings.TrimSpace(os.Getenv(variable))
 	if strings.HasPrefix(chosen, "{") {
@@ -103,7 +105,7 @@ func (p *Program) load() (now contracts, faults map[string]error) {
 	return now, faults
 }
 
-// chosenModels reads the routes that a worker would load here. They are nil if there are none.
+// chosenModels reads the routes that a worker would load here. It returns nil if there are none.
 func (p *Program) chosenModels() (*routes.Routes, error) {
 	if !p.asksModels() {
 		return nil, nil
@@ -140,8 +142,8 @@ func (p *Program) watchFiles(
 	}
 }
 
-// awaitFiles returns when the files have no fault. Until then it reports faults and repairs. It returns an error for a fault
-// that no change of a file in the folder can repair, and the error of ctx if that ends first.
+// awaitFiles returns when the files have no fault. Until then it reports faults and repairs. It returns an error for a
+// fault that no change of a file in the folder can repair, and the error of ctx if that ends first.
 func (p *Program) awaitFiles(ctx context.Context, progress io.Writer) error {
 	var files filesRead
 	faulty := map[string]string{}
@@ -160,8 +162,8 @@ func (p *Program) awaitFiles(ctx context.Context, progress io.Writer) error {
 	}
 }
 
-// faultOfEnvironment returns a fault that is not in a file of the folder: a variable holds JSON, or names a file that is
-// missing, or the program's own contracts are faulty.
+// faultOfEnvironment returns the first fault that no file of the folder can fix: a variable that holds JSON or names
+// a missing file, or the program's own contracts.
 func faultOfEnvironment(faults map[string]error) error {
 	inFile := false
 	for _, file := range devFiles {
@@ -178,19 +180,19 @@ func faultOfEnvironment(faults map[string]error) error {
 	return errors.Join(slices.Collect(maps.Values(faults))...)
 }
 
-// filesRead remembers which contents of the files were loaded: their hashes, by name.
+// filesRead records, by name, the hashes of the contents that were loaded.
 type filesRead struct {
-	read, last map[string]string // when they were last loaded, and at the last poll
+	read, last map[string]string // at the last load, and at the last poll
 	changed    []string          // the files that differed at the last return of change
 }
 
-// change waits until the contents differ from those at its last return, and stay the same for a moment: an editor may be
-// writing. It returns false if ctx ends first.
+// change waits until the contents differ from those at its last return and then stay the same for a moment, since an
+// editor may still be writing. It returns false if ctx ends first.
 func (f *filesRead) change(ctx context.Context) bool {
 	for pause(ctx) {
-		contents, err := hashesOfFiles()
+		contents := hashesOfFiles()
 		settled := maps.Equal(contents, f.last)
-		if f.last = contents; err != nil || !settled || f.read != nil && maps.Equal(contents, f.read) {
+		if f.last = contents; !settled || f.read != nil && maps.Equal(contents, f.read) {
 			continue
 		}
 		f.changed = changedIn(f.read, contents)
@@ -208,7 +210,8 @@ func (f *filesRead) changedOther(name string) string {
 	return strings.Join(f.changed, " and ")
 }
 
-// reportFaults prints each new fault and each repair, and updates faulty. until says what happens until a file is repaired.
+// reportFaults prints each new fault and each repair, and updates faulty. until is the sentence about the time until
+// a repair.
 func (f *filesRead) reportFaults(faulty map[string]string, faults map[string]error, until string, progress io.Writer) {
 	for _, file := range devFiles {
 		name, text := cmp.Or(chosenFile(file.variable, file.name), file.variable), ""
@@ -232,28 +235,28 @@ func (f *filesRead) reportFaults(faulty map[string]string, faults map[string]err
 	}
 }
 
-// hashesOfFiles returns a hash of the contents of each file, by name. A missing file is not an error.
-func hashesOfFiles() (map[string]string, error) {
+// hashesOfFiles returns a hash of the contents of each file, by name, or why it cannot be read.
+func hashesOfFiles() map[string]string {
 	all := map[string]string{}
 	for _, f := range devFiles {
 		name := chosenFile(f.variable, f.name)
 		if name == "" {
 			continue
 		}
-		text, err := os.ReadFile(name)
+		text, err := plainfile.Read(name)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			all[name] = "missing"
 		case err != nil:
-			return nil, err
+			all[name] = err.Error()
 		default:
 			all[name] = fmt.Sprintf("%x", sha256.Sum256(text))
 		}
 	}
-	return all, nil
+	return all
 }
 
-// changedIn names what was added, removed or changed in after.
+// changedIn names the entries that were added, removed or changed in after.
 func changedIn(before, after map[string]string) []string {
 	names := map[string]bool{}
 	for _, all := range []map[string]string{before, after} {
@@ -264,32 +267,32 @@ func changedIn(before, after map[string]string) []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(names)), func(name string) bool { return !names[name] })
 }
 
-// openModels opens the domain llm again, which reads its routes.
+// openModels reopens the domain llm, which reads its routes.
 func (s *setup) openModels() error {
-	for _, d := range handlers.Domains(s.program.domainsOf(s.registry)...) {
+	for _, d := range binding.Domains(s.program.domainsOf(s.registry)...) {
 		if d.Name() == "llm" {
-			return handlers.Open(s.environmentOfDomains(), d)
+			return binding.Open(s.environmentOfDomains(), d)
 		}
 	}
 	return nil
 }
 
-// forgetEarlier lets the private database accept contracts under versions that it recorded with other contents. No
-// call waits any more for a worker that knew a tool before.
+// forgetEarlier lets the private database accept changed contracts under versions that it has recorded. It also
+// removes stopped workers, so that no call waits for one that knew an earlier tool.
 func (s *setup) forgetEarlier(ctx context.Context, now contracts) error {
 	forget := func(table, version, sha256 string) error {
 		_, err := s.pools[0].Exec(ctx, "delete from "+table+" where version = $1 and sha256 <> $2", version, sha256)
 		return err
 	}
-	err := forget("core_registry_versions", now.registry.Version, now.registry.SHA256())
+	err := forget("public.core_registry_versions", now.registry.Version, now.registry.SHA256())
 	if now.rules != nil {
-		err = errors.Join(err, forget("core_rules_versions", now.rules.Version, now.rules.SHA256()))
+		err = errors.Join(err, forget("public.core_rules_versions", now.rules.Version, now.rules.SHA256()))
 	}
 	if now.domains != nil {
 		err = errors.Join(err, forget("gem.domains_versions", now.domains.Version, now.domains.SHA256()))
 	}
 	if now.models != nil {
-		err = errors.Join(err, forget("core_llm_versions", now.models.Version, now.models.SHA256()))
+		err = errors.Join(err, forget("public.core_llm_versions", now.models.Version, now.models.SHA256()))
 	}
 	if err == nil {
 		_, err = s.pools[0].Exec(ctx, "delete from public.core_workers where stopped_at is not null")
@@ -297,7 +300,7 @@ func (s *setup) forgetEarlier(ctx context.Context, now contracts) error {
 	return err
 }
 
-// registryFile sets TOOLS_REGISTRY for a command in another folder, if the registry is from a file.
+// registryFile returns the setting of TOOLS_REGISTRY for a command in another folder, if the registry is from a file.
 func (s *setup) registryFile() string {
 	path, err := filepath.Abs(s.from)
 	if _, none := os.Stat(path); err != nil || none != nil {

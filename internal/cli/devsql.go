@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"strings"
 	"time"
 
+	"github.com/gemworker/gem/internal/plainfile"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"go.uber.org/zap"
@@ -36,14 +36,14 @@ func (f *toolsSQL) await(ctx context.Context) {
 	}
 }
 
-// watch runs the file whenever it has changed, until ctx ends.
+// watch runs the file each time it changes, until ctx ends.
 func (f *toolsSQL) watch(ctx context.Context) {
 	for pause(ctx) {
 		f.run(ctx, continuesUntilRepaired)
 	}
 }
 
-// pause waits until the files are looked at again. It returns false if ctx ends first.
+// pause waits for the next poll. It returns false if ctx ends first.
 func pause(ctx context.Context) bool {
 	select {
 	case <-ctx.Done():
@@ -53,15 +53,24 @@ func pause(ctx context.Context) bool {
 	}
 }
 
-// run runs the file if its contents have changed, and reports a fault and its repair. until says what happens until then.
+// run runs the file if its contents have changed, and reports a fault or its repair. until is the sentence about the
+// time until a repair.
 func (f *toolsSQL) run(ctx context.Context, until string) {
-	text, err := os.ReadFile(toolsFile)
+	text, err := plainfile.Read(toolsFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		f.faulty = false
 		return
 	}
-	if err != nil || f.read != nil && bytes.Equal(text, f.read) {
-		return // an editor may be replacing it
+	if err != nil {
+		text = []byte(err.Error())
+	}
+	if f.read != nil && bytes.Equal(text, f.read) {
+		return
+	}
+	if err != nil {
+		fmt.Fprintf(f.progress, "cannot read %s: %v\n"+until+"\n", toolsFile, err, toolsFile)
+		f.read, f.faulty = text, true
+		return
 	}
 	f.read = append([]byte{}, text...)
 	db, err := pgx.Connect(ctx, f.url)
@@ -85,7 +94,8 @@ func (f *toolsSQL) run(ctx context.Context, until string) {
 		if pgErr.Position > 0 { // counts characters, from 1
 			place += fmt.Sprintf(", line %d", 1+strings.Count(string([]rune(string(text))[:pgErr.Position-1]), "\n"))
 		}
-		fmt.Fprintf(f.progress, "%s failed, and nothing of it was done: %v\n"+until+"\n", place, refusal(err), toolsFile)
+		fmt.Fprintf(f.progress, "%s failed, and its changes were rolled back: %v\n"+until+"\n", place, refusal(err),
+			toolsFile)
 	default:
 		f.log.Error(toolsFile+" failed", zap.Error(refusal(err)))
 	}

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/registry"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -40,8 +40,10 @@ func registryWithout(t *testing.T, domain string) string {
 // relations are the tables and views of everyone but Postgres, except the core's.
 func relations(t *testing.T, db *pgxpool.Pool) string {
 	t.Helper()
-	return query[string](t, db, `select coalesce(string_agg(c.relname, ' ' order by c.relname), '') from pg_class c join pg_namespace n on n.oid = c.relnamespace
-		where c.relkind in ('r', 'v', 'm', 'p') and n.nspname not in ('gem', 'pg_catalog', 'pg_toast', 'information_schema') and c.relname not like 'core\_%' and c.relname <> 'open_questions'`)
+	return query[string](t, db, `select coalesce(string_agg(c.relname, ' ' order by c.relname), '') from pg_class c
+		join pg_namespace n on n.oid = c.relnamespace
+		where c.relkind in ('r', 'v', 'm', 'p') and n.nspname not in ('gem', 'pg_catalog', 'pg_toast', 'information_schema')
+			and c.relname not like 'core\_%' and c.relname <> 'open_questions'`)
 }
 
 // Everything that works on all calls works in a database without the tables of a domain: each is left out in turn.
@@ -55,8 +57,9 @@ func TestAnyDomainCanBeLeftOut(t *testing.T) {
 		"extract": {"extract.add_document", `{"text": "A roof."}`},
 	}
 	tables := map[string]string{
-		"os": "notes reminders state_snapshots tasks", "leads": "lead_photo_links lead_sources lead_stage_changes leads", "entity": "entities interactions",
-		"comms": "comms_log", "extract": "extract_document_parts extract_documents",
+		"os": "notes reminders state_snapshots tasks", "leads": "lead_photo_links lead_sources lead_stage_changes leads",
+		"entity": "entities interactions",
+		"comms":  "comms_log", "extract": "extract_document_parts extract_documents",
 	}
 	for without := range calls {
 		t.Run(without, func(t *testing.T) {
@@ -91,7 +94,8 @@ func TestAnyDomainCanBeLeftOut(t *testing.T) {
 			}
 			if without != "os" {
 				for _, tool := range []string{"os.refresh_state_snapshot", "os.health_check"} {
-					got := gemWith(t, env, "call", tool, map[bool]string{true: `{"domain": "both"}`, false: "{}"}[tool != "os.health_check"], "--wait", "--timeout", "1m")
+					got := gemWith(t, env, "call", tool, map[bool]string{true: `{"domain": "both"}`,
+						false: "{}"}[tool != "os.health_check"], "--wait", "--timeout", "1m")
 					got.wantCode(t, exitDone)
 					if strings.Contains(got.stdout, "missing") {
 						t.Errorf("%s: %s", tool, got.stdout)
@@ -106,8 +110,10 @@ func TestAnyDomainCanBeLeftOut(t *testing.T) {
 			link, browser := dashboardLink(t, p), newBrowser(t)
 			base, _, _ := strings.Cut(link, "/login")
 			visit(t, browser, link)
-			for _, page := range []string{"/", "/calls", "/failures", "/tools", "/workers", "/questions", "/sessions", "/calls/" + id} {
-				if status, body := visit(t, browser, base+page); status != http.StatusOK && status != http.StatusNotFound || strings.Contains(body, "extract_document_parts") {
+			for _, page := range []string{"/", "/calls", "/failures", "/tools", "/workers", "/questions", "/sessions",
+				"/calls/" + id} {
+				if status, body := visit(t, browser, base+page); status != http.StatusOK && status != http.StatusNotFound ||
+					strings.Contains(body, "extract_document_parts") {
 					t.Errorf("%s: %d %s", page, status, body)
 				}
 			}
@@ -141,16 +147,19 @@ func TestAProgramOfToolsInSQLGetsTheCoresTablesOnly(t *testing.T) {
 	t.Parallel()
 	url := testdb.NewEmpty(t)
 	const entry = `"input_schema": {"type": "object"}, "output_schema": {"type": "object"}, "idempotency": {"mode": "none"}, "timeout_ms": 60000}`
-	env := []string{"DATABASE_URL=" + url, `TOOLS_REGISTRY={"version": "1", "tools": [{"name": "shop.order", ` + entry + `, {"name": "shop.refund", ` + entry + `,
+	env := []string{"DATABASE_URL=" + url, `TOOLS_REGISTRY={"version": "1", "tools": [{"name": "shop.order", ` + entry +
+		`, {"name": "shop.refund", ` + entry + `,
 		{"name": "leads.score", ` + entry + `]}`}
 	db := testdb.Pool(t, url)
-	execute(t, db, "create table leads (id serial primary key, name text); insert into leads (name) values ('Ada')") // a stranger's
+	// a stranger's
+	execute(t, db, "create table leads (id serial primary key, name text); insert into leads (name) values ('Ada')")
 	before := relations(t, db)
 	gemWith(t, env, "migrate").wantCode(t, exitDone)
 	if got := relations(t, db); got != before {
 		t.Errorf("there are %s, want %s", got, before)
 	}
-	execute(t, db, `create function tools.leads_score(jsonb) returns jsonb language sql as 'select jsonb_build_object(''leads'', count(*)) from leads'`)
+	execute(t, db, `create function tools.leads_score(jsonb) returns jsonb
+		language sql as 'select jsonb_build_object(''leads'', count(*)) from leads'`)
 	startWorker(t, url, env[1])
 	got := gemWith(t, env, "call", "leads.score", "--wait", "--timeout", "1m")
 	got.wantCode(t, exitDone)
@@ -161,7 +170,8 @@ func TestAProgramOfToolsInSQLGetsTheCoresTablesOnly(t *testing.T) {
 func TestAnIncludedToolGetsTheTablesOfItsDomain(t *testing.T) {
 	t.Parallel()
 	url := testdb.NewEmpty(t)
-	env := []string{"DATABASE_URL=" + url, `TOOLS_REGISTRY={"version": "1", "include": ["llm", "extract.run"], "tools": []}`}
+	env := []string{"DATABASE_URL=" + url,
+		`TOOLS_REGISTRY={"version": "1", "include": ["llm", "extract.run"], "tools": []}`}
 	gemWith(t, env, "migrate").wantCode(t, exitDone)
 	if got := relations(t, testdb.Pool(t, url)); got != "extract_document_parts extract_documents" {
 		t.Errorf("there are %s", got)

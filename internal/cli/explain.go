@@ -15,7 +15,7 @@ import (
 func explainCommand() *cobra.Command {
 	return aboutCall(&cobra.Command{
 		Use:   "explain",
-		Short: "Say why a call waits, or why it ended as it did, and what to do",
+		Short: "Explain why a call waits or how it ended, and what to do",
 		Long: `
 One or two sentences, from the call's row, its journal, its receipt and the
 workers that are alive. If a request to a service failed, they name the likely

@@ -4,11 +4,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// scene sets up what gem explain is asked about, by moving calls as workers do.
+// scene creates the states for gem explain, by moving calls like a worker.
 type scene struct {
 	*testing.T
 	db *pgxpool.Pool
@@ -17,20 +17,23 @@ type scene struct {
 // insert makes a call of leads.create.
 func (s scene) insert() string {
 	s.Helper()
-	return query[string](s.T, s.db, `insert into core_tool_calls (tool_name, input) values ('leads.create', '{"phone": "1"}') returning id::text`)
+	return query[string](s.T, s.db, `insert into core_tool_calls (tool_name, input)
+		values ('leads.create', '{"phone": "1"}') returning id::text`)
 }
 
 // worker registers a worker with that many slots.
 func (s scene) worker(id string, slots int) {
 	s.Helper()
-	execute(s.T, s.db, `select gem.record_registry('7', repeat('0', 64), '{"tools": [{"name": "leads.create", "timeout_ms": 15000}]}')`)
+	execute(s.T, s.db, `select gem.record_registry('7', repeat('0', 64),
+		'{"tools": [{"name": "leads.create", "timeout_ms": 15000}]}')`)
 	execute(s.T, s.db, "select gem.start_worker($1, $2, 'test', '7', '1 hour')", id, slots)
 }
 
 // silence makes a worker look dead, as if it had been killed ten minutes ago.
 func (s scene) silence(id string) {
 	s.Helper()
-	execute(s.T, s.db, "update core_workers set heartbeat_at = now() - interval '10 minutes', alive_until = now() - interval '9 minutes' where worker_id = $1", id)
+	execute(s.T, s.db, "update core_workers set heartbeat_at = now() - interval '10 minutes', alive_until = now() - "+
+		"interval '9 minutes' where worker_id = $1", id)
 }
 
 func (s scene) claim(worker string) {
@@ -63,8 +66,10 @@ func (s scene) answered(status int, code, message string) string {
 	s.worker("w-1", 4)
 	id := s.insert()
 	s.claim("w-1")
-	execute(s.T, s.db, `select gem.finish($1, 1, 'w-1', 'failed', jsonb_build_object('error', jsonb_build_object('error_code', $2::text, 'message', $3::text)),
-		jsonb_build_object('external_calls', jsonb_build_array(jsonb_build_object('service', 'leads', 'endpoint', 'https://leads.example/x', 'status_code', $4::int))), '7')`,
+	execute(s.T, s.db, `select gem.finish($1, 1, 'w-1', 'failed',
+		jsonb_build_object('error', jsonb_build_object('error_code', $2::text, 'message', $3::text)),
+		jsonb_build_object('external_calls', jsonb_build_array(jsonb_build_object('service', 'leads', 'endpoint',
+			'https://leads.example/x', 'status_code', $4::int))), '7')`,
 		id, code, message, status)
 	return id
 }
@@ -83,8 +88,9 @@ func TestExplain(t *testing.T) {
 		not  string
 	}{
 		"for later": {func(s scene) string {
-			return query[string](s.T, s.db, "insert into core_tool_calls (tool_name, run_at) values ('x.y', now() + '10 days') returning id::text")
-		}, []string{"It is queued to run no earlier than", "in 9 d 23 h", "run_at"}, ""},
+			return query[string](s.T, s.db, "insert into core_tool_calls (tool_name, run_at) values ('x.y', now() + '10 "+
+				"days') returning id::text")
+		}, []string{"It is scheduled to run no earlier than", "in 10 d", "run_at"}, ""},
 		"no worker ever": {func(s scene) string { return s.insert() },
 			[]string{"It is queued, and no worker is running", "no worker has ever connected", "gem worker"}, ""},
 		"no worker any more": {func(s scene) string {
@@ -95,7 +101,7 @@ func TestExplain(t *testing.T) {
 		"next in line": {func(s scene) string {
 			s.worker("w-1", 2)
 			return s.insert()
-		}, []string{"next in line", "0 of the 2 slots of 1 worker are busy", "about to take it"}, ""},
+		}, []string{"next in line", "0 of the 2 slots of 1 worker are busy", "A worker will claim it soon"}, ""},
 		"behind others": {func(s scene) string {
 			s.worker("w-1", 1)
 			s.worker("w-2", 1)
@@ -117,9 +123,11 @@ func TestExplain(t *testing.T) {
 			s.worker("w-1", 1)
 			id := s.insert()
 			s.claim("w-1")
-			execute(s.T, s.db, `select gem.retry($1, 1, 'w-1', '{"error_code": "execution_error", "message": "the service answered 503"}', 3, '10 minutes')`, id)
+			execute(s.T, s.db, `select gem.retry($1, 1, 'w-1',
+				'{"error_code": "execution_error", "message": "the service answered 503"}', 3, '10 minutes')`, id)
 			return id
-		}, []string{"Attempt 1 ended with a transient error: the service answered 503.", "The next attempt starts in", "min"}, ""},
+		}, []string{"Attempt 1 ended with a transient error: the service answered 503.",
+			"The next attempt is scheduled: it starts in", "min"}, ""},
 		"lost": {func(s scene) string {
 			s.worker("w-1", 1)
 			s.worker("w-dead", 1)
@@ -155,7 +163,8 @@ func TestExplain(t *testing.T) {
 			s.claim("w-1")
 			execute(s.T, s.db, "select gem.leave_to($1, 1, 'w-1', 'tool leads.create')", id)
 			return id
-		}, []string{"The worker of attempt 1 does not know leads.create, and left the call to one that does. It is queued next in line"}, ""},
+		}, []string{"The worker of attempt 1 does not have leads.create, and left the call to one that does. It is queued " +
+			"next in line"}, ""},
 		"left to another program, which stopped": {func(s scene) string {
 			s.worker("w-1", 1)
 			execute(s.T, s.db, "select gem.start_worker('w-2', 1, 'test', '8', '1 hour', '{tool leads.create}')")
@@ -182,8 +191,9 @@ func TestExplain(t *testing.T) {
 			s.worker("w-1", 1)
 			execute(s.T, s.db, "update core_workers set heartbeat_at = now() + interval '10 days'")
 			execute(s.T, s.db, "select gem.heartbeat('w-1', '1 hour', '{}', '{}', false)")
-			return query[string](s.T, s.db, "insert into core_tool_calls (tool_name, run_at) values ('x.y', now() + '20 days') returning id::text")
-		}, []string{"It is to run at", "Postgres's clock went back by 9 d 23 h, and has not caught up."}, ""},
+			return query[string](s.T, s.db, "insert into core_tool_calls (tool_name, run_at) values ('x.y', now() + '20 "+
+				"days') returning id::text")
+		}, []string{"It is scheduled for", "Postgres's clock was set back by 10 d, and has not caught up."}, ""},
 		"running on a silent worker": {func(s scene) string {
 			s.worker("w-1", 1)
 			s.worker("w-2", 1)
@@ -226,10 +236,12 @@ func TestExplain(t *testing.T) {
 			s.worker("w-1", 4)
 			id := s.insert()
 			s.claim("w-1")
-			execute(s.T, s.db, `select gem.wait($1, 1, 'w-1', '[{"id": "00000000-0000-7000-8000-000000000001", "name": "a", "tool": "leads.update", "input": {}}]',
+			execute(s.T, s.db, `select gem.wait($1, 1, 'w-1',
+				'[{"id": "00000000-0000-7000-8000-000000000001", "name": "a", "tool": "leads.update", "input": {}}]',
 				'call', '{a}', 1, '{"a": 3600000}', null)`, id)
 			return id
-		}, []string{"waits for calls that it made. These have not ended: leads.update 00000000-0000-7000-8000-000000000001 (queued).", "If they take too long, it is woken at", "in 59 min"}, ""},
+		}, []string{"waits for calls that it made. These have not ended: leads.update 00000000-0000-7000-8000-000000000001 " +
+			"(queued).", "If they take too long, it is woken at", "in 1 h"}, ""},
 		"waiting while its handler sleeps": {func(s scene) string {
 			s.worker("w-1", 4)
 			id := s.insert()
@@ -244,7 +256,8 @@ func TestExplain(t *testing.T) {
 			execute(s.T, s.db, "select gem.operator_cancel(array[$1::uuid], 'ada', 'a drill')", id)
 			execute(s.T, s.db, "select gem.wait($1, 1, 'w-1', '[]', 'time', '{nap}', 1, '{\"nap\": 600000}', null, true)", id)
 			return id
-		}, []string{"Its handler sleeps.", "Its end was requested at ", " by ada", "(a drill). Its handler may clean up until ", "To end it without that: gem cancel "}, ""},
+		}, []string{"Its handler sleeps.", "Its cancellation was requested at ", " by ada",
+			"(a drill). Its handler may clean up until ", "To end it without that: gem cancel "}, ""},
 		"waiting for a key that a sleeping handler holds": {func(s scene) string {
 			s.worker("w-1", 4)
 			holder := s.insert()
@@ -266,7 +279,8 @@ func TestExplain(t *testing.T) {
 			execute(s.T, s.db, "select gem.hold_key($1, 1, 'w-1', 'K')", first)
 			s.finish(first, "w-1", "succeeded", `{"lead_id": "L-1"}`)
 			execute(s.T, s.db, "select gem.hold_key($1, 1, 'w-1', 'K')", id)
-			execute(s.T, s.db, `select gem.finish($1, 1, 'w-1', 'succeeded', '{"lead_id": "L-1"}', '{}', '7', (select id from core_tool_receipts))`, id)
+			execute(s.T, s.db, `select gem.finish($1, 1, 'w-1', 'succeeded', '{"lead_id": "L-1"}', '{}', '7',
+				(select id from core_tool_receipts))`, id)
 			return id
 		}, []string{"by repeating receipt ", "with the same key, K", "lead_id L-1"}, ""},
 		"unknown tool": {func(s scene) string { return s.failed("unknown_tool", "no", "null") },
@@ -276,27 +290,32 @@ func TestExplain(t *testing.T) {
 		}, []string{"has no tool leads.create: did you mean leads.create? Compare"}, ""},
 		"a fault in SQL": {func(s scene) string {
 			return s.failed("execution_error", "It failed unexpectedly.", `{"sqlstate": "22012", "reference": "r"}`)
-		}, []string{"It failed unexpectedly. That is a fault in the tool's code, not in the input."}, "If the input is wrong"},
+		}, []string{"It failed unexpectedly. That is a fault in the tool's code, not in the input."},
+			"If the input is wrong"},
 		"waiting for the answer to a question of its handler": {func(s scene) string {
 			execute(s.T, s.db, "select gem.start_worker('w-1', 9, 'test', '7', '1 hour', '{steps}')")
 			id := s.insert()
 			s.claim("w-1")
-			execute(s.T, s.db, `select gem.wait($1, 1, 'w-1', '[{"id": "00000000-0000-7000-8000-000000000001", "name": "a", "tool": "wait.answer",
+			execute(s.T, s.db, `select gem.wait($1, 1, 'w-1',
+				'[{"id": "00000000-0000-7000-8000-000000000001", "name": "a", "tool": "wait.answer",
 				"input": {"text": "Which color?"}}]', 'call', '{a}', 1, '{}', null)`, id)
 			s.claim("w-1")
-			execute(s.T, s.db, `select gem.wait('00000000-0000-7000-8000-000000000001', 1, 'w-1', '[]', 'answer', '{#answer}', 1, '{}', null)`)
+			execute(s.T, s.db, `select gem.wait('00000000-0000-7000-8000-000000000001', 1, 'w-1', '[]', 'answer', '{#answer}', 1,
+				'{}', null)`)
 			return id
-		}, []string{"wait.answer 00000000-0000-7000-8000-000000000001 (waiting). It waits for an answer",
-			": gem answer 00000000-0000-7000-8000-000000000001 VALUE. ", "It asks “Which color?”"}, ""},
+		}, []string{"It waits for an answer: gem answer 00000000-0000-7000-8000-000000000001 VALUE. ",
+			"It asks “Which color?”"}, "calls that it made"},
 		"invalid input": {func(s scene) string {
-			return s.failed("validation_error", "no", `[{"path": "/phone", "keyword": "required", "message": "phone is required"}, {"path": "", "message": "too large"}]`)
+			return s.failed("validation_error", "no",
+				`[{"path": "/phone", "keyword": "required", "message": "phone is required"}, {"path": "", "message": "too large"}]`)
 		}, []string{"/phone: phone is required; too large.", "make a new call"}, ""},
 		"timeout": {func(s scene) string { return s.failed("timeout", "leads.create took longer than its 15s.", "null") },
 			[]string{"took longer than its 15s.", "timeout_ms"}, ""},
 		"panic": {func(s scene) string { return s.failed("panic", "Leads.Create panicked: boom", "null") },
 			[]string{"panicked: boom.", "fault in the handler", "call_id"}, ""},
 		"output": {func(s scene) string {
-			return s.failed("output_invalid", "The output does not fit its schema.", `[{"path": "/lead_id", "message": "must be a string"}]`)
+			return s.failed("output_invalid", "The output does not fit its schema.",
+				`[{"path": "/lead_id", "message": "must be a string"}]`)
 		}, []string{"does not fit its schema (/lead_id: must be a string).", "output_schema"}, ""},
 		"unknown outcome": {func(s scene) string {
 			return s.failed("outcome_unknown", "Whether it took effect is not known.", "null")
@@ -307,23 +326,34 @@ func TestExplain(t *testing.T) {
 		"execution error": {func(s scene) string { return s.failed("execution_error", "There is no row 1 in leads", "null") },
 			[]string{"leads.create returned an error: There is no row 1 in leads."}, ""},
 		"a wrong secret": {func(s scene) string { return s.answered(401, "execution_error", "leads answered 401: no") },
-			[]string{"leads answered 401: no.", "Most likely its secret differs from the one that the worker signs with", "secret_env"}, "If the input is wrong"},
-		"a wrong secret, told with a code": {func(s scene) string { return s.answered(401, "bad_signature", "It is not signed") },
+			[]string{"leads answered 401: no.", "Most likely its secret differs from the one that the worker signs with",
+				"secret_env"}, "If the input is wrong"},
+		"a wrong secret, told with a code": {func(s scene) string {
+			return s.answered(401, "bad_signature", "It is not signed")
+		},
 			[]string{"its own code bad_signature: It is not signed.", "secret_env"}, ""},
-		"forbidden": {func(s scene) string { return s.answered(403, "execution_error", "leads answered 403: no") }, []string{"secret_env"}, ""},
-		"forbidden, with a code of the tool": {func(s scene) string { return s.answered(403, "not_yours", "It belongs to bob") },
+		"forbidden": {func(s scene) string { return s.answered(403, "execution_error", "leads answered 403: no") },
+			[]string{"secret_env"}, ""},
+		"forbidden, with a code of the tool": {func(s scene) string {
+			return s.answered(403, "not_yours", "It belongs to bob")
+		},
 			[]string{"its own code not_yours: It belongs to bob."}, "secret"},
-		"a redirect": {func(s scene) string { return s.answered(308, "execution_error", "leads answered 308: (an empty body)") },
+		"a redirect": {func(s scene) string {
+			return s.answered(308, "execution_error",
+				"leads answered 308: (an empty body)")
+		},
 			[]string{"GEM follows no redirect", "write the final address into domains.json"}, ""},
 		"a certificate": {func(s scene) string {
-			return s.answered(0, "execution_error", "leads could not be connected, and nothing was sent: tls: failed to verify certificate: x509: certificate has expired")
+			return s.answered(0, "execution_error", "leads could not be connected, and nothing was sent: tls: failed to "+
+				"verify certificate: x509: certificate has expired")
 		}, []string{"The connection is not trusted: the certificate has expired", "SSL_CERT_FILE"}, "firewall"},
 		"an unknown host": {func(s scene) string {
 			return s.answered(0, "execution_error", "the host of leads, leads.exmaple, could not be resolved")
 		},
 			[]string{"cannot resolve the host's name", "domains.json"}, "If the input is wrong"},
 		"nobody listens": {func(s scene) string {
-			return s.answered(0, "execution_error", "leads could not be connected, and nothing was sent: dial tcp 127.0.0.1:9: connect: connection refused")
+			return s.answered(0, "execution_error", "leads could not be connected, and nothing was sent: dial tcp "+
+				"127.0.0.1:9: connect: connection refused")
 		}, []string{"Nothing listens at that address"}, ""},
 		"out of reach": {func(s scene) string {
 			return s.answered(0, "execution_error", "leads could not be connected within the call's time, and nothing was sent")
@@ -332,9 +362,12 @@ func TestExplain(t *testing.T) {
 			s.worker("w-1", 1)
 			id := s.insert()
 			s.claim("w-1")
-			execute(s.T, s.db, `select gem.retry($1, 1, 'w-1', '{"error_code": "execution_error", "message": "dial tcp 127.0.0.1:9: connect: connection refused"}', 3, '10 minutes')`, id)
+			execute(s.T, s.db, `select gem.retry($1, 1, 'w-1',
+				'{"error_code": "execution_error", "message": "dial tcp 127.0.0.1:9: connect: connection refused"}', 3,
+					'10 minutes')`, id)
 			return id
-		}, []string{"connection refused.", "Nothing listens at that address", "The next attempt starts in"}, ""},
+		}, []string{"connection refused.", "Nothing listens at that address", "The next attempt is scheduled: it starts in"},
+			""},
 		"cancelled": {func(s scene) string {
 			id := s.insert()
 			execute(s.T, s.db, "select cancel_tool_call($1)", id)
@@ -343,17 +376,22 @@ func TestExplain(t *testing.T) {
 		"a code of the handler's own": {func(s scene) string { return s.failed("no_credit", "The account is empty", "null") },
 			[]string{"its own code no_credit: The account is empty."}, ""},
 		"the tool's advice": {func(s scene) string { return s.failed("sold_out", "There are none", `{"advice": "later"}`) },
-			[]string{"its own code sold_out: There are none. The tool advises to make the call again later."}, ""},
-		"the tool's advice on an error": {func(s scene) string { return s.failed("execution_error", "No such lamp", `{"advice": "change_input"}`) },
+			[]string{"its own code sold_out: There are none. The tool advises to repeat the call later."}, ""},
+		"the tool's advice on an error": {func(s scene) string {
+			return s.failed("execution_error", "No such lamp", `{"advice": "change_input"}`)
+		},
 			[]string{"No such lamp. The tool advises to make a new call with another input."}, "If the input is wrong"},
 		"advice against it": {func(s scene) string { return s.failed("closed", "It is closed", `{"advice": "never"}`) },
-			[]string{"not to make the call again"}, ""},
-		"no advice at all": {func(s scene) string { return s.failed("closed", "It is closed", `["advice"]`) }, []string{"It is closed."}, "advises"},
+			[]string{"not to repeat the call"}, ""},
+		"no advice at all": {func(s scene) string { return s.failed("closed", "It is closed", `["advice"]`) },
+			[]string{"It is closed."}, "advises"},
 		"variables are missing": {func(s scene) string {
-			return s.ended("not_configured", `{"status": "not_configured", "reason": "SMS is not set up", "required_env": ["A", "B"], "next_steps": ["Set them."]}`)
+			return s.ended("not_configured",
+				`{"status": "not_configured", "reason": "SMS is not set up", "required_env": ["A", "B"], "next_steps": ["Set them."]}`)
 		}, []string{"its setup is missing: SMS is not set up.", "Set A, B for the worker"}, ""},
 		"a handler is missing": {func(s scene) string {
-			return s.ended("not_configured", `{"status": "not_configured", "reason": "no handler", "required_env": [], "next_steps": ["Write it", "Deploy it."]}`)
+			return s.ended("not_configured",
+				`{"status": "not_configured", "reason": "no handler", "required_env": [], "next_steps": ["Write it", "Deploy it."]}`)
 		}, []string{"no handler. Next steps: Write it. Deploy it."}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -373,7 +411,8 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// The error of a function in SQL follows the sentence, a line of it on a line, and cannot move the cursor of a terminal.
+// The error of a function in SQL follows the sentence, a line of it on a line, and cannot move the cursor of a
+// terminal.
 func TestExplainShowsWhereAFunctionFailed(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
@@ -381,12 +420,16 @@ func TestExplainShowsWhereAFunctionFailed(t *testing.T) {
 	s.worker("w-1", 4)
 	ended, retried := s.insert(), s.insert()
 	s.claim("w-1")
-	execute(t, s.db, `select gem.finish($1, 1, 'w-1', 'failed', '{"error": {"error_code": "execution_error", "message": "leads.create failed unexpectedly"}}', '{}', '7',
-		p_context => $2)`, ended, "division by zero\nPL/pgSQL function \x1b[31mtools.leads_create(jsonb) line 3 at assignment")
+	execute(t, s.db, `select gem.finish($1, 1, 'w-1', 'failed',
+		'{"error": {"error_code": "execution_error", "message": "leads.create failed unexpectedly"}}', '{}', '7',
+		p_context => $2)`, ended, "division by zero\nPL/pgSQL function \x1b[31mtools.leads_create(jsonb) line 3 at "+
+		"assignment")
 	s.claim("w-1")
-	execute(t, s.db, `select gem.retry($1, 1, 'w-1', '{"error_code": "execution_error", "message": "busy", "context": "deadlock detected"}', 3, '10 minutes')`, retried)
+	execute(t, s.db, `select gem.retry($1, 1, 'w-1',
+		'{"error_code": "execution_error", "message": "busy", "context": "deadlock detected"}', 3, '10 minutes')`, retried)
 	for id, want := range map[string]string{
-		ended:   "\n\nThe error, for operators:\n  division by zero\n  PL/pgSQL function  [31mtools.leads_create(jsonb) line 3 at assignment\n",
+		ended: "\n\nThe error, for operators:\n  division by zero\n  PL/pgSQL function  [31mtools.leads_create(jsonb) " +
+			"line 3 at assignment\n",
 		retried: "\n\nThe error, for operators:\n  deadlock detected\n",
 	} {
 		if got := gemWith(t, []string{"DATABASE_URL=" + url}, "explain", id); !strings.HasSuffix(got.stdout, want) {

@@ -6,7 +6,7 @@ import (
 	"regexp"
 	"testing"
 
-	"github.com/gemworker/gem/internal/llm/llmtest"
+	"github.com/gemworker/gem/internal/testing/llmtest"
 )
 
 // invoiced is what a model answers about the invoice of docs/examples/extract, with this amount as the total.
@@ -31,7 +31,8 @@ func TestTheGuideToExtractionIsFollowed(t *testing.T) {
 	}})
 	f.follow(t, "docs/extract.md", "The program", map[string]map[string][]llmtest.Script{
 		"From nothing to a read invoice": {sonnet: {said(invoiced("736.00"), 1240, 310)}},
-		"Documents in parts":             {sonnet: {said(`{"extractions": [{"class": "rent", "quote": "£ 900", "attributes": {"amount": "900"}}]}`, 700, 40)}},
+		"Documents in parts": {sonnet: {said(
+			`{"extractions": [{"class": "rent", "quote": "£ 900", "attributes": {"amount": "900"}}]}`, 700, 40)}},
 		"When it does not succeed": {sonnet: {said("I cannot do that.", 600, 6), said("I really cannot.", 650, 5),
 			said(`{"extractions": [{"class": "date", "quote": "Monday"}]}`, 600, 20)}},
 		"What a text can do": {sonnet: {said(invoiced("1.00"), 1260, 310), said(invoiced("1.00"), 1900, 310)}},
@@ -40,7 +41,7 @@ func TestTheGuideToExtractionIsFollowed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	reasons, err := os.ReadFile(fromRoot(t, "extract/rejected.go"))
+	reasons, err := os.ReadFile(fromRoot(t, "grounding/rejected.go"))
 	if err != nil {
 		t.Fatal(err)
 	}

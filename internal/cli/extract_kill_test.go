@@ -11,12 +11,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gemworker/gem/internal/llm/llmtest"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/llmtest"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/receipts"
 )
 
-// kill -9 of one of two workers while a document is read. The model is stopped before that, so that the worker dies with as many questions as it can have.
+// kill -9 of one of two workers during the read of a document. The model is stopped before that, so that the worker
+// dies with as many open questions as it can have.
 func TestADocumentOfWhichAWorkerIsKilledPaysAgainForWhatItAskedThen(t *testing.T) {
 	t.Parallel()
 	shards, slots := 30, 3
@@ -37,14 +38,15 @@ func TestADocumentOfWhichAWorkerIsKilledPaysAgainForWhatItAskedThen(t *testing.T
 				t.Errorf("the result is another one:\n%s\n%s", got, want)
 			}
 			if again := int64(r.server.Counts().Requests - shards); again < before || again > after || again > int64(slots) {
-				t.Errorf("%d answers were paid twice, of a worker with %d slots that waited for %d to %d", again, slots, before, after)
+				t.Errorf("%d answers were paid twice, of a worker with %d slots that waited for %d to %d", again, slots, before,
+					after)
 			}
 			r.sound()
 		})
 	}
 }
 
-// reading is a document that two workers read beside a model, which stops at a request.
+// reading is a document that two workers read with a model that stops at a request.
 type reading struct {
 	delta
 	server  *llmtest.Server
@@ -52,7 +54,7 @@ type reading struct {
 	id      string
 	held    atomic.Int64  // requests that came since
 	enough  int64         // so many come at least
-	release chan struct{} // lets the model go on
+	release chan struct{} // lets the model continue
 }
 
 var shardToken = regexp.MustCompile(`\bT\d+\b`)
@@ -62,7 +64,8 @@ func newReading(t *testing.T, shards, slots, stopAt int) *reading {
 	r := &reading{workers: map[string]*process{}, enough: int64(min(slots, shards-stopAt+1)), release: make(chan struct{})}
 	var asked atomic.Int64
 	r.server = llmtest.Start(t, llmtest.Options{Answer: func(q *llmtest.Request) llmtest.Script {
-		answer := llmtest.Say(fmt.Sprintf(`{"extractions": [{"class": "token", "quote": %q}]}`, shardToken.FindString(q.Asked.Messages[0].Content[0].Text)))
+		answer := llmtest.Say(fmt.Sprintf(`{"extractions": [{"class": "token", "quote": %q}]}`,
+			shardToken.FindString(q.Asked.Messages[0].Content[0].Text)))
 		if asked.Add(1) >= int64(stopAt) {
 			answer.Before = func(ctx context.Context, delta int) {
 				if delta == 0 {
@@ -79,10 +82,11 @@ func newReading(t *testing.T, shards, slots, stopAt int) *reading {
 	url := newDatabase(t)
 	r.delta = delta{T: t, url: url, db: testdb.Pool(t, url)}
 	routes := fmt.Sprintf(`{"version": "1", "providers": {"here": {"dialect": "openai", "base_url": %q, "local": true}},
-		"arms": {"quick": {"provider": "here", "model": "quick-1", "context": 100000, "max_output": 2000}}, "routes": {"default": {"arms": ["quick"]}}}`,
+		"targets": {"quick": {"provider": "here", "model": "quick-1", "context": 100000, "max_output": 2000}}, "routes": {"default": {"targets": ["quick"]}}}`,
 		r.server.BaseURL(llmtest.OpenAI))
 	for _, name := range []string{"one", "two"} {
-		r.workers[name] = startWorker(t, url, "LLM_ROUTES="+routes, "WORKER_ID="+name, fmt.Sprint("WORKER_CONCURRENCY=", slots))
+		r.workers[name] = startWorker(t, url, "LLM_ROUTES="+routes, "WORKER_ID="+name,
+			fmt.Sprint("WORKER_CONCURRENCY=", slots))
 	}
 	var text strings.Builder
 	for n := range shards {
@@ -94,12 +98,13 @@ func newReading(t *testing.T, shards, slots, stopAt int) *reading {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.id = query[string](t, r.db, "insert into core_tool_calls (tool_name, input) values ('extract.run', $1) returning id::text", input)
+	r.id = query[string](t, r.db, "insert into core_tool_calls (tool_name, input) values ('extract.run', $1) returning "+
+		"id::text", input)
 	return r
 }
 
-// killOne kills the worker that has more requests open, once all that are open have come to the model. It returns how many it had before and after that:
-// it may have begun some more meanwhile, of which the model need not have heard.
+// killOne kills the worker with more open requests, once all of them have reached the model. It returns the number of
+// requests before and after that: the worker may have started some meanwhile that did not reach the model.
 func (r *reading) killOne() (before, after int64) {
 	r.Helper()
 	const sent = "from core_llm_requests q join core_tool_calls c on c.id = q.call_id where q.status = 'sent'"
@@ -111,8 +116,10 @@ func (r *reading) killOne() (before, after int64) {
 		held := r.held.Load()
 		var begun, open int64
 		var most string
-		if err := r.db.QueryRow(r.Context(), `select (select count(*) from core_llm_requests), coalesce(sum(n), 0), coalesce(max(n), 0), coalesce((array_agg(worker order by n desc))[1], '')
-			from (select c.claimed_by as worker, count(*) as n `+sent+" group by c.claimed_by) w").Scan(&begun, &open, &before, &most); err != nil {
+		if err := r.db.QueryRow(r.Context(), `select (select count(*) from core_llm_requests), coalesce(sum(n), 0),
+			coalesce(max(n), 0), coalesce((array_agg(worker order by n desc))[1], '')
+			from (select c.claimed_by as worker, count(*) as n `+sent+" group by c.claimed_by) w").Scan(&begun, &open, &before,
+			&most); err != nil {
 			r.Fatal(err)
 		}
 		if held >= r.enough && held == open && begun == int64(r.server.Counts().Requests) {
@@ -129,12 +136,13 @@ func (r *reading) killOne() (before, after int64) {
 	return before, after
 }
 
-// result is that of the run, as it is written, without the ids of calls and what the requests came to.
+// result returns the result of the run, without the ids of calls and the cost of the requests.
 func (r *reading) result() string {
 	r.Helper()
 	if receipt := r.await(r.id); receipt.Status != receipts.Succeeded {
 		r.Fatalf("%s: %s", receipt.Status, receipt.Result)
 	}
-	return query[string](r.T, r.db, `select (jsonb_set(result, '{shards}', (select jsonb_agg(s - 'call_id' order by n) from jsonb_array_elements(result -> 'shards') with ordinality a (s, n)))
+	return query[string](r.T, r.db, `select (jsonb_set(result, '{shards}',
+		(select jsonb_agg(s - 'call_id' order by n) from jsonb_array_elements(result -> 'shards') with ordinality a (s, n)))
 		#- '{usage,requests}' #- '{usage,unknown_requests}')::text from core_tool_receipts where call_id = $1`, r.id)
 }

@@ -12,15 +12,16 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gemworker/gem/elsewhere"
-	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/backends"
+	"github.com/gemworker/gem/handlers/binding"
 	"github.com/gemworker/gem/internal/schema"
 	"github.com/gemworker/gem/registry"
 	"go.uber.org/zap"
 )
 
-// fit binds what a worker would bind to a registry and the domains that live elsewhere, nil for none, and compares the two.
-func (p *Program) fit(r *registry.Registry, d *elsewhere.Domains) (bound *handlers.Handlers, without string, err error) {
+// fit binds a registry's tools as a worker would, with the domains of domains.json, which may be nil, and compares
+// the two.
+func (p *Program) fit(r *registry.Registry, d *backends.Domains) (bound *binding.Handlers, without string, err error) {
 	if bound, _, err = p.bind(r, d, os.Getenv, zap.NewNop()); err != nil {
 		return nil, "", err
 	}
@@ -30,11 +31,11 @@ func (p *Program) fit(r *registry.Registry, d *elsewhere.Domains) (bound *handle
 	return bound, without, err
 }
 
-// fit compares a registry with the program's handlers. The error has a line for each field of a handler's struct that its tool's
-// schema does not know, and for each property that the schema requires and the struct lacks: such a handler cannot do its work.
-// A tool that lives elsewhere has no struct, and no field that is for durable handlers. An included tool needs a handler
-// in Go. without is a sentence about the tools that have no handler anywhere, or empty.
-func fit(r *registry.Registry, bound *handlers.Handlers) (without string, err error) {
+// fit compares a registry with the program's handlers. The error has a line for each field of a handler's struct that
+// its tool's schema lacks, and for each property that the schema requires and the struct lacks: such a handler cannot
+// do its work. A tool in a backend has no struct, and none of the fields for durable handlers. An included tool needs
+// a handler in Go. without is a sentence about the tools without a handler, or empty.
+func fit(r *registry.Registry, bound *binding.Handlers) (without string, err error) {
 	var (
 		faults []error
 		alone  []string
@@ -57,8 +58,8 @@ func fit(r *registry.Registry, bound *handlers.Handlers) (without string, err er
 			continue
 		}
 		delete(spare, h.Func)
-		if h.Elsewhere() {
-			faults = append(faults, unfitElsewhere(tool, h)...)
+		if h.UsesBackend() {
+			faults = append(faults, unfitBackend(tool, h)...)
 			continue
 		}
 		for _, side := range []struct {
@@ -74,7 +75,8 @@ func fit(r *registry.Registry, bound *handlers.Handlers) (without string, err er
 			c := comparison{root: root, output: side.output}
 			c.compare("", root, side.goType, 0)
 			for _, text := range c.faults {
-				faults = append(faults, fmt.Errorf("%s: %s in %s does not fit %s_schema: %s", tool.Name, h.Func, h.File, side.name, text))
+				faults = append(faults, fmt.Errorf("%s: %s in %s does not fit %s_schema: %s", tool.Name, h.Func, h.File, side.name,
+					text))
 			}
 		}
 	}
@@ -96,15 +98,18 @@ func fit(r *registry.Registry, bound *handlers.Handlers) (without string, err er
 	return without, errors.Join(faults...)
 }
 
-// unfitElsewhere are the fields of an entry that only durable handlers have, which are Go methods.
-func unfitElsewhere(tool *registry.Tool, h *handlers.Handler) (faults []error) {
+// unfitBackend returns the faults of an entry whose tool runs in a backend: fields that only durable handlers,
+// which are Go methods, have.
+func unfitBackend(tool *registry.Tool, h *binding.Handler) (faults []error) {
 	for _, field := range tool.Durable() {
-		faults = append(faults, fmt.Errorf("%s: %s is for durable handlers, and the tool lives elsewhere (%s %s), where it is one attempt: remove it", tool.Name, field, h.File, h.Func))
+		faults = append(faults, fmt.Errorf("%s: %s is for durable handlers, and the tool runs in a backend (%s %s), where "+
+			"it "+
+			"is one attempt: remove it", tool.Name, field, h.File, h.Func))
 	}
 	return faults
 }
 
-// comparison finds where a schema and a Go type say different things about the fields of an object.
+// comparison finds where a schema and a Go type disagree about the fields of an object.
 type comparison struct {
 	root   any // of the schema
 	output bool
@@ -139,12 +144,13 @@ func (c *comparison) compare(at string, schema any, goType reflect.Type, level i
 func (c *comparison) fields(at string, o object, goType reflect.Type, level int) {
 	fields := jsonFields(goType)
 	if len(fields) == 0 && !c.output {
-		return // it reads the input itself
+		return // the type reads the input itself
 	}
 	names := slices.Sorted(maps.Keys(o.properties))
 	for _, name := range names {
 		for field := range fields {
-			if _, exact := fields[name]; !exact && !c.output && strings.EqualFold(field, name) { // encoding/json reads it all the same
+			// encoding/json matches it anyway.
+			if _, exact := fields[name]; !exact && !c.output && strings.EqualFold(field, name) {
 				fields[name] = fields[field]
 				delete(fields, field)
 			}
@@ -161,25 +167,27 @@ func (c *comparison) fields(at string, o object, goType reflect.Type, level int)
 	}
 	for _, name := range o.required {
 		if _, ok := fields[name]; !ok {
-			c.faults = append(c.faults, fmt.Sprintf("the schema requires %s, and %s has no field for it%s", join(at, name), goType,
-				cmp.Or(schema.DidYouMean(name, slices.Sorted(maps.Keys(fields))), fmt.Sprintf(": add one with the tag `json:%q`", name))))
+			c.faults = append(c.faults, fmt.Sprintf("the schema requires %s, and %s has no field for it%s", join(at, name),
+				goType,
+				cmp.Or(schema.DidYouMean(name, slices.Sorted(maps.Keys(fields))),
+					fmt.Sprintf(": add one with the tag `json:%q`", name))))
 		}
 	}
 }
 
 func join(at, name string) string { return strings.TrimPrefix(at+"."+name, ".") }
 
-// object is what a schema says of objects, and of lists.
+// object holds a schema's constraints on objects and lists.
 type object struct {
 	properties map[string]any
 	required   []string
-	closed     bool // it has no other properties
-	patterns   bool // it knows names by patterns
+	closed     bool // no other properties are allowed
+	patterns   bool // patternProperties names some
 	items      any
 }
 
-// gather adds what a schema says, with the schemas that it refers to and combines. always is false in alternatives, which require
-// nothing of all objects.
+// gather adds a schema's constraints, with the schemas that it refers to and combines. always is false in
+// alternatives, whose required properties do not apply to all objects.
 func (c *comparison) gather(o *object, schema any, always bool, seen map[string]bool) {
 	s, ok := schema.(map[string]any)
 	if !ok {
@@ -218,7 +226,7 @@ func (c *comparison) gather(o *object, schema any, always bool, seen map[string]
 	}
 }
 
-// target is the schema that a reference of the form #/$defs/name leads to, or nil.
+// target returns the schema that a reference of the form #/$defs/name leads to, or nil.
 func (c *comparison) target(ref string) any {
 	pointer, ok := strings.CutPrefix(ref, "#")
 	v := c.root
@@ -232,7 +240,7 @@ func (c *comparison) target(ref string) any {
 	return v
 }
 
-// codesItself reports whether a type reads or writes its own JSON, so that its fields say nothing.
+// codesItself reports whether a type reads or writes its own JSON. Its fields then mean nothing.
 func codesItself(t reflect.Type) bool {
 	pointer := reflect.PointerTo(t)
 	for _, coder := range []reflect.Type{reflect.TypeFor[json.Unmarshaler](), reflect.TypeFor[json.Marshaler](),
@@ -244,15 +252,15 @@ func codesItself(t reflect.Type) bool {
 	return false
 }
 
-// jsonFields are the fields of a struct by their names in JSON.
+// jsonFields returns the fields of a struct by their names in JSON.
 func jsonFields(t reflect.Type) map[string]reflect.Type {
 	all := map[string]reflect.Type{}
 	for _, field := range reflect.VisibleFields(t) {
 		tag := field.Tag.Get("json")
 		name, _, _ := strings.Cut(tag, ",")
-		inside := field.Anonymous && name == "" // encoding/json takes its fields for those of the struct
+		inside := field.Anonymous && name == "" // encoding/json treats its fields as the struct's
 		for n := 1; n < len(field.Index); n++ {
-			inside = inside || t.FieldByIndex(field.Index[:n]).Tag.Get("json") != "" // and those of another for its own
+			inside = inside || t.FieldByIndex(field.Index[:n]).Tag.Get("json") != "" // its fields belong to a tagged struct
 		}
 		if tag != "-" && field.IsExported() && !inside {
 			all[cmp.Or(name, field.Name)] = field.Type

@@ -12,9 +12,10 @@ import (
 
 	"github.com/gemworker/gem/handlers"
 	modelled "github.com/gemworker/gem/handlers/agent"
+	"github.com/gemworker/gem/handlers/binding"
 	"github.com/gemworker/gem/handlers/llm"
 	"github.com/gemworker/gem/handlers/wait"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/registry"
 	"github.com/google/go-cmp/cmp"
 )
@@ -50,7 +51,9 @@ func (Stall) Unregistered(context.Context, *handlers.Call, struct{}) (sold, erro
 func stall(t *testing.T, input, output string, others ...string) *registry.Registry {
 	t.Helper()
 	entry := func(name, input, output string) string {
-		return fmt.Sprintf(`{"name": %q, "input_schema": %s, "output_schema": %s, "idempotency": {"mode": "none"}, "timeout_ms": 1000}`, name, input, output)
+		return fmt.Sprintf(
+			`{"name": %q, "input_schema": %s, "output_schema": %s, "idempotency": {"mode": "none"}, "timeout_ms": 1000}`, name,
+			input, output)
 	}
 	entries := []string{entry("stall.order", input, output)}
 	for _, name := range others {
@@ -73,7 +76,7 @@ const (
 
 func TestSchemasAndStructsMustFit(t *testing.T) {
 	t.Parallel()
-	bound, err := handlers.Bind(Stall{}, wait.Domain())
+	bound, err := binding.Bind(Stall{}, wait.Domain())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,9 +88,11 @@ func TestSchemasAndStructsMustFit(t *testing.T) {
 		"the schema is silent": {`{"type": "object"}`, `true`, nil},
 		"a tag that matches nothing": {strings.Replace(fittingInput, `"lines": {`, `"line": {`, 1), fittingOutput,
 			[]string{"the schema has no property lines, which cli.order names: did you mean line?"}},
-		"inside a list": {strings.ReplaceAll(fittingInput, `"amount": {"type": "integer"}}}}`, `"amuont": {"type": "integer"}}}}`), fittingOutput,
+		"inside a list": {strings.ReplaceAll(fittingInput, `"amount": {"type": "integer"}}}}`,
+			`"amuont": {"type": "integer"}}}}`), fittingOutput,
 			[]string{"no property gift.amount", "no property lines[].amount, which cli.line names: did you mean amuont?"}},
-		"a required property without a field": {strings.Replace(fittingInput, `"required": ["item", "lines"]`, `"required": ["item", "phone"]`, 1), fittingOutput,
+		"a required property without a field": {strings.Replace(fittingInput, `"required": ["item", "lines"]`,
+			`"required": ["item", "phone"]`, 1), fittingOutput,
 			[]string{"the schema requires phone, and cli.order has no field for it: add one with the tag `json:\"phone\"`"}},
 		"an output that can never be valid": {fittingInput, `{"required": ["orderid"], "properties": {"orderid": {}}}`,
 			[]string{"output_schema: the schema requires orderid, and cli.sold has no field for it: did you mean order_id?"}},
@@ -117,12 +122,13 @@ func TestSchemasAndStructsMustFit(t *testing.T) {
 
 func TestToolsWithoutAHandlerAreNamedInOneLine(t *testing.T) {
 	t.Parallel()
-	bound, err := handlers.Bind(Stall{}, wait.Domain())
+	bound, err := binding.Bind(Stall{}, wait.Domain())
 	if err != nil {
 		t.Fatal(err)
 	}
 	without, err := fit(stall(t, fittingInput, fittingOutput, "stall.take_bake", "stall.close", "shed.open"), bound)
-	want := "tools without a handler, whose calls end as not_configured: stall.take_bake (did you mean TakeBack?), stall.close, shed.open"
+	want := "tools without a handler, whose calls end as not_configured: stall.take_bake (did you mean TakeBack?), " +
+		"stall.close, shed.open"
 	if diff := cmp.Diff(want, without); diff != "" || err != nil {
 		t.Error(diff, err)
 	}
@@ -134,8 +140,8 @@ func TestAnIncludedToolNeedsItsDomain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	models, asked := llm.DomainAndModels()
-	with := Program{Domains: []any{Stall{}, models, modelled.Domain(asked)}}
+	models := llm.Domain()
+	with := Program{Domains: []any{Stall{}, models, modelled.Domain(models)}}
 	for _, p := range []Program{builtIn, with} {
 		if _, _, err := p.fit(r, nil); err != nil {
 			t.Error(err)
@@ -146,7 +152,8 @@ func TestAnIncludedToolNeedsItsDomain(t *testing.T) {
 	if err == nil {
 		t.Fatal("a program without models takes it")
 	}
-	wants(t, err.Error(), "llm.chat: the registry includes it, and this program has no domain llm: add the one of handlers/llm to its Domains")
+	wants(t, err.Error(), "llm.chat: the registry includes it, and this program has no domain llm: add the one of "+
+		"handlers/llm to its Domains")
 }
 
 func TestTheBuiltInToolsFitTheirHandlers(t *testing.T) {
@@ -198,9 +205,11 @@ func TestDevTakesAChangedRegistryAndChangedDomainsUnderTheSameVersion(t *testing
 	if err := os.WriteFile(domains, []byte(strings.Replace(crmAt, "CRM_SECRET", "OTHER_SECRET", 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p.stderr.waitFor(t, "the domains elsewhere have changed")
+	p.stderr.waitFor(t, "domains.json has changed")
 	db := testdb.Pool(t, url)
-	for query[int](t, db, "select count(*)::int from gem.domains_versions where domains::text like '%OTHER_SECRET%'") == 0 { // recorded by the next worker
+	// recorded by the next worker
+	for query[int](t, db,
+		"select count(*)::int from gem.domains_versions where domains::text like '%OTHER_SECRET%'") == 0 {
 		time.Sleep(10 * time.Millisecond)
 	}
 	p.signal(t, syscall.SIGINT)

@@ -6,13 +6,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
 const orderRegistry = `{"version": "1", "tools": [{"name": "shop.order", "description": "Orders.", "input_schema": {"type": "object"}, "output_schema": {"type": "object"},
 	"permissions": ["write:db"], "idempotency": {"mode": "none"}, "timeout_ms": 60000, "receipt_fields": []}]}`
 
-// kill -9 of one of two workers, again and again, while its functions have written their rows and not returned, or returned and not been committed.
+// kill -9 of one of two workers, again and again, while its functions have written their rows and not returned, or
+// returned and not been committed.
 func TestEachRowOfAFunctionIsThereOnceWhateverDies(t *testing.T) {
 	t.Parallel()
 	calls, kills := 120, 3
@@ -38,13 +39,16 @@ func TestEachRowOfAFunctionIsThereOnceWhateverDies(t *testing.T) {
 	execute(t, d.db, "insert into core_tool_calls (tool_name) select 'shop.order' from generate_series(1, $1)", calls)
 
 	for n := range kills {
-		victim := "" // runs calls, of which one at least is in its function; and none that would end with the third worker that it loses
+		// At least one of its calls is in its function, and none would end with its third lost worker.
+		victim := ""
 		for deadline := time.Now().Add(patience); victim == ""; time.Sleep(2 * time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatal("no worker is busy")
 			}
-			victim = query[string](t, d.db, `select coalesce((select left(claimed_by, 3) from core_tool_calls where status = 'running'
-				and (select count(*) from ordered) >= $1 and exists (select from pg_stat_activity where datname = current_database() and wait_event = 'PgSleep')
+			victim = query[string](t, d.db, `select coalesce((select left(claimed_by, 3) from core_tool_calls
+				where status = 'running'
+				and (select count(*) from ordered) >= $1 and exists (select from pg_stat_activity where datname = current_database()
+					and wait_event = 'PgSleep')
 				and not exists (select from core_tool_calls where losses = 2 and status in ('queued', 'running'))
 				group by claimed_by order by count(*) desc limit 1), '')`, calls*n/(kills+1))
 		}
@@ -53,10 +57,12 @@ func TestEachRowOfAFunctionIsThereOnceWhateverDies(t *testing.T) {
 		}
 		_ = workers[victim].cmd.Wait()
 		// Nobody waits until its heartbeat has been missed.
-		execute(t, d.db, "update core_workers set alive_until = now() - interval '1 second' where worker_id like $1 || '%' and stopped_at is null", victim)
+		execute(t, d.db, "update core_workers set alive_until = now() - interval '1 second' where worker_id like $1 || '%' "+
+			"and stopped_at is null", victim)
 		start(victim)
 	}
-	for deadline := time.Now().Add(2 * patience); query[int](t, d.db, "select count(*) from core_tool_receipts where status = 'succeeded'") < calls; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * patience); query[int](t, d.db, "select count(*) from core_tool_receipts where "+
+		"status = 'succeeded'") < calls; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("calls have no receipt")
 		}
@@ -64,8 +70,10 @@ func TestEachRowOfAFunctionIsThereOnceWhateverDies(t *testing.T) {
 	if lost := query[int](t, d.db, "select count(*) from core_tool_events where event = 'lost'"); lost < kills {
 		t.Errorf("%d attempts were lost with %d workers", lost, kills)
 	}
-	got := query[string](t, d.db, `select format('%s calls, %s rows of %s, %s receipts that tell of their row', (select count(*) from core_tool_calls), count(*), count(distinct o.call_id),
-		(select count(*) from core_tool_receipts r where r.effects -> 'db_writes' = jsonb_build_array(jsonb_build_object('table', 'ordered', 'action', 'insert', 'id', r.call_id)))) from ordered o`)
+	got := query[string](t, d.db, `select format('%s calls, %s rows of %s, %s receipts that tell of their row',
+		(select count(*) from core_tool_calls), count(*), count(distinct o.call_id),
+		(select count(*) from core_tool_receipts r where r.effects -> 'db_writes' =
+			jsonb_build_array(jsonb_build_object('table', 'ordered', 'action', 'insert', 'id', r.call_id)))) from ordered o`)
 	if want := fmt.Sprintf("%[1]d calls, %[1]d rows of %[1]d, %[1]d receipts that tell of their row", calls); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}

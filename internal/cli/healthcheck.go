@@ -13,27 +13,29 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// HealthDeadline bounds a health check as a whole. It is less than platforms wait for one, so that they show its reason.
+// HealthDeadline limits a whole health check. It is shorter than the timeout of platforms, so that they show its
+// reason.
 const HealthDeadline = 3 * time.Second
 
-var healthDeadline = HealthDeadline // longer where a test is not about it
+var healthDeadline = HealthDeadline // longer in tests of other things
 
 func healthcheckCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "healthcheck",
 		Short: "Check by its heartbeat whether the worker of this container is alive",
 		Long: `
-For the health check of a container that runs gem worker, with the same
-environment: it looks for the worker by its name, WORKER_ID or the default. The
-exit code is 0 if it is alive, otherwise 1, within 3 s and with one line that
-says why.
+Use it as the health check of a container that runs gem worker, with the same
+environment. It finds the worker by its name, which is WORKER_ID or the default.
+Within 3 s, the exit code is 0 if the worker is alive, and otherwise 1, with one
+line that gives the reason.
 
-Workers that share a name answer for each other: where several run, leave
-WORKER_ID to its default, which is the container's own.`,
+If workers share a name, one of them makes the check succeed for all. If you run
+several, do not set WORKER_ID: by default it is unique to the container.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			id, err := livingWorker(cmd.Context())
 			if err != nil {
-				// To a container's health check the exit code 2, of wrong usage, has no meaning, and some platforms keep one line.
+				// For a container's health check the exit code 2, wrong usage, has no meaning, and some platforms
+				// keep only one line.
 				return errors.New(strings.ReplaceAll(err.Error(), "\n", "; "))
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is alive\n", id)
@@ -42,7 +44,7 @@ WORKER_ID to its default, which is the container's own.`,
 	}
 }
 
-// livingWorker returns the id of a worker with the name of this one that is alive, or why there is none.
+// livingWorker returns the id of a live worker with this one's name, or an error with the reason if there is none.
 func livingWorker(ctx context.Context) (id string, err error) {
 	cfg, err := configFromEnv()
 	if err != nil {
@@ -59,7 +61,8 @@ func livingWorker(ctx context.Context) (id string, err error) {
 	if err != nil {
 		return "", errors.New("DATABASE_URL is not a connection string") // pgx's own error may quote it
 	}
-	// Unlike a pool, such a connection gives up as soon as its context ends, and its statements need nothing of a pooler.
+	// Unlike a pool, a connection fails as soon as its context ends, and its statements need no session state in a
+	// pooler.
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec
 	config.RuntimeParams["application_name"] = cmp.Or(config.RuntimeParams["application_name"], "gem healthcheck")
 	conn, err := pgx.ConnectConfig(ctx, config)
@@ -81,7 +84,8 @@ func livingWorker(ctx context.Context) (id string, err error) {
 		limit 1`, cfg.WorkerID).Scan(&id, &alive, (*zeronull.Timestamptz)(&stopped), &silent)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return "", fmt.Errorf("no worker named %q is known to this database: it has not started yet, or has another WORKER_ID",
+		return "", fmt.Errorf("no worker named %q is known to this database: it has not started yet, or has another "+
+			"WORKER_ID",
 			cfg.WorkerID)
 	case err != nil:
 		return "", refusal(err)

@@ -6,7 +6,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
 func TestHealthcheckOfARunningWorker(t *testing.T) {
@@ -36,17 +36,22 @@ func TestHealthcheckKnowsItsWorkerByNameAndHeartbeat(t *testing.T) {
 		code    int
 		want    string
 	}{
-		"mine":                              {"mine", []string{"mine-0123abcd"}, nil, exitDone, "mine-0123abcd is alive\n"},
-		"mine beside others":                {"mine", []string{"other-0123abcd", "mine-0123abcd"}, nil, exitDone, "mine-0123abcd is alive\n"},
-		"one that came back":                {"mine", []string{"mine-00000002"}, []string{"mine-00000001", "mine-00000003"}, exitDone, "mine-00000002 is alive\n"},
-		"a name with an end of its own":     {"mine", []string{"mine-0123abcd-0123abcd"}, nil, exitFailed, "no worker named"},
-		"a name that is a pattern":          {"m_n%", []string{"m_n%-0123abcd"}, nil, exitDone, "m_n%-0123abcd is alive\n"},
-		"a pattern that fits others":        {"m_n%", []string{"mine-0123abcd"}, nil, exitFailed, `no worker named "m_n%" is known`},
+		"mine": {"mine", []string{"mine-0123abcd"}, nil, exitDone, "mine-0123abcd is alive\n"},
+		"mine beside others": {"mine", []string{"other-0123abcd", "mine-0123abcd"}, nil, exitDone,
+			"mine-0123abcd is alive\n"},
+		"one that came back": {"mine", []string{"mine-00000002"}, []string{"mine-00000001", "mine-00000003"},
+			exitDone, "mine-00000002 is alive\n"},
+		"a name with an end of its own": {"mine", []string{"mine-0123abcd-0123abcd"}, nil, exitFailed, "no worker named"},
+		"a name that is a pattern":      {"m_n%", []string{"m_n%-0123abcd"}, nil, exitDone, "m_n%-0123abcd is alive\n"},
+		"a pattern that fits others": {"m_n%", []string{"mine-0123abcd"}, nil, exitFailed,
+			`no worker named "m_n%" is known`},
 		"a longer name":                     {"mine", []string{"mine-too-0123abcd"}, nil, exitFailed, "no worker named"},
 		"another's longer name, as its end": {"mine", []string{"not-mine-0123abcd"}, nil, exitFailed, "no worker named"},
 		"no random end":                     {"mine", []string{"mine", "mine-x123abcd"}, nil, exitFailed, "no worker named"},
-		"nobody":                            {"mine", nil, nil, exitFailed, `no worker named "mine" is known to this database`},
-		"one that is silent":                {"mine", nil, []string{"mine-0123abcd"}, exitFailed, "mine-0123abcd is silent: its last heartbeat was 10 min"},
+		"nobody": {"mine", nil, nil, exitFailed,
+			`no worker named "mine" is known to this database`},
+		"one that is silent": {"mine", nil, []string{"mine-0123abcd"}, exitFailed,
+			"mine-0123abcd is silent: its last heartbeat was 10 min"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -73,10 +78,12 @@ func TestHealthcheckFailsWith1WhateverIsWrong(t *testing.T) {
 		env  []string
 		want string
 	}{
-		"no variable":           {nil, "DATABASE_URL is not set"},
-		"no connection string":  {[]string{"DATABASE_URL=postgres://u:s3cret@h:port/d"}, "DATABASE_URL"},
-		"nobody listens":        {[]string{"DATABASE_URL=postgres://u:s3cret@" + closedAddress(t) + "/d?sslmode=disable"}, "Postgres cannot be reached: "},
-		"nobody answers":        {[]string{playDeadline + "=", "DATABASE_URL=postgres://u:s3cret@" + silentAddress(t) + "/d?sslmode=disable"}, "Postgres did not answer within 3s"},
+		"no variable":          {nil, "DATABASE_URL is not set"},
+		"no connection string": {[]string{"DATABASE_URL=postgres://u:s3cret@h:port/d"}, "DATABASE_URL"},
+		"nobody listens": {[]string{"DATABASE_URL=postgres://u:s3cret@" + closedAddress(t) + "/d?sslmode=disable"},
+			"Postgres cannot be reached: "},
+		"nobody answers": {[]string{playDeadline + "=",
+			"DATABASE_URL=postgres://u:s3cret@" + silentAddress(t) + "/d?sslmode=disable"}, "Postgres did not answer within 3s"},
 		"a database without us": {[]string{"DATABASE_URL=" + testdb.NewEmpty(t)}, "run `gem migrate`"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -100,7 +107,7 @@ func oneLine(t *testing.T, got ended) {
 	}
 }
 
-// silentAddress is one that takes connections, and says nothing.
+// silentAddress returns an address that accepts connections and never answers.
 func silentAddress(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/internal/hook"
+	"github.com/gemworker/gem/internal/plainfile"
 	"github.com/gemworker/gem/rules"
 	"github.com/spf13/cobra"
 )
@@ -17,37 +18,38 @@ func hookCommand(p *Program) *cobra.Command {
 	var source string
 	cmd := &cobra.Command{
 		Use:   "hook",
-		Short: "Judge what a coding agent does, as its hook",
+		Short: "Judge the actions of a coding agent, as its hook",
 		Long: `
-For the events PreToolUse, PostToolUse and PostToolUseFailure of Claude Code, and
-agents like it: it reads the event from stdin, and prints the verdict of the
-rules in "coding" of rules.json. TOOLS_RULES names or holds that file; without it,
-rules.json in CLAUDE_PROJECT_DIR, then in the working directory. All rules are
-off unless the file turns them on:
+It handles the events PreToolUse, PostToolUse and PostToolUseFailure of Claude
+Code and similar agents. It reads the event from stdin, and prints the verdict
+of the rules in "coding" of rules.json. TOOLS_RULES is the path or the JSON of
+that file; the default is rules.json in CLAUDE_PROJECT_DIR, then in the working
+directory. All rules are off unless the file turns them on:
 
   no_edit_unread          an edit of a file that was not read
   test_after_edits        an edit after 3 others without a test run
   no_commit_failing       a commit while a test fails
   fix_regressions_first   an edit elsewhere, while another edit broke a test
   no_thrashing            an edit of a file after 3 that left tests failing
-  no_pointless_rerun      a test run although nothing was changed since the last one
+  no_pointless_rerun      a test run with no change since the last one
   scope_check             an edit of a file that was not read, and imports nothing
                           that was edited
 
 Each is "warn", "ask" or "block", or a list with options, as in
-["block", {"threshold": 5, "unknown": "ask"}]. The history of a session is in
-the Postgres of DATABASE_URL: which files were read and edited, which tests ran
-and failed. Nothing else is kept, and nothing for more than 30 days. If Postgres
-does not answer within GEM_HOOK_TIMEOUT (200ms), the act is let through with a
-message, or the user is asked if the rule's unknown is "ask".
+["block", {"threshold": 5, "unknown": "ask"}]. The Postgres of DATABASE_URL
+stores the history of a session for at most 30 days: the files that were read
+and edited, and the tests that ran and failed. If Postgres does not answer
+within GEM_HOOK_TIMEOUT (200ms), the action is allowed with a message or, if the
+rule's unknown is "ask", the user is asked.
 
-The exit code is always 0. Nothing on stdout means that no rule objects; the
+The exit code is always 0. No output means that no rule objects; the
 agent's own permissions decide in any case.`,
 		Example: `  gem hook < event.json
   {"hooks": {"PreToolUse": [{"hooks": [{"type": "command", "command": "gem hook"}]}]}}`,
 		Args: cobra.ArbitraryArgs,
 	}
-	cmd.Flags().StringVar(&source, "source", "claude-code", "the kind of agent: sessions of different kinds are kept apart")
+	cmd.Flags().StringVar(&source, "source", "claude-code",
+		"the kind of agent; each kind has its own sessions")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		say := func(format string, args ...any) { fmt.Fprintf(cmd.ErrOrStderr(), "gem hook: "+format+"\n", args...) }
 		if len(args) > 0 {
@@ -68,7 +70,8 @@ agent's own permissions decide in any case.`,
 		ran := make(chan outcome, 1)
 		go func() {
 			printed, err := hook.Run(cmd.Context(), hook.Options{
-				Source: source, Coding: p.codingRules, DatabaseURL: strings.TrimSpace(os.Getenv("DATABASE_URL")), Timeout: timeout, Dir: dir, Reason: refusal,
+				Source: source, Coding: p.codingRules, DatabaseURL: strings.TrimSpace(os.Getenv("DATABASE_URL")), Timeout: timeout,
+				Dir: dir, Reason: refusal,
 			}, cmd.InOrStdin())
 			ran <- outcome{printed, err}
 		}()
@@ -78,12 +81,12 @@ agent's own permissions decide in any case.`,
 				say("%v", o.err)
 			}
 			_, _ = cmd.OutOrStdout().Write(o.printed)
-		case <-cmd.Context().Done(): // nothing else ends a read of stdin that nobody closes, or of rules that are a pipe
+		case <-cmd.Context().Done(): // nothing else ends a read of stdin that nobody closes
 			say("%v", context.Cause(cmd.Context()))
 		}
 		return nil
 	}
-	// To an agent the exit code 2, of wrong usage, would mean that the act is blocked.
+	// For an agent the exit code 2, wrong usage, would mean that the action is blocked.
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		fmt.Fprintf(cmd.ErrOrStderr(), "gem hook: %v\n", err)
 		return exitError{code: exitDone}
@@ -91,8 +94,8 @@ agent's own permissions decide in any case.`,
 	return cmd
 }
 
-// codingRules are those of the file that TOOLS_RULES names or holds, of rules.json in the agent's project or the working directory, or
-// of the program's own, in this order.
+// codingRules returns the rules of the file that TOOLS_RULES names or holds, of rules.json in the agent's project or
+// the working directory, or of the program, in this order.
 func (p *Program) codingRules() (rules.Coding, error) {
 	chosen := strings.TrimSpace(os.Getenv("TOOLS_RULES"))
 	if strings.HasPrefix(chosen, "{") {
@@ -103,7 +106,7 @@ func (p *Program) codingRules() (rules.Coding, error) {
 		paths = []string{filepath.Join(os.Getenv("CLAUDE_PROJECT_DIR"), "rules.json"), "rules.json"}
 	}
 	for _, path := range paths {
-		data, err := os.ReadFile(path)
+		data, err := plainfile.Read(path)
 		switch {
 		case os.IsNotExist(err) && chosen == "":
 			continue
@@ -122,7 +125,7 @@ func (p *Program) codingRules() (rules.Coding, error) {
 	return rules.ReadCoding(p.Rules)
 }
 
-// hookTimeout reads the variable GEM_HOOK_TIMEOUT. With an error it is the default.
+// hookTimeout reads the variable GEM_HOOK_TIMEOUT. With an error it returns the default.
 func hookTimeout(text string) (time.Duration, error) {
 	const usual = 200 * time.Millisecond
 	if text = strings.TrimSpace(text); text == "" {

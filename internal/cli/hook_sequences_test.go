@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
 // sequences are the tests of the rules for coding agents.
@@ -21,7 +21,7 @@ func sequences(t *testing.T) (files []string) {
 	return files
 }
 
-// They need no database, and no registry of their own.
+// They need no database and no registry.
 func TestSequencesOfCodingAgentsComeAsTheySay(t *testing.T) {
 	t.Parallel()
 	got := gemWith(t, nil, append([]string{"rules", "test"}, sequences(t)...)...)
@@ -31,8 +31,8 @@ func TestSequencesOfCodingAgentsComeAsTheySay(t *testing.T) {
 	}
 }
 
-// The hook's own process says of a sequence what gem rules test finds, with its history in Postgres: of the first three of each file, and of all in the
-// long form.
+// The hook's process returns the results of gem rules test for a sequence, with its history in Postgres: for the
+// first three of each file, and for all in the long form.
 func TestSequencesComeTheSameThroughTheProcessOfTheHook(t *testing.T) {
 	t.Parallel()
 	for _, file := range sequences(t) {
@@ -100,7 +100,7 @@ func stdinOf(t *testing.T, hook any, dir string) string {
 	return string(text)
 }
 
-// cameTo is what a hook said, in the words of gem rules test.
+// cameTo returns the hook's result in the words of gem rules test.
 func cameTo(t *testing.T, got ended) string {
 	t.Helper()
 	got.wantCode(t, 0)

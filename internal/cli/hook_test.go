@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -43,7 +43,8 @@ func newAgent(t *testing.T, url, coding string) *agent {
 	if err := os.WriteFile(rulesFile, []byte(`{"version": "1", "rules": [], "coding": `+coding+`}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return &agent{t, []string{"DATABASE_URL=" + url, "CLAUDE_PROJECT_DIR=" + dir, "GEM_HOOK_TIMEOUT=1m"}, dir, "5e8cb9a9-6d7e-4f83-9d30-17cb1ae27a0b", 0}
+	return &agent{t, []string{"DATABASE_URL=" + url, "CLAUDE_PROJECT_DIR=" + dir, "GEM_HOOK_TIMEOUT=1m"}, dir,
+		"5e8cb9a9-6d7e-4f83-9d30-17cb1ae27a0b", 0}
 }
 
 // event is one as Claude Code sends it.
@@ -51,7 +52,8 @@ func (a *agent) event(name, tool string, input map[string]any, more map[string]a
 	a.Helper()
 	a.acts++
 	fields := map[string]any{
-		"session_id": a.session, "transcript_path": "/home/dev/.claude/projects/x/" + a.session + ".jsonl", "cwd": a.dir, "permission_mode": "default",
+		"session_id": a.session, "transcript_path": "/home/dev/.claude/projects/x/" + a.session + ".jsonl", "cwd": a.dir,
+		"permission_mode": "default",
 		"hook_event_name": name, "tool_name": tool, "tool_input": input, "tool_use_id": fmt.Sprintf("toolu_01%022d", a.acts),
 	}
 	for k, v := range more {
@@ -64,7 +66,7 @@ func (a *agent) event(name, tool string, input map[string]any, more map[string]a
 	return string(text)
 }
 
-// hook runs one, and expects what every hook does: the exit code 0, and nothing or one object on stdout.
+// hook runs a hook, and checks that the exit code is 0, and that stdout has at most one object.
 func (a *agent) hook(event string) (said map[string]any) {
 	a.Helper()
 	got := gemReading(a.T, a.env, event, "hook")
@@ -102,7 +104,8 @@ func (a *agent) may(tool string, input map[string]any) (decision, words string) 
 
 func (a *agent) did(tool string, input, response map[string]any) {
 	a.Helper()
-	if said := a.hook(a.event("PostToolUse", tool, input, map[string]any{"tool_response": response, "duration_ms": 12})); said != nil {
+	if said := a.hook(a.event("PostToolUse", tool, input,
+		map[string]any{"tool_response": response, "duration_ms": 12})); said != nil {
 		a.Errorf("after %s: %v", tool, said)
 	}
 }
@@ -110,13 +113,15 @@ func (a *agent) did(tool string, input, response map[string]any) {
 func (a *agent) read(file string) {
 	a.Helper()
 	path := filepath.Join(a.dir, file)
-	a.did("Read", fields("file_path", path), map[string]any{"type": "text", "file": map[string]any{"filePath": path, "content": "package x\n", "numLines": 1}})
+	a.did("Read", fields("file_path", path), map[string]any{"type": "text",
+		"file": map[string]any{"filePath": path, "content": "package x\n", "numLines": 1}})
 }
 
 func (a *agent) edit(file string) {
 	a.Helper()
 	path := filepath.Join(a.dir, file)
-	a.did("Edit", fields("file_path", path, "old_string", "a", "new_string", "password=hunter2"), map[string]any{"filePath": path, "userModified": false})
+	a.did("Edit", fields("file_path", path, "old_string", "a", "new_string", "password=hunter2"),
+		map[string]any{"filePath": path, "userModified": false})
 }
 
 func (a *agent) passes(command string) {
@@ -127,7 +132,8 @@ func (a *agent) passes(command string) {
 
 func (a *agent) fails(command, output string) {
 	a.Helper()
-	event := a.event("PostToolUseFailure", "Bash", fields("command", command), map[string]any{"error": "Exit code 1\n" + output, "is_interrupt": false})
+	event := a.event("PostToolUseFailure", "Bash", fields("command", command),
+		map[string]any{"error": "Exit code 1\n" + output, "is_interrupt": false})
 	if said := a.hook(event); said != nil {
 		a.Errorf("after %s: %v", command, said)
 	}
@@ -174,7 +180,7 @@ func TestHookKnowsWhatASessionRead(t *testing.T) {
 	a.want(decision, words, "deny")
 }
 
-// A file that is not there may be made, and what the session wrote it has read. A relative path names the same file.
+// A new file may be created, and the session may edit the files that it wrote. A relative path names the same file.
 func TestHookLetsASessionEditItsOwnFiles(t *testing.T) {
 	t.Parallel()
 	a := newAgent(t, testdb.New(t), `{"no_edit_unread": "block"}`)
@@ -263,7 +269,8 @@ func TestHookSeesPointlessReruns(t *testing.T) {
 	a.want(decision, words, "warn", "no_pointless_rerun", "nothing was changed")
 	decision, words = a.mayRun("go test ./b")
 	a.want(decision, words, "")
-	a.did("Bash", fields("command", "sed -i s/a/b/ auth.go"), map[string]any{"stdout": "", "stderr": "", "interrupted": false})
+	a.did("Bash", fields("command", "sed -i s/a/b/ auth.go"),
+		map[string]any{"stdout": "", "stderr": "", "interrupted": false})
 	decision, words = a.mayRun("go test ./a")
 	a.want(decision, words, "")
 }
@@ -297,7 +304,8 @@ func TestHookKeepsFactsAndNoContents(t *testing.T) {
 	a.fails("TOKEN=hunter2 go test ./...", goFailure)
 	a.passes("curl -H 'Authorization: hunter2' example.com > out.txt")
 	a.passes("ls")
-	got := query[[]string](t, db, `select array_agg(concat_ws(' ', source, event, part, kind, replace(path, $1, ''), command, outcome, nullif(failed, '{}')) order by seq) from core_hook_events`, a.dir)
+	got := query[[]string](t, db, `select array_agg(concat_ws(' ', source, event, part, kind, replace(path, $1, ''),
+		command, outcome, nullif(failed, '{}')) order by seq) from core_hook_events`, a.dir)
 	want := []string{
 		"claude-code PostToolUse 0 read /auth.go", "claude-code PostToolUse 0 edit /auth.go",
 		"claude-code PostToolUseFailure 0 test  go test ./... fail {TestA}",
@@ -311,12 +319,13 @@ func TestHookKeepsFactsAndNoContents(t *testing.T) {
 	}
 }
 
-// An event that is told twice is recorded once; other kinds of agents have sessions of their own.
+// An event that is sent twice is recorded once; other kinds of agents have separate sessions.
 func TestHookRecordsAnEventOnce(t *testing.T) {
 	t.Parallel()
 	url := testdb.New(t)
 	a := newAgent(t, url, `{"test_after_edits": ["warn", {"threshold": 2}]}`)
-	event := a.event("PostToolUse", "Edit", fields("file_path", "auth.go"), map[string]any{"tool_response": map[string]any{}})
+	event := a.event("PostToolUse", "Edit", fields("file_path", "auth.go"),
+		map[string]any{"tool_response": map[string]any{}})
 	a.hook(event)
 	a.hook(event)
 	decision, words := a.mayEdit("pay.go")
@@ -334,7 +343,8 @@ func TestHooksOfOneSessionAtOnceLoseNoFact(t *testing.T) {
 	a := newAgent(t, url, `{"test_after_edits": ["block", {"threshold": 20}]}`)
 	var events []string
 	for i := range 20 {
-		events = append(events, a.event("PostToolUse", "Edit", fields("file_path", fmt.Sprintf("f%d.go", i)), map[string]any{"tool_response": map[string]any{}}))
+		events = append(events, a.event("PostToolUse", "Edit", fields("file_path", fmt.Sprintf("f%d.go", i)),
+			map[string]any{"tool_response": map[string]any{}}))
 	}
 	var all sync.WaitGroup
 	for _, event := range events {
@@ -355,7 +365,8 @@ func TestHooksOfOneSessionAtOnceLoseNoFact(t *testing.T) {
 func TestHookPassesOverWhatItCannotRead(t *testing.T) {
 	t.Parallel()
 	a := newAgent(t, "postgres://nobody@127.0.0.1:1/none", `{"no_edit_unread": "block"}`)
-	for _, text := range []string{"", "not json", `{"something":1}`, "\x00\x01\xff", "[]", `{"hook_event_name": "PreToolUse", "tool_name": 5}`} {
+	for _, text := range []string{"", "not json", `{"something":1}`, "\x00\x01\xff", "[]",
+		`{"hook_event_name": "PreToolUse", "tool_name": 5}`} {
 		got := gemReading(t, a.env, text, "hook")
 		got.wantCode(t, 0)
 		if got.stdout != "" || !strings.HasPrefix(got.stderr, "gem hook: ") {
@@ -398,7 +409,8 @@ func TestHookSaysThatTheRulesAreWrong(t *testing.T) {
 	a := newAgent(t, "", `{"no_edit_unred": "block"}`)
 	decision, words := a.mayEdit("auth.go")
 	a.want(decision, words, "message", "judges nothing", "no_edit_unred", "did you mean no_edit_unread?")
-	a.env = append(a.env, "TOOLS_RULES="+`{"version": "1", "rules": [], "coding": {"no_edit_unread": ["block", {"unknown": "ask"}]}}`)
+	a.env = append(a.env,
+		"TOOLS_RULES="+`{"version": "1", "rules": [], "coding": {"no_edit_unread": ["block", {"unknown": "ask"}]}}`)
 	decision, words = a.mayEdit("auth.go")
 	a.want(decision, words, "ask", "cannot judge by no_edit_unread: DATABASE_URL is not set")
 }
@@ -431,9 +443,10 @@ func TestHookWithoutItsHistoryLetsAnActThroughOrAsks(t *testing.T) {
 	}
 	crowded.User = url.UserPassword(full, "full")
 	for name, c := range map[string]struct{ url, timeout, want string }{
-		"full":           {crowded.String(), "1m", "too many connections"},
-		"away":           {"postgres://nobody@127.0.0.1:1/none", "1m", "cannot be reached"},
-		"silent":         {"postgres://nobody@" + silent.Addr().String() + "/none?sslmode=disable", "50ms", "did not answer within 50ms"},
+		"full": {crowded.String(), "1m", "too many connections"},
+		"away": {"postgres://nobody@127.0.0.1:1/none", "1m", "cannot be reached"},
+		"silent": {"postgres://nobody@" + silent.Addr().String() + "/none?sslmode=disable", "50ms",
+			"did not answer within 50ms"},
 		"slow":           {locked, "300ms", "did not answer within 300ms"},
 		"without tables": {testdb.NewEmpty(t), "1m", "run `gem migrate`"},
 		"no URL":         {"postgres://u:hunter2@[", "1m", "not a connection string"},

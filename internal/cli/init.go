@@ -18,6 +18,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gemworker/gem/internal/plainfile"
 	"github.com/spf13/cobra"
 )
 
@@ -26,7 +27,7 @@ import (
 //go:embed first
 var first embed.FS
 
-// firstNames are the real names of files that have another name where they are embedded.
+// firstNames maps the names of embedded files to their real ones, where they differ.
 var firstNames = map[string]string{"env": ".env", "gitignore": ".gitignore"}
 
 // firstKind is a kind of tools that gem init begins with.
@@ -78,7 +79,7 @@ one of the files exists, it writes none.`,
 		},
 	}
 	cmd.Flags().StringVar(&clone, "gem", "",
-		"for go: the `folder` of your clone of GEM; by default the one that this program was built in")
+		"for go: the `folder` of your clone of GEM; by default the one in which this program was built")
 	return cmd
 }
 
@@ -161,8 +162,8 @@ const modulePath = "github.com/gemworker/gem"
 
 var released = regexp.MustCompile(`^v\d+\.\d+\.\d+$`)
 
-// ownModule returns the version of GEM for a go.mod: that of this program if it is a release. Otherwise replace is the
-// rest of the line and the lines after it, which name the folder of the source.
+// ownModule returns the version of GEM for a go.mod: that of this program if it is a release. Otherwise replace is
+// the rest of the line and the lines after it, which name the folder of the source.
 func ownModule(clone string) (version, replace string, err error) {
 	if clone == "" {
 		if info, ok := debug.ReadBuildInfo(); ok {
@@ -179,7 +180,7 @@ func ownModule(clone string) (version, replace string, err error) {
 	if err != nil {
 		return "", "", err
 	}
-	text, err := os.ReadFile(filepath.Join(clone, "go.mod"))
+	text, err := plainfile.Read(filepath.Join(clone, "go.mod"))
 	if err != nil || !strings.HasPrefix(strings.TrimSpace(string(text)), "module "+modulePath+"\n") {
 		return "", "", usage("a program in Go needs the source of GEM, and %s is not a clone of it: "+
 			"name yours with --gem FOLDER", clone)

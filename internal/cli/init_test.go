@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gemworker/gem/internal/mcpclients"
+	"github.com/gemworker/gem/internal/testing/mcpclients"
 	"github.com/santhosh-tekuri/jsonschema/v5"
 )
 

@@ -6,20 +6,20 @@ import (
 	"os"
 	"strings"
 
-	"github.com/gemworker/gem/internal/llm"
-	"github.com/gemworker/gem/internal/llm/routes"
+	"github.com/gemworker/gem/internal/provider"
+	"github.com/gemworker/gem/internal/provider/routes"
 	"github.com/spf13/cobra"
 )
 
 func llmCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "llm",
-		Short: "Check which models may be asked, or list them by route",
+		Short: "Check or list the models, by route",
 		Long: `
-A routes file names the providers of models, their models, the routes on which
-calls of llm.* ask them, and what they may cost. check and list read FILE;
-without it what LLM_ROUTES names or holds, then llm.routes.json in the working
-directory. They need no database, and ask no provider.`,
+A routes file names the providers of models, their models, the routes by which
+calls of llm.* reach them, and their prices. check and list read FILE, or else
+the file or JSON in LLM_ROUTES, or else llm.routes.json in the working
+directory. They use no database and no provider.`,
 		Example: "  gem llm list\n  gem llm check llm.routes.json",
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
@@ -33,11 +33,11 @@ func llmCheckCommand() *cobra.Command {
 		Use:   "check [FILE]",
 		Short: "Check a routes file, and print every fault",
 		Long: `
-The exit code is 0 for a file that a worker would take, otherwise 1. A note
-names what is allowed but may surprise. It does not check whether models exist
-and cost what the file says. With --against the file is compared with an
-earlier one: it prints what was added, removed and changed, and other contents
-under the same version are refused, as a worker refuses them.`,
+The exit code is 0 for a file that a worker would accept, otherwise 1. A note
+names settings that are allowed but may surprise. The command does not check
+whether models exist or prices are correct. With --against it compares the file
+with an earlier one: it prints the additions, removals and changes and, like a
+worker, rejects other contents under the same version.`,
 		Example: "  gem llm check\n  git show main:llm.routes.json > old.json && gem llm check --against old.json",
 		Args:    takes("at most one file", 0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -48,7 +48,8 @@ under the same version are refused, as a worker refuses them.`,
 			for _, note := range r.Notes() {
 				fmt.Fprintln(cmd.ErrOrStderr(), "note:", note)
 			}
-			said := []string{fmt.Sprintf("ok: %s, %s, %s, version %s (%s)", count(len(r.Routes()), "route"), count(len(r.Arms()), "arm"), count(len(r.Budgets()), "budget"), r.Version, from)}
+			said := []string{fmt.Sprintf("ok: %s, %s, %s, version %s (%s)", count(len(r.Routes()), "route"),
+				count(len(r.Targets()), "target"), count(len(r.Budgets()), "budget"), r.Version, from)}
 			if against != "" {
 				old, err := routes.ReadFile(against)
 				if err != nil {
@@ -59,7 +60,7 @@ under the same version are refused, as a worker refuses them.`,
 				}
 				said = append(said, routes.Compare(old, r)...)
 				if len(said) == 1 {
-					said = append(said, "nothing was changed against "+against)
+					said = append(said, "no change against "+against)
 				}
 			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), strings.Join(said, "\n"))
@@ -75,19 +76,20 @@ func llmListCommand() *cobra.Command {
 		Use:   "list [FILE]",
 		Short: "List the routes, and the models of each",
 		Long: `
-A line for each route and arm: the model, what it can do, what a million tokens
-of input and output cost, and whether the variable of its provider's key is set
-here. Keys are never printed.`,
+Prints a line for each route and target: the model, its abilities, the price of
+a million tokens of input and output, and whether the provider's key variable is
+set here. Keys are never printed.`,
 		Args: takes("at most one file", 0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, _, err := chosenRoutes(args)
 			if err != nil {
 				return err
 			}
-			rows := [][]string{{"ROUTE", "ORDER", "ARM", "PROVIDER", "MODEL", "CAPABILITIES", "USD/MTOK", "KEY"}}
+			rows := [][]string{{"ROUTE", "ORDER", "TARGET", "PROVIDER", "MODEL", "CAPABILITIES", "USD/MTOK", "KEY"}}
 			for _, route := range r.Routes() {
-				for _, arm := range route.Arms {
-					rows = append(rows, []string{route.Name, string(route.Order), arm.Name, arm.Provider.Name, arm.Model, capabilities(arm), prices(arm.Prices), keyOf(arm.Provider)})
+				for _, target := range route.Targets {
+					rows = append(rows, []string{route.Name, string(route.Order), target.Name, target.Provider.Name, target.Model,
+						capabilities(target), prices(target.Prices), keyOf(target.Provider)})
 				}
 			}
 			return table(cmd.OutOrStdout(), rows)
@@ -95,12 +97,12 @@ here. Keys are never printed.`,
 	}
 }
 
-func capabilities(arm *routes.Arm) string {
+func capabilities(target *routes.Target) string {
 	var can []string
 	for _, capability := range []struct {
 		name string
 		has  bool
-	}{{"tools", arm.Tools}, {"thinking", arm.Thinking}, {"structured", arm.Structured}} {
+	}{{"tools", target.Tools}, {"thinking", target.Thinking}, {"structured", target.Structured}} {
 		if capability.has {
 			can = append(can, capability.name)
 		}
@@ -108,8 +110,8 @@ func capabilities(arm *routes.Arm) string {
 	return cmp.Or(strings.Join(can, " "), "-")
 }
 
-// prices writes those of input and output, and from which size of an input they are others.
-func prices(all []llm.Price) string {
+// prices returns the prices of input and output, and the size of input above which they change.
+func prices(all []provider.Price) string {
 	var said []string
 	for _, price := range all {
 		text := fmt.Sprintf("%s in, %s out", price.Input, price.Output)
@@ -131,7 +133,8 @@ func keyOf(p *routes.Provider) string {
 	return p.KeyEnv + " is set"
 }
 
-// chosenRoutes loads the file of the arguments, or the one that a worker would load here. A missing file is an error.
+// chosenRoutes loads the file of the arguments, or the one that a worker would load here. It returns an error if the
+// file is missing.
 func chosenRoutes(args []string) (*routes.Routes, string, error) {
 	r, from, err := routes.Find(cmp.Or(strings.Join(args, ""), os.Getenv("LLM_ROUTES")))
 	if err == nil && r == nil {

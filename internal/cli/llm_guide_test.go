@@ -15,9 +15,9 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/client"
-	"github.com/gemworker/gem/internal/llm"
-	"github.com/gemworker/gem/internal/llm/llmtest"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/provider"
+	"github.com/gemworker/gem/internal/testing/llmtest"
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
 // served are the answers that models give in the sections of docs/llm.md, in their order.
@@ -59,11 +59,12 @@ func said(text string, input, output int64) llmtest.Script {
 }
 
 func used(s llmtest.Script, input, output int64) llmtest.Script {
-	s.Usage = &llm.Usage{Input: input, Output: output, Known: true}
+	s.Usage = &provider.Usage{Input: input, Output: output, Known: true}
 	return s
 }
 
-// The commands of docs/llm.md are run from its top, as a newcomer would run them, and give what it shows. Only the providers are played.
+// The commands of docs/llm.md are run from its top, as a newcomer would run them, and give what it shows. Only the
+// providers are played.
 func TestTheGuideToModelsIsFollowed(t *testing.T) {
 	t.Parallel()
 	f := &follower{root: fromRoot(t, "."), dir: reachableFolder(t), env: map[string]string{}}
@@ -80,7 +81,8 @@ func TestTheGuideToModelsIsFollowed(t *testing.T) {
 	}
 }
 
-// follow does what a page of the documents says up to a heading. served are the answers that models give in its sections, in their order.
+// follow does what a page of the documents says up to a heading. served are the answers that models give in its
+// sections, in their order.
 func (f *follower) follow(t *testing.T, page, end string, served map[string]map[string][]llmtest.Script) {
 	t.Helper()
 	f.page = page
@@ -88,7 +90,8 @@ func (f *follower) follow(t *testing.T, page, end string, served map[string]map[
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, found := range regexp.MustCompile("(?ms)^#+ ([^\n]*)$|^```([a-z]*)\n(.*?)^```$").FindAllStringSubmatch(string(guide), -1) {
+	for _, found := range regexp.MustCompile("(?ms)^#+ ([^\n]*)$|^```([a-z]*)\n(.*?)^```$").
+		FindAllStringSubmatch(string(guide), -1) {
 		switch heading, language, block := found[1], found[2], found[3]; {
 		case heading == end:
 			f.stop(t)
@@ -131,7 +134,7 @@ func (f *follower) query(t *testing.T, block string) string {
 	return strings.Join(lines, "\n")
 }
 
-// follower is who follows a guide: in one folder, with what it exported, and what the last commands said.
+// follower follows a guide: in one folder, with its exports and the output of the last commands.
 type follower struct {
 	root, dir, page, section string
 	env                      map[string]string
@@ -245,7 +248,8 @@ func (f *follower) startDemo(t *testing.T) {
 	t.Helper()
 	f.dev = f.prepare(t, []string{"demo", "--stay"})
 	f.dev.start(t)
-	for _, found := range regexp.MustCompile(`export (\w+)='([^']+)'`).FindAllStringSubmatch(f.dev.stdout.waitFor(t, "export LLM_ROUTES='{"), -1) {
+	for _, found := range regexp.MustCompile(`export (\w+)='([^']+)'`).
+		FindAllStringSubmatch(f.dev.stdout.waitFor(t, "export LLM_ROUTES='{"), -1) {
 		f.env[found[1]] = found[2]
 	}
 }
@@ -261,7 +265,7 @@ func (f *follower) prepare(t *testing.T, words []string) *process {
 	return p
 }
 
-// start starts gem dev anew, with the providers of the routes file played, if there is one.
+// start restarts gem dev, with the providers of the routes file played, if there is one.
 func (f *follower) start(t *testing.T, flags ...string) {
 	t.Helper()
 	f.stop(t)
@@ -333,7 +337,8 @@ func (f *follower) wantsJSON(t *testing.T, block string) {
 	}
 }
 
-var alwaysOthers = []string{"id", "call_id", "ms", "first_content_ms", "duration_ms", "created_at", "started_at", "finished_at", "until", "day"}
+var alwaysOthers = []string{"id", "call_id", "ms", "first_content_ms", "duration_ms", "created_at", "started_at",
+	"finished_at", "until", "day"}
 
 // differs returns the path at which got lacks what is wanted.
 func differs(got, want any, path string) string {
@@ -349,7 +354,8 @@ func differs(got, want any, path string) string {
 			if !ok {
 				return inner
 			}
-			if slices.Contains(alwaysOthers, name) && reflect.TypeOf(value) == reflect.TypeOf(wanted) && !strings.HasPrefix(fmt.Sprint(wanted), "toolu_") {
+			if slices.Contains(alwaysOthers, name) && reflect.TypeOf(value) == reflect.TypeOf(wanted) &&
+				!strings.HasPrefix(fmt.Sprint(wanted), "toolu_") {
 				continue
 			}
 			if at := differs(value, wanted, inner); at != "" {

@@ -8,18 +8,20 @@ import (
 	"testing"
 )
 
-const oneArm = `{"version": "1.0.0",
+const oneTarget = `{"version": "1.0.0",
 	"providers": {"here": {"dialect": "openai", "base_url": "https://models.example/v1", "key_env": "HERE_API_KEY"}},
-	"arms": {"quick": {"provider": "here", "model": "quick-1", "context": 8000, "max_output": 2000, "capabilities": ["structured", "tools"],
+	"targets": {"quick": {"provider": "here", "model": "quick-1", "context": 8000, "max_output": 2000, "capabilities": ["structured", "tools"],
 		"usd_per_mtok": [{"input": "0.1", "output": "0.3"}, {"above_input": 4000, "input": "0.2", "output": "0.6"}]}},
-	"routes": {"default": {"arms": ["quick"]}}}`
+	"routes": {"default": {"targets": ["quick"]}}}`
 
 func TestLLMCheckPrintsEveryFault(t *testing.T) {
 	t.Parallel()
-	invalid := writeFile(t, strings.NewReplacer(`https://`, `http://`, `"arms": ["quick"]`, `"arms": ["quik"], "order": "cheap"`).Replace(oneArm))
+	invalid := writeFile(t, strings.NewReplacer(`https://`, `http://`, `"targets": ["quick"]`,
+		`"targets": ["quik"], "order": "cheap"`).Replace(oneTarget))
 	got := gemWith(t, nil, "llm", "check", invalid)
 	got.wantCode(t, exitFailed)
-	wants(t, got.stderr, invalid, "providers.here.base_url: is http", "routes.default.arms[0]: there is no arm quik: did you mean quick?", "routes.default.order: must be one of")
+	wants(t, got.stderr, invalid, "providers.here.base_url: is http",
+		"routes.default.targets[0]: there is no target quik: did you mean quick?", "routes.default.order: must be one of")
 	if got.stdout != "" {
 		t.Errorf("stdout: got %q", got.stdout)
 	}
@@ -27,12 +29,12 @@ func TestLLMCheckPrintsEveryFault(t *testing.T) {
 
 func TestLLMCheckOfAGoodFile(t *testing.T) {
 	t.Parallel()
-	for _, chosen := range []string{writeFile(t, oneArm), oneArm} {
+	for _, chosen := range []string{writeFile(t, oneTarget), oneTarget} {
 		got := gemWith(t, []string{"LLM_ROUTES=" + chosen}, "llm", "check")
 		got.wantCode(t, exitDone)
-		wants(t, got.stdout, "ok: 1 route, 1 arm, 0 budgets, version 1.0.0 (")
+		wants(t, got.stdout, "ok: 1 route, 1 target, 0 budgets, version 1.0.0 (")
 	}
-	noted := gemWith(t, nil, "llm", "check", writeFile(t, strings.Replace(oneArm, `"default"`, `"main"`, 1)))
+	noted := gemWith(t, nil, "llm", "check", writeFile(t, strings.Replace(oneTarget, `"default"`, `"main"`, 1)))
 	noted.wantCode(t, exitDone)
 	wants(t, noted.stderr, "note: no route is named default")
 
@@ -44,7 +46,7 @@ func TestLLMCheckOfAGoodFile(t *testing.T) {
 func TestLLMTakesTheFileOfTheWorkingDirectory(t *testing.T) {
 	t.Parallel()
 	p := prepare(t, nil, "llm", "check")
-	if err := os.WriteFile(filepath.Join(p.cmd.Dir, "llm.routes.json"), []byte(oneArm), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(p.cmd.Dir, "llm.routes.json"), []byte(oneTarget), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	p.start(t)
@@ -56,19 +58,22 @@ func TestLLMTakesTheFileOfTheWorkingDirectory(t *testing.T) {
 
 func TestLLMCheckAgainstAnEarlierFile(t *testing.T) {
 	t.Parallel()
-	old := writeFile(t, oneArm)
+	old := writeFile(t, oneTarget)
 	same := gemWith(t, nil, "llm", "check", old, "--against", old)
 	same.wantCode(t, exitDone)
-	wants(t, same.stdout, "nothing was changed against "+old)
+	wants(t, same.stdout, "no change against "+old)
 
-	changed := strings.Replace(oneArm, `"0.3"`, `"0.4"`, 1)
+	changed := strings.Replace(oneTarget, `"0.3"`, `"0.4"`, 1)
 	refused := gemWith(t, nil, "llm", "check", writeFile(t, changed), "--against", old)
 	refused.wantCode(t, exitFailed)
-	wants(t, refused.stderr, "version 1.0.0 of the routes has other contents than the recorded version 1.0.0: arm quick was changed (usd_per_mtok)")
+	wants(t, refused.stderr, "version 1.0.0 of the routes has other contents than the recorded version 1.0.0: target "+
+		"quick "+
+		"was changed (usd_per_mtok)")
 
-	raised := gemWith(t, nil, "llm", "check", writeFile(t, strings.Replace(changed, "1.0.0", "1.1.0", 1)), "--against", old)
+	raised := gemWith(t, nil, "llm", "check", writeFile(t, strings.Replace(changed, "1.0.0", "1.1.0", 1)), "--against",
+		old)
 	raised.wantCode(t, exitDone)
-	wants(t, raised.stdout, "version 1.1.0", "arm quick was changed (usd_per_mtok)\n")
+	wants(t, raised.stdout, "version 1.1.0", "target quick was changed (usd_per_mtok)\n")
 
 	missing := gemWith(t, nil, "llm", "check", old, "--against", "nowhere.json")
 	missing.wantCode(t, exitFailed)
@@ -77,13 +82,15 @@ func TestLLMCheckAgainstAnEarlierFile(t *testing.T) {
 
 func TestLLMListNamesKeysAndShowsNone(t *testing.T) {
 	t.Parallel()
-	file := writeFile(t, oneArm)
-	const head = "ROUTE    ORDER   ARM    PROVIDER  MODEL    CAPABILITIES      USD/MTOK  KEY\n" +
-		"default  listed  quick  here      quick-1  tools structured  0.1 in, 0.3 out; 0.2 in, 0.6 out above 4000  HERE_API_KEY "
+	file := writeFile(t, oneTarget)
+	const head = "ROUTE    ORDER   TARGET    PROVIDER  MODEL    CAPABILITIES      USD/MTOK  KEY\n" +
+		"default  listed  quick  here      quick-1  tools structured  0.1 in, 0.3 out; 0.2 in, 0.6 out above 4000  " +
+		"HERE_API_KEY "
 	for value, want := range map[string]string{"hunter2": "is set", " ": "is not set"} {
 		got := gemWith(t, []string{"HERE_API_KEY=" + value}, "llm", "list", file)
 		got.wantCode(t, exitDone)
-		if flat := regexp.MustCompile(` {2,}`); flat.ReplaceAllString(got.stdout, "  ") != flat.ReplaceAllString(head+want+"\n", "  ") {
+		if flat := regexp.MustCompile(` {2,}`); flat.ReplaceAllString(got.stdout,
+			"  ") != flat.ReplaceAllString(head+want+"\n", "  ") {
 			t.Errorf("got\n%s", got.stdout)
 		}
 	}
@@ -133,7 +140,8 @@ func TestTheExamplesOfTheGuideToModelsAreSound(t *testing.T) {
 
 func TestVersionNamesTheRoutesThatAWorkerWouldTake(t *testing.T) {
 	t.Parallel()
-	for chosen, want := range map[string]string{oneArm: "routes of models 1.0.0, 1 route (the JSON of LLM_ROUTES)\n", "": "no routes of models\n"} {
+	for chosen, want := range map[string]string{oneTarget: "routes of models 1.0.0, 1 route (the JSON of LLM_ROUTES)\n",
+		"": "no routes of models\n"} {
 		got := gemWith(t, []string{"LLM_ROUTES=" + chosen}, "version")
 		got.wantCode(t, exitDone)
 		wants(t, got.stdout, want)
@@ -145,7 +153,7 @@ func TestVersionNamesTheRoutesThatAWorkerWouldTake(t *testing.T) {
 
 func TestAWorkersLogNamesTheRoutesAndTheKeysThatTheyLack(t *testing.T) {
 	t.Parallel()
-	p := startGem(t, []string{"LLM_ROUTES=" + oneArm, "DATABASE_URL=" + newDatabase(t)}, "worker")
+	p := startGem(t, []string{"LLM_ROUTES=" + oneTarget, "DATABASE_URL=" + newDatabase(t)}, "worker")
 	said := p.stderr.waitFor(t, "worker started")
 	wants(t, said, `"routes of models loaded"`, `"the JSON of LLM_ROUTES"`, `"1.0.0"`, `"missing_keys":["HERE_API_KEY"]`)
 	p.stop(t)
@@ -154,10 +162,11 @@ func TestAWorkersLogNamesTheRoutesAndTheKeysThatTheyLack(t *testing.T) {
 	p.stop(t)
 }
 
-// The demo reaches nothing outside: not even a model that needs no key, of a file that lies where it is started. Its own is a script.
+// The demo reaches nothing outside: not even a model that needs no key, of a file that lies where it is started. Its
+// own is a script.
 func TestTheDemoDoesNotReadTheRoutesFile(t *testing.T) {
 	t.Parallel()
-	p := prepare(t, []string{"LLM_ROUTES=" + oneArm, "HERE_API_KEY=hunter2"}, "demo", "--verbose")
+	p := prepare(t, []string{"LLM_ROUTES=" + oneTarget, "HERE_API_KEY=hunter2"}, "demo", "--verbose")
 	if err := os.WriteFile(filepath.Join(p.cmd.Dir, "llm.routes.json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +174,8 @@ func TestTheDemoDoesNotReadTheRoutesFile(t *testing.T) {
 	if code := p.wait(t); code != exitDone {
 		t.Errorf("exit code %d: %s", code, p.stderr.String())
 	}
-	if said := p.stderr.String(); strings.Count(said, "routes of models loaded") != 1 || !strings.Contains(said, `"version": "demo `) || strings.Contains(said, "HERE_API_KEY") {
+	if said := p.stderr.String(); strings.Count(said, "routes of models loaded") != 1 ||
+		!strings.Contains(said, `"version": "demo `) || strings.Contains(said, "HERE_API_KEY") {
 		t.Errorf("it has other routes than its own: %s", said)
 	}
 }

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/gemworker/gem/handlers/llm/ledger"
-	"github.com/gemworker/gem/internal/llm"
+	"github.com/gemworker/gem/internal/provider"
+	"github.com/gemworker/gem/internal/provider/ledger"
 	"github.com/gemworker/gem/internal/store"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
@@ -19,23 +19,24 @@ func llmCorrectCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "correct BUDGET",
-		Short: "Correct what a budget has spent in its current period",
+		Short: "Correct the spending of a budget in its current period",
 		Long: `
-The ledger records what providers report. If an invoice differs, this adds the
-difference to what the budget has spent, or subtracts it if the amount is below
-0. It changes only the current hour, day or month, and applies from the next
-request on. The correction stays in gem.llm_corrections with its reason and the
+The ledger records the costs that providers report. If an invoice differs, this
+command adds the difference to the budget's spending; a negative amount is
+subtracted. It changes only the current hour, day or month, from the next
+request on. gem.llm_corrections keeps the correction with its reason and the
 role of DATABASE_URL, which must own the tables or be a member of gem_operator.`,
-		Example: "  gem llm correct month --usd 12.50 --reason 'invoice of May'\n  gem llm correct user --for ada --usd=-3 --reason 'the provider refunded it'",
-		Args:    takes("the name of one budget", 1, 1),
+		Example: "  gem llm correct month --usd 12.50 --reason 'invoice of May'\n  gem llm correct user --for ada --usd=-3 " +
+			"--reason 'the provider refunded it'",
+		Args: takes("the name of one budget", 1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			digits, refund := strings.CutPrefix(usd, "-")
-			amount, err := llm.ParseMoney(digits)
+			amount, err := provider.ParseMoney(digits)
 			switch {
 			case err != nil:
 				return usage("--usd: %v", err)
 			case strings.TrimSpace(c.Reason) == "":
-				return usage("--reason is missing: it is kept with the correction")
+				return usage("--reason is missing: the correction records it")
 			}
 			if c.Budget, c.Amount = args[0], amount; refund {
 				c.Amount = -amount
@@ -48,7 +49,8 @@ role of DATABASE_URL, which must own the tables or be a member of gem_operator.`
 			is, err := c.Make(cmd.Context(), db)
 			switch {
 			case store.HasCode(err, "42501"):
-				return exitError{exitUsage, fmt.Errorf("%w\nThe role of DATABASE_URL may not correct budgets: only members of gem_operator and the owner of the tables may", refusal(err))}
+				return exitError{exitUsage, fmt.Errorf("%w\nThe role of DATABASE_URL may not correct budgets: only members of "+
+					"gem_operator and the owner of the tables may", refusal(err))}
 			case err != nil && !store.HasCode(err, "") && !pgconn.SafeToRetry(err):
 				return exitError{exitUnknown, fmt.Errorf("it is unknown whether the budget was corrected: %w", err)}
 			case err != nil:
@@ -56,7 +58,8 @@ role of DATABASE_URL, which must own the tables or be a member of gem_operator.`
 			case asJSON:
 				return printJSON(cmd.OutOrStdout(), is)
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "corrected by %s USD: in the %s from %s the budget has spent %s USD, and %s are reserved\n",
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "corrected by %s USD: in the %s from %s the budget has spent %s USD, and "+
+				"%s are reserved\n",
 				c.Amount, is.Period, is.Starts.Format("2006-01-02 15:04Z"), is.Spent, is.Reserved)
 			return err
 		},

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gemworker/gem/internal/llm/llmtest"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/llmtest"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/receipts"
 )
 
@@ -16,11 +16,11 @@ import (
 func TestAWorkerRefusesOtherRoutesOfARecordedVersion(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
-	old, changed := writeFile(t, oneArm), writeFile(t, strings.Replace(oneArm, `"0.3"`, `"0.4"`, 1))
+	old, changed := writeFile(t, oneTarget), writeFile(t, strings.Replace(oneTarget, `"0.3"`, `"0.4"`, 1))
 	start := func(routes string) ended {
 		return gemWith(t, []string{"DATABASE_URL=" + url, "LLM_ROUTES=" + routes}, "worker")
 	}
-	const says = `version 1.0.0 of the routes has other contents than the recorded version 1.0.0: arm quick was changed (usd_per_mtok); raise "version" in the file, or undo the change`
+	const says = `version 1.0.0 of the routes has other contents than the recorded version 1.0.0: target quick was changed (usd_per_mtok); raise "version" in the file, or undo the change`
 	startWorker(t, url, "LLM_ROUTES="+old)
 	second := start(changed)
 	second.wantCode(t, exitFailed)
@@ -29,8 +29,8 @@ func TestAWorkerRefusesOtherRoutesOfARecordedVersion(t *testing.T) {
 	checked.wantCode(t, exitFailed)
 	wants(t, checked.stderr, says)
 
-	startWorker(t, url, "LLM_ROUTES="+strings.Join(strings.Fields(oneArm), " ")) // the same, written otherwise
-	raised := strings.Replace(strings.Replace(oneArm, `"0.3"`, `"0.4"`, 1), "1.0.0", "1.1.0", 1)
+	startWorker(t, url, "LLM_ROUTES="+strings.Join(strings.Fields(oneTarget), " ")) // the same, written otherwise
+	raised := strings.Replace(strings.Replace(oneTarget, `"0.3"`, `"0.4"`, 1), "1.0.0", "1.1.0", 1)
 	startWorker(t, url, "LLM_ROUTES="+raised)
 	startWorker(t, url, "LLM_ROUTES="+old) // and back
 }
@@ -38,9 +38,10 @@ func TestAWorkerRefusesOtherRoutesOfARecordedVersion(t *testing.T) {
 func TestAWorkerWithWrongRoutesDoesNotStartAndSaysWhere(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
-	invalid := writeFile(t, strings.NewReplacer(`https://`, `http://`, `["quick"]`, `["quik"]`).Replace(oneArm))
+	invalid := writeFile(t, strings.NewReplacer(`https://`, `http://`, `["quick"]`, `["quik"]`).Replace(oneTarget))
 	for routes, want := range map[string][]string{
-		invalid:                     {invalid, "providers.here.base_url: is http", "routes.default.arms[0]: there is no arm quik: did you mean quick?"},
+		invalid: {invalid, "providers.here.base_url: is http",
+			"routes.default.targets[0]: there is no target quik: did you mean quick?"},
 		"nowhere.json":              {"there are no routes at nowhere.json: create the file, or set LLM_ROUTES to its path"},
 		`{"version": "1.0.0", "a"}`: {"LLM_ROUTES", "refused"},
 	} {
@@ -71,11 +72,12 @@ func TestAProgramThatIsKilledWhileAModelAnswersCostsOneRequestMore(t *testing.T)
 	url := newDatabase(t)
 	db := testdb.Pool(t, url)
 	routes := fmt.Sprintf(`{"version": "1", "providers": {"here": {"dialect": "anthropic", "base_url": %q, "local": true}},
-		"arms": {"quick": {"provider": "here", "model": "quick-1", "context": 8000, "max_output": 2000, "usd_per_mtok": [{"input": "1", "output": "2"}]}},
-		"routes": {"default": {"arms": ["quick"]}}, "budgets": [{"name": "all", "scope": "all", "period": "month", "usd": "1"}]}`, server.BaseURL(llmtest.Anthropic))
+		"targets": {"quick": {"provider": "here", "model": "quick-1", "context": 8000, "max_output": 2000, "usd_per_mtok": [{"input": "1", "output": "2"}]}},
+		"routes": {"default": {"targets": ["quick"]}}, "budgets": [{"name": "all", "scope": "all", "period": "month", "usd": "1"}]}`, server.BaseURL(llmtest.Anthropic))
 	d := delta{T: t, url: url, db: db}
 	first := startWorker(t, url, "LLM_ROUTES="+routes)
-	id := query[string](t, db, `insert into core_tool_calls (tool_name, input) values ('llm.chat', '{"messages": [{"role": "user", "content": "hello"}]}') returning id::text`)
+	id := query[string](t, db, `insert into core_tool_calls (tool_name, input)
+		values ('llm.chat', '{"messages": [{"role": "user", "content": "hello"}]}') returning id::text`)
 	<-streams
 	if err := first.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -92,13 +94,15 @@ func TestAProgramThatIsKilledWhileAModelAnswersCostsOneRequestMore(t *testing.T)
 			}
 		}
 	}
-	if err := json.Unmarshal(r.Result, &result); err != nil || r.Status != receipts.Succeeded || result.Text != "whole" || result.Usage.Call.Requests != 2 || result.Usage.Call.Unknown != 1 {
+	if err := json.Unmarshal(r.Result, &result); err != nil || r.Status != receipts.Succeeded || result.Text != "whole" ||
+		result.Usage.Call.Requests != 2 || result.Usage.Call.Unknown != 1 {
 		t.Errorf("%s %s", r.Status, r.Result)
 	}
 	if n := server.Counts().Requests; n != 2 {
 		t.Errorf("%d requests", n)
 	}
-	if got := query[string](t, db, "select string_agg(status, ' ' order by n) from core_llm_requests"); got != "lost done" {
+	if got := query[string](t, db,
+		"select string_agg(status, ' ' order by n) from core_llm_requests"); got != "lost done" {
 		t.Errorf("the ledger has %s", got)
 	}
 	d.sound()

@@ -11,21 +11,24 @@ import (
 	"os/signal"
 	"syscall"
 
+	"go.uber.org/zap"
+
 	"github.com/gemworker/gem/internal/config"
 )
 
 // Main runs the command that the arguments of the process name, and ends the process.
 func Main(p Program) {
+	config.RouteStandardLog(zap.NewNop()) // until a serving command has a log
 	os.Exit(run(untilSignal(), &p, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// The exit codes. A command that a signal ended early has 128 and the signal's number.
+// The exit codes. A command that a signal ends early has 128 plus the signal's number.
 const (
 	exitDone          = 0
 	exitFailed        = 1 // the command, or the call that it waited for, failed
-	exitUsage         = 2 // wrong arguments, configuration or program; of gem call: the call was not made
+	exitUsage         = 2 // wrong arguments, configuration or program; in gem call: the call was not made
 	exitNotConfigured = 3 // the call that was waited for ended as not_configured
-	exitUnknown       = 4 // how the call ended is not known: it has not in time, or Postgres cannot be asked
+	exitUnknown       = 4 // the outcome of the call is unknown: it has not ended in time, or Postgres cannot be asked
 )
 
 // usageError reports invalid arguments or configuration.
@@ -35,7 +38,7 @@ func (e usageError) Unwrap() error { return e.error }
 
 func usage(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// exitError ends a command with an exit code of its own. Without a cause the command has printed everything itself.
+// exitError ends a command with its own exit code. If cause is nil, the command has already printed the error.
 type exitError struct {
 	code  int
 	cause error
@@ -87,11 +90,12 @@ type interrupted struct{ signal syscall.Signal }
 
 func (e interrupted) Error() string { return "stopped by a signal: " + e.signal.String() }
 
-// exitCode is what a shell reports of a program that the signal ended: 130 for SIGINT, 143 for SIGTERM.
+// exitCode returns the exit code that a shell reports for a program that the signal ended: 130 for SIGINT, 143 for
+// SIGTERM.
 func (e interrupted) exitCode() int { return 128 + int(e.signal) }
 
-// untilSignal returns a context that the first SIGINT or SIGTERM ends, so that a command stops in order. The second one
-// ends the process at once: others recover what it leaves behind, as after a crash.
+// untilSignal returns a context that the first SIGINT or SIGTERM ends, so that a command stops in order. The second
+// one ends the process at once; other processes recover its work, as after a crash.
 func untilSignal() context.Context {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 2)

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/handlers/builtin"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/migrations"
 	"github.com/gemworker/gem/registry"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -50,9 +50,10 @@ func TestMain(m *testing.M) {
 	if err != nil {
 		panic(err)
 	}
-	// No test waits for a timeout of a tool, so none is to come, however slow the machine is.
+	// No test waits for a tool's timeout, so none must occur, however slow the machine is.
 	file = regexp.MustCompile(`"timeout_ms": \d+`).ReplaceAll(file, []byte(`"timeout_ms": 600000`))
-	builtIn = Program{Domains: builtin.Domains(), Registry: bytes.Replace(file, []byte(`"tools": [`), patientOverrides(), 1)}
+	builtIn = Program{Domains: builtin.Domains(), Registry: bytes.Replace(file, []byte(`"tools": [`), patientOverrides(),
+		1)}
 	sources = migrations.Sources(builtIn.domains()...)
 	testdb.Main(m)
 }
@@ -75,7 +76,7 @@ func newDatabase(t *testing.T) string {
 // patience bounds every wait of the tests. Nothing takes that long unless it is broken.
 const patience = time.Minute
 
-// ended is what a command left.
+// ended is the result of a command.
 type ended struct {
 	code           int
 	stdout, stderr string
@@ -103,7 +104,7 @@ type process struct {
 	stdout, stderr watched
 }
 
-// startGem starts a command that runs until it is told to stop.
+// startGem starts a command that runs until it is stopped.
 func startGem(t *testing.T, env []string, args ...string) *process {
 	t.Helper()
 	p := prepare(t, env, args...)
@@ -129,7 +130,7 @@ func prepare(t *testing.T, env []string, args ...string) *process {
 	return p
 }
 
-// bareEnvironment is what a process needs to run at all.
+// bareEnvironment is the minimal environment of a process.
 func bareEnvironment() []string {
 	var env []string
 	for _, name := range []string{"PATH", "HOME", "TMPDIR", "USER", "GEM_POSTGRES_BIN", "XDG_CACHE_HOME", "GOCOVERDIR"} {
@@ -203,7 +204,7 @@ func startWorker(t *testing.T, url string, env ...string) *process {
 	return p
 }
 
-// watched is what a process writes, to be read while it runs.
+// watched is the output of a running process.
 type watched struct {
 	mu      sync.Mutex
 	text    bytes.Buffer
@@ -288,7 +289,7 @@ func inProcess(ctx context.Context, args ...string) ended {
 	return ended{code, stdout.String(), stderr.String()}
 }
 
-// leftovers are the processes whose environment carries the mark.
+// leftovers returns the processes whose environment contains the mark.
 func leftovers(t *testing.T, mark string) []string {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/environ")

@@ -16,37 +16,41 @@ import (
 
 	"github.com/gemworker/gem/internal/config"
 	"github.com/gemworker/gem/internal/envvar"
-	"github.com/gemworker/gem/internal/pgpool"
+	"github.com/gemworker/gem/internal/postgres/pgpool"
 	"github.com/gemworker/gem/mcp"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
 
-// mcpConfig is the configuration of gem mcp. A flag or its variable sets each field. No name begins with MCP_: clients hand their own environment on to servers.
+// mcpConfig is the configuration of gem mcp. A flag or its variable sets each field. No variable begins with MCP_,
+// since clients pass their own environment to servers.
 type mcpConfig struct {
 	Subject      string        `envconfig:"GEM_MCP_SUBJECT" default:"mcp" may:"1 to 255 printable characters" desc:"the user on whose behalf calls are made: their created_by"`
-	Tools        []string      `envconfig:"GEM_MCP_TOOLS" may:"a list of names and patterns such as leads.*,os.list_tasks" desc:"offer only these: names, and patterns such as leads.*, with commas between them"`
+	Tools        []string      `envconfig:"GEM_MCP_TOOLS" may:"a list of names and patterns such as leads.*,os.list_tasks" desc:"offer only these: names and patterns such as leads.*, separated by commas"`
 	ReadOnly     bool          `envconfig:"GEM_MCP_READ_ONLY" default:"false" may:"true or false" desc:"offer only the tools whose permissions are all read:…"`
-	Names        string        `envconfig:"GEM_MCP_NAMES" default:"underscore" may:"underscore or dot" desc:"list leads.create as leads_create (underscore), which all models take, or as it is (dot)"`
-	Wait         time.Duration `envconfig:"GEM_MCP_WAIT" default:"45s" may:"a duration from 1s to 1h, such as 45s" desc:"how long a request waits for its call, before it is answered as pending; most clients give up after 60s"`
+	Names        string        `envconfig:"GEM_MCP_NAMES" default:"underscore" may:"underscore or dot" desc:"list leads.create as leads_create (underscore), which all models accept, or unchanged (dot)"`
+	Wait         time.Duration `envconfig:"GEM_MCP_WAIT" default:"45s" may:"a duration from 1s to 1h, such as 45s" desc:"how long a request waits for its call before the answer is pending; most clients time out after 60s"`
 	TaskAfter    time.Duration `envconfig:"GEM_MCP_TASK_AFTER" default:"2s" may:"a duration from 0s to 1h, such as 2s" desc:"when a call becomes a task, for clients that know tasks; 0s means at once"`
-	OnCancel     string        `envconfig:"GEM_MCP_ON_CANCEL" default:"cancel" may:"cancel or keep" desc:"what becomes of a call whose request the client cancels: cancel or keep"`
-	OnDisconnect string        `envconfig:"GEM_MCP_ON_DISCONNECT" default:"keep" may:"keep or cancel" desc:"what becomes of a call whose client goes away while it waits: keep or cancel"`
-	MaxResult    int           `envconfig:"GEM_MCP_MAX_RESULT" default:"102400" may:"a number of bytes from 1024 to 16777216" desc:"the bytes of the largest result that is shown; of a larger one its beginning, and a link to the receipt"`
-	KeyArgument  bool          `envconfig:"GEM_MCP_KEY_ARGUMENT" default:"false" may:"true or false" desc:"give tools that write an optional argument gem_key, for clients that can send no key in _meta"`
-	DBRole       string        `envconfig:"GEM_MCP_DB_ROLE" may:"the name of a role" desc:"the role whose rights callers have in Postgres; by default authenticated where it is, otherwise gem_frontend"`
+	OnCancel     string        `envconfig:"GEM_MCP_ON_CANCEL" default:"cancel" may:"cancel or keep" desc:"whether to cancel or keep a call whose request the client cancels"`
+	OnDisconnect string        `envconfig:"GEM_MCP_ON_DISCONNECT" default:"keep" may:"keep or cancel" desc:"whether to keep or cancel a call whose client disconnects while it waits"`
+	MaxResult    int           `envconfig:"GEM_MCP_MAX_RESULT" default:"102400" may:"a number of bytes from 1024 to 16777216" desc:"the largest result to return, in bytes; a larger one is cut, with a link to the receipt"`
+	KeyArgument  bool          `envconfig:"GEM_MCP_KEY_ARGUMENT" default:"false" may:"true or false" desc:"give tools that write an optional argument gem_key, for clients that cannot send a key in _meta"`
+	DBRole       string        `envconfig:"GEM_MCP_DB_ROLE" may:"the name of a role" desc:"the role whose rights callers have in Postgres; by default authenticated if it exists, otherwise gem_frontend"`
 	DashboardURL string        `envconfig:"GEM_DASHBOARD_URL" may:"a URL" desc:"where people answer questions and approve calls, for links in answers"`
 }
 
-// mcpFlags are the flags that are not named after their variables. Secrets have none: others can see the arguments of a process.
-var mcpFlags = map[string]string{"GEM_MCP_SUBJECT": "as", "GEM_DASHBOARD_URL": "", "GEM_MCP_LISTEN": "http", "GEM_MCP_JWT_SECRET": ""}
+// mcpFlags are the flags whose names differ from their variables. Secrets have no flag, since others can see the
+// arguments of a process.
+var mcpFlags = map[string]string{"GEM_MCP_SUBJECT": "as", "GEM_DASHBOARD_URL": "", "GEM_MCP_LISTEN": "http",
+	"GEM_MCP_JWT_SECRET": ""}
 
-// Wrong holds every rule of the tags named may. It is for [envvar.Read].
+// Wrong returns every rule that a field violates, by variable. [envvar.Read] calls it.
 func (c *mcpConfig) Wrong() map[string]string {
 	wrong := map[string]string{}
 	for name, right := range map[string]bool{
-		"GEM_MCP_SUBJECT":       utf8.RuneCountInString(c.Subject) <= 255 && strings.IndexFunc(c.Subject, func(r rune) bool { return !unicode.IsPrint(r) }) < 0,
+		"GEM_MCP_SUBJECT": utf8.RuneCountInString(c.Subject) <= 255 &&
+			strings.IndexFunc(c.Subject, func(r rune) bool { return !unicode.IsPrint(r) }) < 0,
 		"GEM_MCP_NAMES":         slices.Contains([]string{"underscore", "dot"}, c.Names),
 		"GEM_MCP_WAIT":          c.Wait >= time.Second && c.Wait <= time.Hour,
 		"GEM_MCP_TASK_AFTER":    c.TaskAfter >= 0 && c.TaskAfter <= time.Hour,
@@ -68,19 +72,20 @@ func mcpCommand(p *Program) *cobra.Command {
 		Long: `
 An agent starts it as a child process and talks to it over stdin and stdout,
 which carry only messages; logs go to stderr. Each tool call is a row of
-core_tool_calls, made by the user that --as names, which a worker runs: the
-command runs nothing itself. A call continues when the agent or this process is
-gone, and a request with the same key returns the same call. Tools that are
-closed to signed-in users, and those of the domain wait, are not offered.
+core_tool_calls, made for the user that --as names. A worker runs it: the
+command itself runs no tool. A call continues even if the agent or this process
+ends, and a request with the same key returns the same call. The command does
+not offer tools that are closed to signed-in users, or tools of the domain wait.
 
 With --http it serves many clients, each with the rights of its own user; see
 docs/mcp.md for tokens, OAuth and proxies. GEM_MCP_JWT_SECRET, the secret of
 HS256 with --auth jwt, has no flag.
 
-Starting, and listing the tools, need no database; a call needs DATABASE_URL.
-Each flag has a variable, and the flag wins. docs/mcp.md has the lines for
+The command starts and lists the tools without a database; a call needs
+DATABASE_URL. Each flag overrides its variable. docs/mcp.md has the settings for
 Claude Code, Claude Desktop, Cursor, VS Code and others.`,
-		Example: "  gem mcp\n  gem mcp --as ada --tools 'leads.*,os.list_tasks' --read-only\n  gem mcp --http 127.0.0.1:8848\n  claude mcp add gem --env DATABASE_URL=postgres://… -- gem mcp",
+		Example: "  gem mcp\n  gem mcp --as ada --tools 'leads.*,os.list_tasks' --read-only\n  gem mcp --http " +
+			"127.0.0.1:8848\n  claude mcp add gem --env DATABASE_URL=postgres://… -- gem mcp",
 	}
 	flags := newVariableFlags(cmd.Flags(), mcpFlags, &mcpConfig{}, &mcp.HTTPConfig{})
 	cmd.AddCommand(mcpTokenCommand())
@@ -97,6 +102,7 @@ Claude Code, Claude Desktop, Cursor, VS Code and others.`,
 			return err
 		}
 		log := base.Logger()
+		config.RouteStandardLog(log)
 		defer func() { _ = log.Sync() }()
 		o, from, err := p.mcpOptions(&c)
 		if err != nil {
@@ -108,29 +114,29 @@ Claude Code, Claude Desktop, Cursor, VS Code and others.`,
 			connections, o.ListenURL = h.Connections, listenURL(base)
 		}
 		o.Pool = func(ctx context.Context) (*pgxpool.Pool, error) { return mcpPool(ctx, int32(connections)) }
-		door, err := mcp.New(o)
+		server, err := mcp.New(o)
 		if err != nil {
 			return usageError{err}
 		}
-		defer door.Close()
-		// A client starts it in a folder of its choice, where it may find another registry than the worker's.
-		fmt.Fprintf(cmd.ErrOrStderr(), "gem mcp: the tools are those of registry %s (%s)\n", o.Registry.Version, from)
-		if closed := door.Closed(); closed != "" {
+		defer server.Close()
+		// A client starts it in a folder of its choice, where the registry may differ from the worker's.
+		fmt.Fprintf(cmd.ErrOrStderr(), "gem mcp: the tools come from registry %s (%s)\n", o.Registry.Version, from)
+		if closed := server.Closed(); closed != "" {
 			fmt.Fprintln(cmd.ErrOrStderr(), "gem mcp: "+closed)
 		}
 		if h.Listen != "" {
-			return serveMCP(cmd.Context(), door, h)
+			return serveMCP(cmd.Context(), server, h)
 		}
-		signal.Ignore(syscall.SIGPIPE) // an answer to a client that is gone must not end the process
+		signal.Ignore(syscall.SIGPIPE) // an answer to a disconnected client must not end the process
 		if os.Getenv("GOGC") == "" {
-			debug.SetGCPercent(50) // a user has many of these, and they have little to do
+			debug.SetGCPercent(50) // a user runs many of these, and they are mostly idle
 		}
-		return door.ServeStdio(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
+		return server.ServeStdio(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
 	}
 	return cmd
 }
 
-// mcpOptions are those that stdio and HTTP share. from says where the registry was found.
+// mcpOptions returns the options that stdio and HTTP share. from is the source of the registry.
 func (p *Program) mcpOptions(c *mcpConfig) (o mcp.Options, from string, err error) {
 	r, from, err := p.loadRegistry(os.Getenv("TOOLS_REGISTRY"))
 	if err != nil {
@@ -138,24 +144,30 @@ func (p *Program) mcpOptions(c *mcpConfig) (o mcp.Options, from string, err erro
 	}
 	version, _ := p.version()
 	return mcp.Options{
-		Registry: r, Version: version, Subject: c.Subject, Dots: c.Names == "dot", Tools: c.Tools, ReadOnly: c.ReadOnly, Wait: c.Wait, TaskAfter: c.TaskAfter,
-		KeepOnCancel: c.OnCancel == "keep", CancelOnDisconnect: c.OnDisconnect == "cancel", MaxResult: c.MaxResult, KeyArgument: c.KeyArgument, DBRole: c.DBRole, DashboardURL: c.DashboardURL,
+		Registry: r, Version: version, Subject: c.Subject, Dots: c.Names == "dot", Tools: c.Tools, ReadOnly: c.ReadOnly,
+		Wait: c.Wait, TaskAfter: c.TaskAfter,
+		KeepOnCancel: c.OnCancel == "keep", CancelOnDisconnect: c.OnDisconnect == "cancel", MaxResult: c.MaxResult,
+		KeyArgument: c.KeyArgument, DBRole: c.DBRole, DashboardURL: c.DashboardURL,
 	}, from, nil
 }
 
-// mcpPool is the door's pool, which is opened at the first call. Clients keep their servers for days: what they do not use is closed.
+// mcpPool opens the server's pool at the first call. It closes idle connections, since clients keep their servers for
+// days.
 func mcpPool(ctx context.Context, connections int32) (*pgxpool.Pool, error) {
 	cfg, err := configFromEnv()
 	if err != nil {
 		return nil, err
 	}
-	return pgpool.Open(context.WithoutCancel(ctx), cfg.DatabaseURL.Reveal(), pgpool.Options{MaxConns: connections, Name: "gem mcp", CloseIdle: 30 * time.Second})
+	return pgpool.Open(context.WithoutCancel(ctx), cfg.DatabaseURL.Reveal(),
+		pgpool.Options{MaxConns: connections, OwnSQL: true, Name: "gem mcp",
+			CloseIdle: 30 * time.Second})
 }
 
-// variableFlags are the flags of variables: of both, a flag that is given wins.
+// variableFlags maps the names of variables to their flags. A flag that is given overrides its variable.
 type variableFlags map[string]*pflag.Flag // by the variable's name
 
-// newVariableFlags adds a flag for each variable of structs, named after it unless names says otherwise: "" means none.
+// newVariableFlags adds a flag for each variable of structs. The flag has the variable's name unless names has
+// another; "" means no flag.
 func newVariableFlags(flags *pflag.FlagSet, names map[string]string, configs ...any) variableFlags {
 	of := variableFlags{}
 	for _, v := range envvar.Describe(configs...) {
@@ -176,7 +188,7 @@ func newVariableFlags(flags *pflag.FlagSet, names map[string]string, configs ...
 	return of
 }
 
-// read fills structs, as [envvar.Read] does. Its error names a flag where the value is that of a flag.
+// read fills structs like [envvar.Read]. Its error names the flag if the value came from a flag.
 func (of variableFlags) read(configs ...any) error {
 	err := envvar.Read(func(variable string) string {
 		if f := of[variable]; f != nil && f.Changed {

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
 // server is gem mcp, spoken to as an agent does over its stdin and stdout.
@@ -58,7 +58,7 @@ func (s *server) ask(id, method, params string) string {
 	}
 }
 
-// isJSONRPC fails the test for a line that is no message.
+// isJSONRPC fails the test for a line that is not a message.
 func (s *server) isJSONRPC() {
 	s.t.Helper()
 	for line := range strings.Lines(s.stdout.String()) {
@@ -113,7 +113,8 @@ func TestMCPOptionsAreFlagsOrVariables(t *testing.T) {
 func TestMCPRefusesNamesThatNoAgentCouldTell(t *testing.T) {
 	t.Parallel()
 	entry := func(name string) string {
-		return fmt.Sprintf(`{"name":%q,"description":"","input_schema":{},"output_schema":{},"permissions":[],"idempotency":{"mode":"none"},"timeout_ms":1000,"receipt_fields":[]}`, name)
+		return fmt.Sprintf(
+			`{"name":%q,"description":"","input_schema":{},"output_schema":{},"permissions":[],"idempotency":{"mode":"none"},"timeout_ms":1000,"receipt_fields":[]}`, name)
 	}
 	for want, names := range map[string][]string{
 		"shop.re.fund and shop.re_fund are both called shop_re_fund by agents": {"shop.re.fund", "shop.re_fund"},
@@ -151,7 +152,8 @@ func TestACallSurvivesThatMCPIsKilledAndIsTheSameWhenAskedAgain(t *testing.T) {
 	if strings.ReplaceAll(again, "again", "first") != first {
 		t.Errorf("asked again:\n%s\nwant\n%s", again, first)
 	}
-	if n := query[int](t, db, "select count(*) from core_tool_calls where created_by = 'ada' and signed_in and attempt = 1"); n != 1 {
+	if n := query[int](t, db, "select count(*) from core_tool_calls where created_by = 'ada' and signed_in and attempt "+
+		"= 1"); n != 1 {
 		t.Errorf("%d calls, want one", n)
 	}
 	if n := query[int](t, db, "select count(*) from notes"); n != 1 {

@@ -11,13 +11,13 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// serveMCP serves clients over HTTP until a signal. That the configuration is wrong is a mistake of usage.
-func serveMCP(ctx context.Context, door *mcp.Door, h mcp.HTTPConfig) error {
+// serveMCP serves clients over HTTP until a signal. A wrong configuration is a usage error.
+func serveMCP(ctx context.Context, server *mcp.Server, h mcp.HTTPConfig) error {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", h.Listen)
 	if err != nil {
 		return fmt.Errorf("--http: %w", err)
 	}
-	err = door.ServeHTTP(ctx, l, h)
+	err = server.ServeHTTP(ctx, l, h)
 	var wrong *mcp.ConfigError
 	if errors.As(err, &wrong) {
 		return usageError{err}
@@ -25,8 +25,8 @@ func serveMCP(ctx context.Context, door *mcp.Door, h mcp.HTTPConfig) error {
 	return err
 }
 
-// listenURL is the connection on which calls are reported as ended. It is empty if every one leads through a pooler in
-// transaction mode.
+// listenURL returns the connection string for notifications about finished calls. It is empty if every one leads
+// through a pooler in transaction mode.
 func listenURL(c *config.Config) string {
 	if c.DirectURL != "" {
 		return c.DirectURL.Reveal()
@@ -40,13 +40,13 @@ func listenURL(c *config.Config) string {
 func mcpTokenCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "token SUBJECT [SCOPE]...",
-		Short: "Make a token for gem mcp --http --auth token",
+		Short: "Create a token for gem mcp --http --auth token",
 		Long: `
-Prints a new token to stderr, once, and to stdout the line that lets the file of
-GEM_MCP_TOKENS know it: the token's SHA-256, its subject, which becomes the
+It prints a new token to stderr, once. To stdout it prints the line for the file
+of GEM_MCP_TOKENS: the token's SHA-256, its subject, which becomes the
 created_by of calls, and its scopes. Scopes are permissions of the registry,
-such as read:db, and count with GEM_MCP_SCOPES=on. A token is withdrawn by the
-removal of its line.`,
+such as read:db, and apply with GEM_MCP_SCOPES=on. To revoke a token, remove its
+line.`,
 		Example: "  gem mcp token ada >> tokens\n  gem mcp token ci read:db >> tokens",
 		Args:    takes("a subject, and scopes", 1, 1000),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -54,7 +54,7 @@ removal of its line.`,
 			if err != nil {
 				return usageError{err}
 			}
-			fmt.Fprintf(cmd.ErrOrStderr(), "The token of %s, which is shown only now:\n%s\n", args[0], token)
+			fmt.Fprintf(cmd.ErrOrStderr(), "The token of %s, which is not shown again:\n%s\n", args[0], token)
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), line)
 			return err
 		},

@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
 func TestMCPOverHTTPIsRefusedWhereAnybodyCouldComeIn(t *testing.T) {
@@ -37,7 +37,8 @@ func TestMCPOverHTTPIsRefusedWhereAnybodyCouldComeIn(t *testing.T) {
 // mcpOverHTTP starts a server for the tokens of a file, and returns it and the URL of its messages.
 func mcpOverHTTP(t *testing.T, url, tokens string) (p *process, messages string) {
 	t.Helper()
-	p = startGem(t, []string{"DATABASE_URL=" + url, "LOG_FORMAT=json", "LOG_LEVEL=debug"}, "mcp", "--http", "127.0.0.1:0", "--auth", "token", "--tokens", tokens)
+	p = startGem(t, []string{"DATABASE_URL=" + url, "LOG_FORMAT=json", "LOG_LEVEL=debug"}, "mcp", "--http", "127.0.0.1:0",
+		"--auth", "token", "--tokens", tokens)
 	log := p.stderr.waitFor(t, `/mcp"`)
 	return p, regexp.MustCompile(`http://127\.0\.0\.1:\d+/mcp`).FindString(log)
 }
@@ -49,7 +50,8 @@ func TestACallOverHTTPSurvivesTheServer(t *testing.T) {
 	made := gemWith(t, nil, "mcp", "token", "ada", "read:db", "write:db")
 	made.wantCode(t, 0)
 	_, token, _ := strings.Cut(strings.TrimSpace(made.stderr), "\n")
-	if strings.Contains(made.stdout, token) || !regexp.MustCompile(`^[0-9a-f]{64} ada read:db write:db\n$`).MatchString(made.stdout) {
+	if strings.Contains(made.stdout, token) || !regexp.MustCompile(`^[0-9a-f]{64} ada read:db write:db\n$`).
+		MatchString(made.stdout) {
 		t.Fatalf("the line is %q", made.stdout)
 	}
 	tokens := filepath.Join(t.TempDir(), "tokens")
@@ -88,7 +90,8 @@ func TestACallOverHTTPSurvivesTheServer(t *testing.T) {
 		}
 		lost <- err
 	}()
-	for query[int](t, db, "select count(c) from pg_sleep(0.01) left join core_tool_calls c on true") == 0 { // the insert is asked for until it is there
+	// the insert is asked for until it is there
+	for query[int](t, db, "select count(c) from pg_sleep(0.01) left join core_tool_calls c on true") == 0 {
 	}
 	first.signal(t, syscall.SIGKILL)
 	<-lost

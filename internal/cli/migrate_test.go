@@ -1,11 +1,12 @@
 package cli
 
 import (
+	"io"
 	"strings"
 	"testing"
 
-	"github.com/gemworker/gem/internal/pgserver"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/postgres/pgserver"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -40,7 +41,8 @@ func TestMigrateSaysWhatFailed(t *testing.T) {
 	t.Parallel()
 	url := testdb.NewEmpty(t)
 	db := testdb.Pool(t, url)
-	execute(t, db, `create function refuse() returns event_trigger language plpgsql as $$ begin raise exception 'no triggers today'; end $$;
+	execute(t, db, `create function refuse() returns event_trigger language plpgsql as $$ begin
+		raise exception 'no triggers today'; end $$;
 		create event trigger refuse on ddl_command_start when tag in ('CREATE TRIGGER') execute function refuse()`)
 	dry := gemWith(t, []string{"DATABASE_URL=" + url}, "migrate", "--dry-run")
 	dry.wantCode(t, exitFailed)
@@ -51,7 +53,8 @@ func TestMigrateSaysWhatFailed(t *testing.T) {
 	got := gemWith(t, []string{"DATABASE_URL=" + url}, "migrate")
 	got.wantCode(t, exitFailed)
 	wants(t, got.stderr, "gem migrate: ", "functions/functions", "no triggers today",
-		"That file was rolled back. The files up to core/00005_llm.sql stay applied: the next gem migrate continues after them")
+		"That file was rolled back. The files up to core/00005_llm.sql stay applied: the next gem migrate continues after "+
+			"them")
 	wants(t, got.stdout, "applied core/00001_calls.sql\n", "created the schema gem\n", "public.core_tool_calls")
 	if strings.Contains(got.stderr, "run `gem migrate`") {
 		t.Errorf("gem migrate says to run gem migrate:\n%s", got.stderr)
@@ -70,12 +73,14 @@ func TestMigrateSaysWhatFailed(t *testing.T) {
 }
 
 // strangers is a database with names that GEM needs.
-const strangers = `create table tasks (id serial primary key, owner text not null, status text not null check (status in ('todo', 'done')));
+const strangers = `create table tasks (id serial primary key, owner text not null,
+	status text not null check (status in ('todo', 'done')));
 	insert into tasks (owner, status) values ('ada', 'todo');
 	create table leads (id serial primary key, email text);
 	create table pages (note text); create view notes as select note from pages;
 	create function gem_caller() returns integer language sql as 'select 1';
-	create schema gem; create table gem.migrations (version integer, file text); insert into gem.migrations values (1, 'stones')`
+	create schema gem; create table gem.migrations (version integer, file text); insert into gem.migrations
+		values (1, 'stones')`
 
 func dumped(t *testing.T, url string) string {
 	t.Helper()
@@ -90,23 +95,26 @@ func dumped(t *testing.T, url string) string {
 	return string(out)
 }
 
-// No command changes a database of someone else's, and each says what to do.
+// No command changes a stranger's database, and each explains what to do.
 func TestCommandsLeaveAStrangersDatabaseAsItIs(t *testing.T) {
 	t.Parallel()
 	url := testdb.NewEmpty(t)
 	execute(t, testdb.Pool(t, url), strangers)
 	before := dumped(t, url)
-	for _, args := range [][]string{{"migrate"}, {"migrate", "--dry-run"}, {"migrate", "--adopt", "tasks", "--yes"}, {"worker", "--patience", "1s"}, {"audit"}, {"prune", "--older-than", "1h", "--no-archive"}} {
+	for _, args := range [][]string{{"migrate"}, {"migrate", "--dry-run"}, {"migrate", "--adopt", "tasks", "--yes"},
+		{"worker", "--patience", "1s"}, {"audit"}, {"prune", "--older-than", "1h", "--no-archive"}} {
 		got := gemWith(t, []string{"DATABASE_URL=" + url}, args...)
 		got.wantCode(t, exitFailed)
 		if args[0] != "migrate" {
 			wants(t, got.stderr, "run `gem migrate`")
 		} else {
-			wants(t, got.stderr, "nothing was changed", "  view public.notes\n", "  table public.leads\n", "  function public.gem_caller\n", "  schema gem\n",
+			wants(t, got.stderr, "nothing was changed", "  view public.notes\n", "  table public.leads\n",
+				"  function public.gem_caller\n", "  schema gem\n",
 				"leave the tools leads.* out of the registry", "rename yours", "use another database")
 		}
 		if (len(args) == 1) && args[0] == "migrate" {
-			wants(t, got.stderr, "gem migrate --adopt leads,tasks\n", "drop the check tasks_status_check; turn on row level security")
+			wants(t, got.stderr, "gem migrate --adopt leads,tasks\n", "drop the check tasks_status_check; change defaults, "+
+				"and fill in null, in id, status; turn on row level security")
 		}
 		if after := dumped(t, url); after != before {
 			t.Fatalf("gem %s changed it:\n%s", strings.Join(args, " "), cmp.Diff(before, after))
@@ -119,12 +127,16 @@ func TestMigrateAsksBeforeItAdoptsTables(t *testing.T) {
 	t.Parallel()
 	url := testdb.NewEmpty(t)
 	db := testdb.Pool(t, url)
-	execute(t, db, "create table tasks (id uuid primary key default gen_random_uuid(), title text, status text check (status in ('todo'))); insert into tasks (title) values ('roof')")
+	execute(t, db, "create table tasks (id uuid primary key default gen_random_uuid(), title text, status text check "+
+		"(status in ('todo'))); insert into tasks (title) values ('roof')")
 	env := []string{"DATABASE_URL=" + url}
 	before := dumped(t, url)
 	refused := gemWith(t, env, "migrate", "--adopt", "tasks")
 	refused.wantCode(t, exitFailed)
-	wants(t, refused.stderr, "table public.tasks: GEM will add the columns domain, ", "drop the check tasks_status_check", "Adopt them? [y/N]",
+	wants(t, refused.stderr, "table public.tasks: GEM will make these changes\n", "\n  new column domain\n",
+		"\n  changes status in 1 row\n",
+		"\n  dropped constraint tasks_status_check\n", "\n  granted to gem_worker: insert, select, update\n",
+		"Adopt them? [y/N]",
 		"nothing was changed. To adopt them without being asked: gem migrate --adopt tasks --yes")
 	if after := dumped(t, url); after != before {
 		t.Fatal(cmp.Diff(before, after))
@@ -132,12 +144,56 @@ func TestMigrateAsksBeforeItAdoptsTables(t *testing.T) {
 	adopted := gemReading(t, env, "y\n", "migrate", "--adopt", "tasks")
 	adopted.wantCode(t, exitDone)
 	wants(t, adopted.stdout, "changed the table public.tasks: ", "the schema was created")
-	if title := query[string](t, db, "select title from tasks where domain = 'business' or domain is not null"); title != "roof" {
+	if title := query[string](t, db,
+		"select title from tasks where domain = 'business' or domain is not null"); title != "roof" {
 		t.Errorf("the task is %q", title)
 	}
 	again := gemWith(t, env, "migrate", "--adopt", "tasks")
 	again.wantCode(t, exitDone)
 	wants(t, again.stdout, "the schema is up to date")
+}
+
+// Until somebody confirms, others can work with the tables. The list is made while a session holds a lock that admits
+// only readers. No lock is held while the question is open.
+func TestMigrateLocksNothingBeforeItIsConfirmed(t *testing.T) {
+	t.Parallel()
+	url := testdb.NewEmpty(t)
+	db := testdb.Pool(t, url)
+	execute(t, db, `create table tasks (id uuid primary key default gen_random_uuid(), title text);
+		insert into tasks (title) values ('roof')`)
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(t.Context()) }()
+	if _, err := tx.Exec(t.Context(), "lock table tasks in exclusive mode"); err != nil {
+		t.Fatal(err)
+	}
+	before := dumped(t, url)
+	dry := gemWith(t, []string{"DATABASE_URL=" + url + ""}, "migrate", "--adopt", "tasks", "--dry-run")
+	dry.wantCode(t, exitDone)
+	wants(t, dry.stdout, "table public.tasks: GEM will make these changes\n", "\n  new column domain\n",
+		"nothing was changed: this was a dry run")
+	if after := dumped(t, url); after != before {
+		t.Error(cmp.Diff(before, after))
+	}
+	p := prepare(t, []string{"DATABASE_URL=" + url}, "migrate", "--adopt", "tasks")
+	answers, answer := io.Pipe()
+	defer func() { _ = answer.Close() }()
+	p.cmd.Stdin = answers
+	p.start(t)
+	p.stderr.waitFor(t, "Adopt them? [y/N]")
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	execute(t, db, "begin; lock table tasks in access exclusive mode nowait; update tasks set title = 'wall'; commit")
+	if _, err := io.WriteString(answer, "n\n"); err != nil {
+		t.Error(err)
+	}
+	_ = answer.Close() // which the end of the process waits for
+	if code := p.wait(t); code != exitFailed {
+		t.Errorf("it ended with %d", code)
+	}
 }
 
 func TestADryRunChangesNothing(t *testing.T) {
@@ -146,7 +202,8 @@ func TestADryRunChangesNothing(t *testing.T) {
 	before := dumped(t, url)
 	got := gemWith(t, []string{"DATABASE_URL=" + url}, "migrate", "--dry-run")
 	got.wantCode(t, exitDone)
-	wants(t, got.stdout, "created the schemas gem, ", "public.core_tool_calls", "granted to gem_worker: ", "nothing was changed: this was a dry run\n")
+	wants(t, got.stdout, "created the schemas gem, ", "public.core_tool_calls", "granted to gem_worker: ",
+		"nothing was changed: this was a dry run\n")
 	if after := dumped(t, url); after != before {
 		t.Error(cmp.Diff(before, after))
 	}

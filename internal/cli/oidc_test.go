@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gemworker/gem/internal/issuer/oidcprovider"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/oidcprovider"
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
 // freePort is a port of this machine that nothing listens on.
@@ -27,7 +27,7 @@ func TestPeopleSignInAtAnIssuerAndApproveAsThemselves(t *testing.T) {
 	t.Parallel()
 	database := newDatabase(t)
 	db := testdb.Pool(t, database)
-	operator := loginOf(t, db, database, "gem_operator, gem_door")
+	operator := loginOf(t, db, database, "gem_operator, gem_mcp")
 	role, err := url.Parse(operator)
 	if err != nil {
 		t.Fatal(err)
@@ -94,7 +94,8 @@ func TestPeopleSignInAtAnIssuerAndApproveAsThemselves(t *testing.T) {
 				t.Errorf("bob: %s", page)
 			}
 			for person, want := range map[string]string{
-				"eve": "neither you, who are eve here, nor one of your groups", role.User.Username(): "the name of a role of the database",
+				"eve":                "neither you, as eve, nor one of your groups",
+				role.User.Username(): "the name of a role of the database",
 			} {
 				stranger := newBrowser(t)
 				status, page, _ := oidcprovider.SignIn(t, stranger, start, person)
@@ -111,7 +112,8 @@ func TestPeopleSignInAtAnIssuerAndApproveAsThemselves(t *testing.T) {
 			if c.secret != "" && strings.Contains(log, c.secret) || strings.Contains(log, "code=") {
 				t.Errorf("a secret is in the log: %s", log)
 			}
-			if said := strings.Contains(log, "approvals that take someone other than the asker are refused"); said == c.approves {
+			if said := strings.Contains(log,
+				"approvals that need someone other than the asker are refused"); said == c.approves {
 				t.Errorf("said that approvals are refused: %v", said)
 			}
 		})

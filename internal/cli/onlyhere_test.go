@@ -35,7 +35,7 @@ func TestAToolThatOnlyTheFolderKnowsIsNamedWithTheFile(t *testing.T) {
 			"or gem worker with TOOLS_REGISTRY="+dir+"/tools.registry.json.\n")
 	}
 
-	// A gem dev that refuses the file is named, and what shows the fault.
+	// It names a gem dev that rejects the file, and the command that shows the fault.
 	dev := prepare(t, nil, "dev")
 	dev.cmd.Dir = reachableFolder(t)
 	dev.start(t)
@@ -43,6 +43,6 @@ func TestAToolThatOnlyTheFolderKnowsIsNamedWithTheFile(t *testing.T) {
 	writeIn(t, dev.cmd.Dir, "tools.registry.json", strings.Replace(devTool, `"mode"`, `"mod"`, 1))
 	dev.stderr.waitFor(t, "until tools.registry.json is repaired")
 	got := inFolder(t, dev.cmd.Dir, "call", "shop.refund", "{}", "--wait", "--timeout", "1m")
-	wants(t, got.stderr, "does not: gem dev takes the file as soon as `gem registry check` finds no fault in it.")
+	wants(t, got.stderr, "does not: gem dev loads the file as soon as `gem registry check` finds no fault in it.")
 	dev.stop(t)
 }

@@ -9,11 +9,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
-// examples/own-tools is built as a module somewhere else, with no more of GEM than its go.mod names. It has every command, for
-// its own tools, and its database has no table of the built-in domains.
+// examples/own-tools is built as a module somewhere else, with no more of GEM than its go.mod names. It has every
+// command, for its own tools, and its database has no table of the built-in domains.
 func TestAProgramOfAnotherModuleHasEveryCommandForItsOwnTools(t *testing.T) {
 	t.Parallel()
 	program := buildOwnTools(t)
@@ -32,12 +32,14 @@ func TestAProgramOfAnotherModuleHasEveryCommandForItsOwnTools(t *testing.T) {
 		wants(t, got.stdout, texts...)
 	}
 
-	wantDone(own("version"), "gem ", "built from example.com/shop with github.com/gemworker/gem ", "\nregistry shop-1, 3 tools (built in)\n")
+	wantDone(own("version"), "gem ", "built from example.com/shop with github.com/gemworker/gem ",
+		"\nregistry shop-1, 3 tools (built in)\n")
 	wantDone(own("registry", "list"), "shop.order ", "own-tools/main.go Shop.Order")
 	including := func(tool string) (file string) {
 		return writeFile(t, strings.Replace(oneTool, `"tools"`, `"include": ["`+tool+`"], "tools"`, 1))
 	}
-	wantDone(own("registry", "check", including("wait")), "ok: 4 tools (1 of its own, 1 of GEM's that it includes, 2 of GEM's that every registry has), version 1.0.0+")
+	wantDone(own("registry", "check", including("wait")),
+		"ok: 4 tools (1 defined in the registry, 1 included, 2 that every registry has), version 1.0.0+")
 	models := own("registry", "check", including("llm.chat"))
 	models.wantCode(t, exitFailed)
 	wants(t, models.stderr, "llm.chat: the registry includes it, and this program has no domain llm")
@@ -58,8 +60,11 @@ func TestAProgramOfAnotherModuleHasEveryCommandForItsOwnTools(t *testing.T) {
 	worker.stop(t)
 	wantDone(own("audit"), "No fault was found")
 
-	got := query[[]string](t, db, "select array_agg(tablename order by tablename) from pg_tables where schemaname = 'public'")
-	want := []string{"core_hook_events", "core_llm_requests", "core_llm_versions", "core_registry_versions", "core_rules_versions", "core_tool_calls", "core_tool_events", "core_tool_progress", "core_tool_receipts", "core_workers", "orders"}
+	got := query[[]string](t, db, "select array_agg(tablename order by tablename) from pg_tables where schemaname = "+
+		"'public'")
+	want := []string{"core_hook_events", "core_llm_requests", "core_llm_versions", "core_registry_versions",
+		"core_rules_versions", "core_tool_calls", "core_tool_events", "core_tool_progress", "core_tool_receipts",
+		"core_workers", "orders"}
 	if !slices.Equal(got, want) {
 		t.Errorf("tables: got %v, want the core's and orders: %v", got, want)
 	}
@@ -105,11 +110,12 @@ func TestAProgramThatIsPutTogetherWronglySaysHow(t *testing.T) {
 		change func(*Program)
 		want   string
 	}{
-		"no registry":   {func(p *Program) { p.Registry = nil }, "its Registry is empty"},
-		"no tools":      {func(p *Program) { p.Domains = append(p.Domains, struct{}{}) }, "has no tools"},
-		"no domain":     {func(p *Program) { p.Domains = append(p.Domains, nil) }, "has no tools"},
-		"the same name": {func(p *Program) { p.Domains = append(p.Domains, p.Domains[1]) }, "two of its Domains are named leads"},
-		"no handler":    {func(p *Program) { p.Domains = append(p.Domains, t) }, "is not a handler"},
+		"no registry": {func(p *Program) { p.Registry = nil }, "its Registry is empty"},
+		"no tools":    {func(p *Program) { p.Domains = append(p.Domains, struct{}{}) }, "has no tools"},
+		"no domain":   {func(p *Program) { p.Domains = append(p.Domains, nil) }, "has no tools"},
+		"the same name": {func(p *Program) { p.Domains = append(p.Domains, p.Domains[1]) },
+			"two of its Domains are named leads"},
+		"no handler": {func(p *Program) { p.Domains = append(p.Domains, t) }, "is not a handler"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

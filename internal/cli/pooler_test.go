@@ -14,9 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gemworker/gem/internal/pgbouncer"
-	"github.com/gemworker/gem/internal/pgserver"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/postgres/pgserver"
+	"github.com/gemworker/gem/internal/testing/pgbouncer"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/migrations"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -24,11 +24,12 @@ import (
 func TestWorkerSaysWhatItIsConnectedThrough(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
-	// Each worker has poolers of its own: what one asks for keeps no other waiting.
+	// Each worker has separate poolers, so that one does not delay another.
 	const session, transaction = "through a session pooler", "through a transaction pooler"
 	route := func(t *testing.T, to string) string {
 		t.Helper()
-		for pooler, options := range map[string]pgbouncer.Options{session: {Mode: pgbouncer.Session}, transaction: {Mode: pgbouncer.Transaction, PoolSize: 2}} {
+		for pooler, options := range map[string]pgbouncer.Options{session: {Mode: pgbouncer.Session},
+			transaction: {Mode: pgbouncer.Transaction, PoolSize: 2}} {
 			if strings.Contains(to, pooler) {
 				to = strings.ReplaceAll(to, pooler, pgbouncer.Start(t, url, options).URL(url))
 			}
@@ -36,11 +37,13 @@ func TestWorkerSaysWhatItIsConnectedThrough(t *testing.T) {
 		return to
 	}
 	const (
-		cached, described   = `"statements":"kept prepared, sent without waiting for those before"`, `"statements":"described only, sent one transaction at a time"`
+		cached, described = `"statements":"kept prepared, sent without waiting for those before"`,
+			`"statements":"described only, sent one transaction at a time"`
 		byDatabase          = `"new_calls":"by notification through DATABASE_URL","migrations":"through DATABASE_URL"`
 		byDirect            = `"new_calls":"by notification through DIRECT_URL","migrations":"through DIRECT_URL"`
-		poll, pollAndDirect = `"new_calls":"by a poll every 1s","migrations":"through DATABASE_URL"`, `"new_calls":"by a poll every 1s","migrations":"through DIRECT_URL"`
-		override            = `"override":"DATABASE_POOLER=none, session or transaction"`
+		poll, pollAndDirect = `"new_calls":"by a poll every 1s","migrations":"through DATABASE_URL"`,
+			`"new_calls":"by a poll every 1s","migrations":"through DIRECT_URL"`
+		override = `"override":"DATABASE_POOLER=none, session or transaction"`
 	)
 	for name, c := range map[string]struct {
 		database string
@@ -48,7 +51,7 @@ func TestWorkerSaysWhatItIsConnectedThrough(t *testing.T) {
 		wants    []string
 	}{
 		"direct":      {url, nil, []string{"leads to Postgres directly", cached, byDatabase, override}},
-		"session":     {session, nil, []string{"was not seen to be in transaction mode", described, byDatabase, override}},
+		"session":     {session, nil, []string{"does not seem to be in transaction mode", described, byDatabase, override}},
 		"transaction": {transaction, nil, []string{"leads to a pooler in transaction mode", described, poll, override}},
 		"transaction, with a direct way": {transaction, []string{"DIRECT_URL=" + url},
 			[]string{"leads to a pooler in transaction mode", described, byDirect}},
@@ -57,11 +60,14 @@ func TestWorkerSaysWhatItIsConnectedThrough(t *testing.T) {
 		"transaction, with another beside": {transaction, []string{"DIRECT_URL=" + transaction + "&application_name=x"},
 			[]string{"DIRECT_URL leads to a pooler in transaction mode too", described, pollAndDirect}},
 		"session, with a transaction pooler beside": {session, []string{"DIRECT_URL=" + transaction},
-			[]string{"DIRECT_URL leads to a pooler in transaction mode too", described, `"new_calls":"by notification through DATABASE_URL"`}},
+			[]string{"DIRECT_URL leads to a pooler in transaction mode too", described,
+				`"new_calls":"by notification through DATABASE_URL"`}},
 		"direct, with a direct way that is away": {url, []string{"DIRECT_URL=postgres://gem@" + closedAddress(t) + "/gem"},
-			[]string{"DIRECT_URL leads nowhere now", cached, `"new_calls":"by notification through DATABASE_URL"`}},
-		"overruled": {url, []string{"DATABASE_POOLER=transaction"}, []string{"leads to a pooler in transaction mode", described, poll}},
-		"told":      {session, []string{"DATABASE_POOLER=session"}, []string{"leads to a pooler in session mode", cached, byDatabase}},
+			[]string{"DIRECT_URL cannot be reached", cached, `"new_calls":"by notification through DATABASE_URL"`}},
+		"overruled": {url, []string{"DATABASE_POOLER=transaction"},
+			[]string{"leads to a pooler in transaction mode", described, poll}},
+		"told": {session, []string{"DATABASE_POOLER=session"},
+			[]string{"leads to a pooler in session mode", cached, byDatabase}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -83,7 +89,7 @@ func TestWorkerSaysWhatItIsConnectedThrough(t *testing.T) {
 	}
 }
 
-// The connections that a pooler keeps are shared: one that listens would do so for whoever has it next.
+// A pooler's connections are shared: one that listens would also do so for its next client.
 func TestNothingListensBehindATransactionPooler(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
@@ -92,7 +98,8 @@ func TestNothingListensBehindATransactionPooler(t *testing.T) {
 	got := gemWith(t, []string{"DATABASE_URL=" + p.URL(url)}, "call", "os.health_check", "--wait", "--timeout", "1m")
 	got.wantCode(t, 0)
 	w.stop(t)
-	if n := query[int](t, testdb.Pool(t, url), "select count(*)::int from pg_stat_activity where datname = current_database() and query ilike 'listen%'"); n != 0 {
+	if n := query[int](t, testdb.Pool(t, url), "select count(*)::int from pg_stat_activity where datname = "+
+		"current_database() and query ilike 'listen%'"); n != 0 {
 		t.Errorf("%d connections listen", n)
 	}
 }
@@ -111,7 +118,8 @@ func TestMigrateThroughATransactionPooler(t *testing.T) {
 	}
 }
 
-// In each of these, every call ends with one receipt, `gem audit` finds nothing, and no worker opens more connections than it says.
+// In each of these, every call ends with one receipt, `gem audit` finds nothing, and no worker opens more connections
+// than it says.
 func TestTroubleWithAPoolerLosesNothing(t *testing.T) {
 	t.Parallel()
 	both := []pgbouncer.Mode{pgbouncer.Session, pgbouncer.Transaction}
@@ -141,13 +149,15 @@ func TestTroubleWithAPoolerLosesNothing(t *testing.T) {
 			}
 		}},
 		// By default PgBouncer lets statements wait for 15 s after a login failed, which is longer than the tools may take.
-		{name: "the server is restarted", modes: both, pool: 20, workers: 2, settings: map[string]string{"server_login_retry": "1"}, crashes: true, trouble: func(t *testing.T, b *behind) {
-			for n := range 2 {
-				b.until(t, 60+100*n)
-				b.crash(t)
-			}
-		}},
-		{name: "idle clients are thrown out", modes: both, pool: 20, workers: 2, settings: map[string]string{"client_idle_timeout": "1"},
+		{name: "the server is restarted", modes: both, pool: 20, workers: 2,
+			settings: map[string]string{"server_login_retry": "1"}, crashes: true, trouble: func(t *testing.T, b *behind) {
+				for n := range 2 {
+					b.until(t, 60+100*n)
+					b.crash(t)
+				}
+			}},
+		{name: "idle clients are thrown out", modes: both, pool: 20, workers: 2,
+			settings: map[string]string{"client_idle_timeout": "1"},
 			trouble: func(t *testing.T, b *behind) {
 				for n := range 3 {
 					b.until(t, calls+calls/4*n)
@@ -166,7 +176,8 @@ func TestTroubleWithAPoolerLosesNothing(t *testing.T) {
 				b := startBehind(t, url, pgbouncer.Options{Mode: mode, PoolSize: c.pool, Settings: c.settings})
 				b.insert(t, calls)
 				for range c.workers {
-					startWorker(t, b.pooler.URL(b.url), "WORKER_CONCURRENCY=8", "WORKER_CONNECTIONS=4", "HTTP_ALLOWED_HOSTS="+b.outside)
+					startWorker(t, b.pooler.URL(b.url), "WORKER_CONCURRENCY=8", "WORKER_CONNECTIONS=4",
+						"HTTP_ALLOWED_HOSTS="+b.outside)
 				}
 				count := b.countClients()
 				if c.trouble != nil {
@@ -177,8 +188,10 @@ func TestTroubleWithAPoolerLosesNothing(t *testing.T) {
 					t.Errorf("%d workers had %d connections, and may have %d", c.workers, most, limit)
 				}
 				// A worker that is too slow to send heartbeats loses its calls, and its effects outside must not happen twice.
-				if failed := query[string](t, b.db, `select coalesce(string_agg(tool_name || ' ' || result, E'\n'), '') from core_tool_receipts r where status <> 'succeeded'
-					and not (result -> 'error' ->> 'error_code' = 'outcome_unknown' and exists (select from core_tool_events e where e.call_id = r.call_id and event = 'lost'))`); failed != "" {
+				if failed := query[string](t, b.db, `select coalesce(string_agg(tool_name || ' ' || result, E'\n'), '')
+					from core_tool_receipts r where status <> 'succeeded'
+					and not (result -> 'error' ->> 'error_code' = 'outcome_unknown'
+						and exists (select from core_tool_events e where e.call_id = r.call_id and event = 'lost'))`); failed != "" {
 					t.Errorf("some calls did not succeed:\n%s", failed)
 				}
 				audited := gemWith(t, []string{"DATABASE_URL=" + b.url}, "audit")
@@ -201,11 +214,7 @@ type behind struct {
 func serverOfItsOwn(t *testing.T) string {
 	t.Helper()
 	// What was committed must be there after a crash of the server.
-	server, err := pgserver.Start(t.Context(), pgserver.Options{Settings: map[string]string{"synchronous_commit": "on"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = server.Stop() })
+	server := testdb.Private(t, pgserver.Options{Settings: map[string]string{"synchronous_commit": "on"}})
 	url := server.URL("postgres")
 	if err := migrations.Up(t.Context(), url, sources...); err != nil {
 		t.Fatal(err)
@@ -225,8 +234,10 @@ func startBehind(t *testing.T, url string, o pgbouncer.Options) *behind {
 // insert inserts calls of both kinds: with a transaction, and with effects outside.
 func (b *behind) insert(t *testing.T, n int) {
 	t.Helper()
-	execute(t, b.db, `insert into core_tool_calls (tool_name, input) select 'os.create_note', '{"domain": "both", "title": "a", "content": "b"}' from generate_series(1, $1::int)`, n/2)
-	execute(t, b.db, `insert into core_tool_calls (tool_name, input) select 'http.request', jsonb_build_object('method', 'GET', 'url', 'http://' || $2) from generate_series(1, $1::int)`, n/2, b.outside)
+	execute(t, b.db, `insert into core_tool_calls (tool_name, input) select 'os.create_note',
+		'{"domain": "both", "title": "a", "content": "b"}' from generate_series(1, $1::int)`, n/2)
+	execute(t, b.db, `insert into core_tool_calls (tool_name, input) select 'http.request',
+		jsonb_build_object('method', 'GET', 'url', 'http://' || $2) from generate_series(1, $1::int)`, n/2, b.outside)
 	b.inserted += n
 }
 
@@ -256,15 +267,16 @@ func (b *behind) crash(t *testing.T) {
 	}
 }
 
-// countClients counts the workers' connections to the pooler until the function is called that it returns, which gives the
-// highest count.
+// countClients counts the workers' connections to the pooler until the function is called that it returns, which gives
+// the highest count.
 func (b *behind) countClients() (stop func() int) {
 	ctx, cancel := context.WithCancel(context.Background())
 	most := 0
 	var counting sync.WaitGroup
 	counting.Go(func() {
 		// At least once, however soon the calls have ended.
-		for late := time.Now().Add(patience); ctx.Err() == nil || most == 0 && time.Now().Before(late); time.Sleep(20 * time.Millisecond) {
+		for late := time.Now().Add(patience); ctx.Err() == nil || most == 0 &&
+			time.Now().Before(late); time.Sleep(20 * time.Millisecond) {
 			clients, err := b.pooler.Clients(context.Background(), b.url)
 			if err != nil {
 				continue // it is away

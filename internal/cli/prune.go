@@ -24,19 +24,20 @@ func pruneCommand() *cobra.Command {
 		Use:   "prune",
 		Short: "Remove old finished calls, after writing them to an archive",
 		Long: `
-Calls that ended longer ago than --older-than are removed with their receipts
-and journals, in small steps that disturb no worker. Each step is written to the
-archive before it commits: a run that is interrupted loses nothing, and the next
-one continues; it may write a few lines twice. The archive is a JSONL file, a line
-for each call; gem audit --archive checks it. Keep it as safe as the database.
+It removes calls that ended longer ago than --older-than, with their receipts
+and journals, in small steps that do not disturb workers. Each step is written
+to the archive before it commits, so an interrupted run loses nothing. The next
+run continues, and may write a few lines twice. The archive is a JSONL file with
+a line for each call; gem audit --archive checks it. Protect it like the
+database.
 
-A call stays as long as another one that stays needs it: one that was made on
-its behalf, or that repeats its receipt. Rows of other tables stay, too; but
-what limits of rules have counted leaves when no recorded rules look back at it,
-and documents that are as old leave when no open call names them.
+It keeps a call that another remaining call needs, because that call was made on
+its behalf or repeats its receipt. It also removes counts of rules' limits that
+are older than any recorded rule needs, and documents of the same age that no
+open call names. Rows of other tables remain.
 
-Once the receipt that succeeded with a key is removed, the next call with the
-key runs again: --older-than must be longer than any client may repeat itself.
+After the successful receipt of a key is removed, the next call with the key
+runs again. --older-than must be longer than any client may retry.
 
 Connect as the owner of the tables: no other role may prune.
 ` + usesDatabase,
@@ -52,15 +53,16 @@ Connect as the owner of the tables: no other role may prune.
 			case file != "" && noArchive:
 				return usage("--archive and --no-archive contradict each other")
 			case file == "" && !noArchive && !options.DryRun:
-				return usage("name the file that removed calls are written to with --archive, or say --no-archive to keep nothing of them")
+				return usage("name the file for removed calls with --archive, or do not keep them with --no-archive")
 			}
 			return prune(cmd, options, file)
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&olderThan, "older-than", "", "how long ago a call must have ended, such as 90d, 12h or 1d12h (w, d, h, m, s)")
+	f.StringVar(&olderThan, "older-than", "", "how long ago a call must have ended, such as 90d, 12h or 1d12h (w, d, h, "+
+		"m, s)")
 	f.StringVar(&file, "archive", "", "the file to append removed calls to")
-	f.BoolVar(&noArchive, "no-archive", false, "keep nothing of removed calls")
+	f.BoolVar(&noArchive, "no-archive", false, "do not archive removed calls")
 	f.IntVar(&options.Batch, "batch", 1000, "how many calls are removed in a step, 1 to 10000")
 	f.BoolVar(&options.DryRun, "dry-run", false, "only count what would be removed")
 	return cmd
@@ -95,7 +97,8 @@ func prune(cmd *cobra.Command, o archive.PruneOptions, path string) error {
 	done, err := archive.Prune(ctx, db, o)
 	if err != nil {
 		if done.Removed > 0 {
-			fmt.Fprintf(cmd.ErrOrStderr(), "%s removed before this; run it again to continue\n", count(int(done.Removed), "call"))
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s removed before this; run it again to continue\n",
+				count(int(done.Removed), "call"))
 		}
 		if store.HasCode(err, "42501") {
 			return fmt.Errorf("this role may not prune: connect as the owner of the tables (%w)", refusal(err))
@@ -106,20 +109,22 @@ func prune(cmd *cobra.Command, o archive.PruneOptions, path string) error {
 	if o.DryRun {
 		what += " to be"
 	}
-	fmt.Fprintf(cmd.OutOrStdout(), "%s removed that ended before %s; %d as old stay, since others need them\n",
+	fmt.Fprintf(cmd.OutOrStdout(), "%s removed that ended before %s; %d others of that age remain, because other calls "+
+		"need them\n",
 		what, moment(done.EndedBefore), done.Kept)
 	if done.Counted > 0 {
-		fmt.Fprintf(cmd.OutOrStdout(), "%s of rules removed at which no rule looks any more\n", count(int(done.Counted), "counted call"))
+		fmt.Fprintf(cmd.OutOrStdout(), "%s of rules removed, which no rule needs\n",
+			count(int(done.Counted), "counted call"))
 	}
 	for _, domain := range slices.Sorted(maps.Keys(done.Forgotten)) {
-		fmt.Fprintf(cmd.OutOrStdout(), "%d removed as old of what %s.* keeps\n", done.Forgotten[domain], domain)
+		fmt.Fprintf(cmd.OutOrStdout(), "%d old rows of %s.* removed\n", done.Forgotten[domain], domain)
 	}
 	return nil
 }
 
 var ageForm = regexp.MustCompile(`^(?:(\d{1,3})w)?(?:(\d{1,5})d)?(?:(\d{1,5})h)?(?:(\d{1,6})m)?(?:(\d{1,7})s)?$`)
 
-// age reads a duration that may be given in weeks and days too.
+// age reads a duration that may include weeks and days.
 func age(text string) (time.Duration, error) {
 	var sum time.Duration
 	parts := ageForm.FindStringSubmatch(text)
@@ -133,7 +138,7 @@ func age(text string) (time.Duration, error) {
 		}
 	}
 	if sum <= 0 || sum > 100*365*24*time.Hour {
-		return 0, usage("--older-than is %q, and must say how long ago a call ended: such as 90d, 12h or 1d12h", text)
+		return 0, usage("--older-than is %q, and must be a duration since a call ended, such as 90d, 12h or 1d12h", text)
 	}
 	return sum, nil
 }

@@ -7,7 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/archive"
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
 func TestPruneArchivesWhatItRemoves(t *testing.T) {
@@ -15,7 +16,7 @@ func TestPruneArchivesWhatItRemoves(t *testing.T) {
 	url := newDatabase(t)
 	s := scene{t, testdb.Pool(t, url)}
 	env := []string{"DATABASE_URL=" + url}
-	archive := filepath.Join(t.TempDir(), "calls.jsonl")
+	file := filepath.Join(t.TempDir(), "calls.jsonl")
 	s.worker("w-1", 4)
 	for range 3 {
 		id := s.insert()
@@ -25,7 +26,7 @@ func TestPruneArchivesWhatItRemoves(t *testing.T) {
 	s.insert()
 	calls := func() int { return query[int](t, s.db, "select count(*)::int from core_tool_calls") }
 
-	young := gemWith(t, env, "prune", "--older-than", "1h", "--archive", archive)
+	young := gemWith(t, env, "prune", "--older-than", "1h", "--archive", file)
 	young.wantCode(t, exitDone)
 	wants(t, young.stdout, "0 calls removed that ended before 2")
 	for deadline := time.Now().Add(patience); ; { // until all are a second old
@@ -41,26 +42,55 @@ func TestPruneArchivesWhatItRemoves(t *testing.T) {
 	if n := calls(); n != 4 {
 		t.Errorf("%d calls after a dry run", n)
 	}
-	another := gemWith(t, []string{"DATABASE_URL=" + url + "&options=-c%20role%3Dgem_worker"}, "prune", "--older-than", "1s", "--no-archive")
+	another := gemWith(t, []string{"DATABASE_URL=" + url + "&options=-c%20role%3Dgem_worker"}, "prune", "--older-than",
+		"1s", "--no-archive")
 	another.wantCode(t, exitFailed)
 	wants(t, another.stderr, "connect as the owner of the tables", "permission denied")
 
 	for _, want := range []string{"3 calls removed that ended before 2", "0 calls removed that ended before 2"} {
-		got := gemWith(t, env, "prune", "--older-than", "1s", "--archive", archive, "--batch", "2")
+		got := gemWith(t, env, "prune", "--older-than", "1s", "--archive", file, "--batch", "2")
 		got.wantCode(t, exitDone)
 		wants(t, got.stdout, want)
 	}
 	if n := calls(); n != 1 {
 		t.Errorf("%d calls are left, want the one that has not ended", n)
 	}
-	content, err := os.ReadFile(archive)
+	content, err := os.ReadFile(file)
 	if err != nil || strings.Count(string(content), "\n") != 3 {
 		t.Errorf("%v: %s", err, content)
 	}
 	gemWith(t, env, "audit").wantCode(t, exitDone)
-	audited := gemWith(t, env, "audit", "--archive", archive)
+	audited := gemWith(t, env, "audit", "--archive", file)
 	audited.wantCode(t, exitDone)
-	wants(t, audited.stdout, "archive-line                3 lines           ok", "journal-replay              3 calls           ok")
+	wants(t, audited.stdout, "archive-line                3 lines           ok",
+		"journal-replay              3 calls           ok")
+}
+
+func TestASecondPruneOfAnArchiveIsRefusedAndAnAuditIsNot(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	s := scene{t, testdb.Pool(t, url)}
+	env := []string{"DATABASE_URL=" + url}
+	path := filepath.Join(t.TempDir(), "calls.jsonl")
+	s.worker("w-1", 4)
+	id := s.insert()
+	s.claim("w-1")
+	s.finish(id, "w-1", "succeeded", `{"lead_id": "L-1"}`)
+	first, err := archive.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+
+	second := gemWith(t, env, "prune", "--older-than", "1s", "--archive", path)
+	second.wantCode(t, exitFailed)
+	wants(t, second.stderr, path+": another gem prune writes to the file: wait until it ends")
+	if n := query[int](t, s.db, "select count(*)::int from core_tool_calls"); n != 1 {
+		t.Errorf("%d calls are left, want the one that was there", n)
+	}
+	audited := gemWith(t, env, "audit", "--archive", path)
+	audited.wantCode(t, exitDone)
+	wants(t, audited.stdout, "archive-line                0 lines           ok")
 }
 
 func TestPruneUsage(t *testing.T) {
@@ -69,12 +99,13 @@ func TestPruneUsage(t *testing.T) {
 		args []string
 		want string
 	}{
-		"no age":          {[]string{"--archive", "x"}, `--older-than is ""`},
-		"no unit":         {[]string{"--older-than", "90", "--archive", "x"}, `--older-than is "90"`},
-		"nothing":         {[]string{"--older-than", "0d", "--archive", "x"}, `--older-than is "0d"`},
-		"the future":      {[]string{"--older-than", "-1d", "--archive", "x"}, `--older-than is "-1d"`},
-		"all of history":  {[]string{"--older-than", "99999d", "--archive", "x"}, `--older-than is "99999d"`},
-		"nowhere to go":   {[]string{"--older-than", "90d"}, "name the file that removed calls are written to with --archive, or say --no-archive"},
+		"no age":         {[]string{"--archive", "x"}, `--older-than is ""`},
+		"no unit":        {[]string{"--older-than", "90", "--archive", "x"}, `--older-than is "90"`},
+		"nothing":        {[]string{"--older-than", "0d", "--archive", "x"}, `--older-than is "0d"`},
+		"the future":     {[]string{"--older-than", "-1d", "--archive", "x"}, `--older-than is "-1d"`},
+		"all of history": {[]string{"--older-than", "99999d", "--archive", "x"}, `--older-than is "99999d"`},
+		"nowhere to go": {[]string{"--older-than", "90d"},
+			"name the file for removed calls with --archive, or do not keep them with --no-archive"},
 		"a contradiction": {[]string{"--older-than", "90d", "--archive", "x", "--no-archive"}, "contradict each other"},
 		"no batch":        {[]string{"--older-than", "90d", "--archive", "x", "--batch", "0"}, "--batch is 0"},
 	} {
@@ -91,7 +122,8 @@ func TestAges(t *testing.T) {
 	t.Parallel()
 	const day = 24 * time.Hour
 	for text, want := range map[string]time.Duration{
-		"90d": 90 * day, "12h": 12 * time.Hour, "1d12h": 36 * time.Hour, "2w": 14 * day, "1w1d1h1m1s": 8*day + time.Hour + time.Minute + time.Second, "30m": 30 * time.Minute,
+		"90d": 90 * day, "12h": 12 * time.Hour, "1d12h": 36 * time.Hour, "2w": 14 * day,
+		"1w1d1h1m1s": 8*day + time.Hour + time.Minute + time.Second, "30m": 30 * time.Minute,
 	} {
 		if got, err := age(text); err != nil || got != want {
 			t.Errorf("%s: got %s, %v, want %s", text, got, err, want)

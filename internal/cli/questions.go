@@ -10,9 +10,11 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/client/view"
 	"github.com/gemworker/gem/internal/prose"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -21,21 +23,20 @@ import (
 
 const (
 	mostQuestions = 1000
-	mostShown     = 4000 // characters of a question, and of the arguments that are to be approved
+	mostShown     = 4000 // characters of a question, and of an approval's arguments
 )
 
 func questionsCommand() *cobra.Command {
 	var asJSON, all bool
 	cmd := &cobra.Command{
 		Use:   "questions",
-		Short: "List what waits for an answer, and how to give it",
+		Short: "List the open questions, and how to answer each",
 		Long: `
-Lists the open calls of wait.answer, wait.approval and wait.event that your
-Postgres role may answer: who asks, the question, the arguments of an approval,
-when it was asked, until when and by whom it can be answered, and the command to
-type. Questions of rules and handlers come first, then those of users and of
-models that work for them. It prints the first five of each asker, or all with
---all.
+It lists the open calls of wait.answer, wait.approval and wait.event that your
+Postgres role may answer: the asker, the question, the arguments of an approval,
+the time, the deadline, the people who may answer, and the command to type.
+Questions of rules and handlers come first, then questions of users and of their
+models. It prints the first five of each asker, or all with --all.
 ` + usesDatabase,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			db, err := connect(cmd.Context())
@@ -55,7 +56,7 @@ models that work for them. It prints the first five of each asker, or all with
 				return printJSON(cmd.OutOrStdout(), append([]client.Question{}, questions...))
 			}
 			if len(questions) == 0 {
-				fmt.Fprintln(cmd.ErrOrStderr(), "No call waits for an answer that you may give."+forOthers(cmd.Context(), db))
+				fmt.Fprintln(cmd.ErrOrStderr(), "No call waits for your answer."+forOthers(cmd.Context(), db))
 			}
 			for _, q := range questions {
 				said := asked(q)
@@ -74,11 +75,14 @@ models that work for them. It prints the first five of each asker, or all with
 	return cmd
 }
 
-// forOthers counts the open questions that other people may answer; it returns "" if there is none, or the role may not see them.
+// forOthers counts the open questions that other people may answer. It returns "" if there are none, or if the role
+// may not see them.
 func forOthers(ctx context.Context, db *pgxpool.Pool) string {
 	var n int
-	err := db.QueryRow(ctx, `select count(*) from (select from gem.questions q
-		where q.status in ('queued', 'running', 'waiting') and q.waits_for = 'answer' limit $1) open`, mostQuestions+1).Scan(&n)
+	err := view.Read(ctx, db, func(ctx context.Context, db view.DB) (err error) {
+		n, err = view.CountQuestions(ctx, db, mostQuestions+1)
+		return err
+	})
 	switch {
 	case err != nil || n == 0:
 		return ""
@@ -90,12 +94,12 @@ func forOthers(ctx context.Context, db *pgxpool.Pool) string {
 	return fmt.Sprintf(" %d other questions are open.", n)
 }
 
-// asked describes a question, with the information that a person needs to decide and the command that answers it.
+// asked describes a question: the information that a person needs to decide, and the command that answers it.
 func asked(q client.Question) string {
 	lines := []string{prose.AskerOf(&q) + ":", prose.Said(q.Text, mostShown)}
 	if q.Tool == "wait.approval" {
 		shown := printable(string(q.Arguments))
-		if len(shown) > mostShown { // who asks chooses the order of the fields
+		if len(shown) > mostShown { // the asker chooses the order of the fields
 			shown = cut(shown, mostShown) + fmt.Sprintf(" (of %d bytes: see all of it with gem questions --json)", len(shown))
 		}
 		lines = append(lines, fmt.Sprintf("arguments of %s: %s", cut(printable(q.About), 200), shown))
@@ -113,7 +117,7 @@ func asked(q client.Question) string {
 	return strings.Join(slices.DeleteFunc(lines, func(line string) bool { return line == "" }), "\n  ")
 }
 
-// exampleOf is an answer that may fit a schema, quoted for a shell.
+// exampleOf returns an answer that may fit a schema, quoted for a shell.
 func exampleOf(schema json.RawMessage) string {
 	var s struct {
 		Type       string
@@ -147,33 +151,41 @@ func exampleOf(schema json.RawMessage) string {
 
 func answerCommand() *cobra.Command {
 	var name string
+	var wait time.Duration
 	cmd := &cobra.Command{
 		Use:   "answer CALL_ID VALUE",
-		Short: "Answer a call that waits for it",
+		Short: "Answer a call that waits for an answer",
 		Long: `
-VALUE is JSON or a text. It is taken as a text if it is not JSON, or if the
-question wants a text. Put -- before one that begins with -. The same
-answer may be given again. gem questions lists what waits, and gem approve and
-gem deny answer an approval.
+VALUE is JSON or a text. It is read as a text if it is not JSON, or if the
+question asks for a text. Put -- before a value that begins with -. Repeating
+the same answer is allowed. gem questions lists open questions; gem approve and
+gem deny answer approvals.
+
+It then waits for the call that asked, or for the question itself if no call
+asked, and prints the receipt as JSON. --wait 0 does not wait. The exit code is
+0 if the answer is recorded, even if the call then fails.
 ` + usesDatabase,
 		Example: "  gem answer " + exampleID + " 'On Tuesday'\n  gem answer " + exampleID + ` '{"price": 1200}'`,
 		Args:    takes("a call id and a value", 2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if wait < 0 {
+				return usage("--wait is %s, and must be 0 (do not wait) or more", wait)
+			}
 			if !utf8.ValidString(args[1]) {
 				return usage("the value is not valid UTF-8")
 			}
 			value := func(c *client.Call) any { return readAnswer(c, args[1]) }
-			return give(cmd, args[0], name, value, func(_ *pgxpool.Pool, id string) error {
-				_, err := fmt.Fprintf(cmd.OutOrStdout(), "answered; the receipt: gem receipt %s\n", id)
-				return err
+			return give(cmd, args[0], name, value, func(db *pgxpool.Pool, id string) error {
+				return decided(cmd, db, id, "answered", wait)
 			})
 		},
 	}
+	waitFlag(cmd, &wait)
 	cmd.Flags().StringVar(&name, "name", "", "the name that the handler receives, for a call that is not a question")
 	return cmd
 }
 
-// readAnswer reads the value of a command's argument as what the call asks for.
+// readAnswer reads the value of a command's argument in the form that the call asks for.
 func readAnswer(c *client.Call, arg string) any {
 	var question struct{ Schema struct{ Type string } }
 	if json.Unmarshal(c.Input, &question) != nil || question.Schema.Type == "" && c.Tool == "wait.answer" {
@@ -187,7 +199,7 @@ func readAnswer(c *client.Call, arg string) any {
 	return json.RawMessage(arg)
 }
 
-// give answers a call with the value that answer returns for its row, and then runs next.
+// give answers a call with the value that answer returns for its row, and then calls next.
 func give(cmd *cobra.Command, arg, name string, answer func(*client.Call) any,
 	next func(db *pgxpool.Pool, id string) error) error {
 	ctx := cmd.Context()
@@ -214,6 +226,10 @@ func give(cmd *cobra.Command, arg, name string, answer func(*client.Call) any,
 	} else if decision && !approval {
 		return fmt.Errorf("call %[1]s is not an approval: gem answer %[1]s VALUE", id)
 	}
+	before, err := view.OneQuestion(ctx, db, id)
+	if err != nil {
+		return refusal(err)
+	}
 	err = client.Answer(ctx, db, id, value, name)
 	if errors.Is(err, client.ErrMayNotAnswer) {
 		return mayNot(ctx, db, c)
@@ -221,13 +237,17 @@ func give(cmd *cobra.Command, arg, name string, answer func(*client.Call) any,
 	if err != nil && !decidedAlike(err, id, value) {
 		return refusal(err)
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		fmt.Fprintln(cmd.ErrOrStderr(), refusal(err))
+	case before != nil && before.AnsweredBy != "":
+		fmt.Fprintf(cmd.ErrOrStderr(), "call %s already had this answer, by %s at %s\n", id,
+			cut(printable(before.AnsweredBy), 200), moment(before.AnsweredAt))
 	}
 	return next(db, id)
 }
 
-// decidedAlike reports whether the refusal of a decision says that the same decision was recorded before.
+// decidedAlike reports whether a decision was rejected because the same decision was recorded before.
 func decidedAlike(err error, id string, value any) bool {
 	decision, _ := value.(map[string]any)
 	approved, isDecision := decision["approved"].(bool)
@@ -237,7 +257,8 @@ func decidedAlike(err error, id string, value any) bool {
 		strings.HasPrefix(pgErr.Message, "call "+id+" was already "+done+" by ")
 }
 
-// asksNothing returns the error for a call that does not ask. It names the questions and answers that the call waits for.
+// asksNothing returns the error for a call that does not ask. It names the questions and answers that the call waits
+// for.
 func asksNothing(ctx context.Context, db *pgxpool.Pool, c *client.Call) error {
 	var open []string
 	questions, err := client.OpenQuestionsAbout(ctx, db, c.ID, mostAsked)
@@ -245,7 +266,7 @@ func asksNothing(ctx context.Context, db *pgxpool.Pool, c *client.Call) error {
 		return refusal(err)
 	}
 	for _, q := range questions {
-		open = append(open, "It waits for the answer to this one:\n"+asked(q))
+		open = append(open, "It waits for the answer to this question:\n"+asked(q))
 	}
 	e, err := client.Explain(ctx, db, c.ID)
 	if err != nil {
@@ -255,14 +276,14 @@ func asksNothing(ctx context.Context, db *pgxpool.Pool, c *client.Call) error {
 		open = append(open, "It waits for an answer under a name: add --name "+prose.Argument(name))
 	}
 	if len(open) == 0 {
-		open = append(open, "The questions for you: gem questions")
+		open = append(open, "Your questions: gem questions")
 	}
 	return fmt.Errorf("call %s, of %s, is not a question. %s", c.ID, cut(printable(c.Tool), 200), strings.Join(open, "\n"))
 }
 
 var roleForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$`)
 
-// mayNot says who may answer.
+// mayNot returns the error for a role that may not answer; it names the people who may.
 func mayNot(ctx context.Context, db *pgxpool.Pool, c *client.Call) error {
 	var role string
 	if err := db.QueryRow(ctx, "select session_user::text").Scan(&role); err != nil {
@@ -291,15 +312,16 @@ func resumeCommand() *cobra.Command {
 		Use:   "resume",
 		Short: "Let a waiting call check again whether it can continue",
 		Long: `
-Its handler runs again, up to where it waits. What its journal has is not done
-again. gem explain says what a call waits for.`,
+Its handler runs again, up to where it waits. Operations in its journal are not
+repeated. gem explain shows why a call waits.`,
 	}, func(ctx context.Context, db *pgxpool.Pool, id string, out io.Writer) error {
 		resumed, err := client.Resume(ctx, db, id)
 		switch {
 		case err != nil:
 			return err
 		case !resumed:
-			return fmt.Errorf("the call does not wait for anything that its handler asked for. Why it does not continue: gem explain %s", id)
+			return fmt.Errorf("its handler does not wait for anything. Why the call does not continue: gem "+
+				"explain %s", id)
 		}
 		_, err = fmt.Fprintln(out, "resumed: the call is in the queue")
 		return err

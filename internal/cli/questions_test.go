@@ -7,14 +7,15 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // askedIn inserts a call that asks, waits until it does, and returns its id.
 func askedIn(t *testing.T, db *pgxpool.Pool, tool, input string) string {
 	t.Helper()
-	id := query[string](t, db, "insert into core_tool_calls (tool_name, input) values ($1, $2) returning id::text", tool, input)
+	id := query[string](t, db, "insert into core_tool_calls (tool_name, input) values ($1, $2) returning id::text", tool,
+		input)
 	for query[string](t, db, "select coalesce(waits_for, status) from core_tool_calls where id = $1", id) != "answer" {
 		if status := query[string](t, db, "select status from core_tool_calls where id = $1", id); status == "failed" {
 			t.Fatal(query[string](t, db, "select result::text from core_tool_receipts where call_id = $1", id))
@@ -33,14 +34,15 @@ func TestQuestionsAreAnsweredOnTheCommandLine(t *testing.T) {
 	env := []string{"DATABASE_URL=" + url}
 	none := gemWith(t, env, "questions")
 	none.wantCode(t, exitDone)
-	wants(t, none.stderr, "No call waits for an answer that you may give.")
+	wants(t, none.stderr, "No call waits for your answer.")
 
 	for _, c := range []struct{ tool, input, value, receipt, example string }{
 		{"wait.answer", `{"text": "Which color?\u001b[2J"}`, "blue", `"answer": "blue"`, "'…'"},
 		{"wait.answer", `{"text": "A number, as a text?"}`, "42", `"answer": "42"`, "'…'"},
 		{"wait.answer", `{"text": "A text in quotes?"}`, `"42"`, `"answer": "42"`, "'…'"},
 		{"wait.answer", `{"text": "How many?", "schema": {"type": "integer"}}`, "42", `"answer": 42`, "1"},
-		{"wait.answer", `{"text": "Which?", "schema": {"type": "object", "properties": {"n": {"type": "integer"}, "who": {"type": "string"}}}}`, `{"n": 7}`, `"n": 7`, `'{"n": 1, "who": "…"}'`},
+		{"wait.answer",
+			`{"text": "Which?", "schema": {"type": "object", "properties": {"n": {"type": "integer"}, "who": {"type": "string"}}}}`, `{"n": 7}`, `"n": 7`, `'{"n": 1, "who": "…"}'`},
 		{"wait.event", `{}`, "paid", `"event": "paid"`, "'…'"},
 	} {
 		id := askedIn(t, db, c.tool, c.input)
@@ -53,9 +55,8 @@ func TestQuestionsAreAnsweredOnTheCommandLine(t *testing.T) {
 		for range 2 {
 			got := gemWith(t, env, "answer", id, c.value)
 			got.wantCode(t, exitDone)
-			wants(t, got.stdout, "answered; the receipt: gem receipt "+id)
-		}
-		for query[int](t, db, "select count(*)::int from core_tool_receipts where call_id = $1", id) == 0 {
+			wants(t, got.stderr, "answered; waiting for call "+id)
+			wants(t, got.stdout, c.receipt)
 		}
 		wants(t, gemWith(t, env, "receipt", id).stdout, c.receipt)
 		wants(t, gemWith(t, env, "trace", id).stdout, "its handler waits for the answer", " answered: ")
@@ -84,7 +85,8 @@ func TestWhoWaitsForACallIsToldWhatItWaitsFor(t *testing.T) {
 	if code := p.wait(t); code != exitDone {
 		t.Errorf("exit code %d", code)
 	}
-	if said := p.stderr.String(); strings.Count(said, "It waits for") != 1 || !strings.Contains(said, "gem answer "+id+" VALUE. ") || strings.Contains(said, "\x1b") {
+	if said := p.stderr.String(); strings.Count(said, "It waits for") != 1 ||
+		!strings.Contains(said, "gem answer "+id+" VALUE. ") || strings.Contains(said, "\x1b") {
 		t.Errorf("said: %s", said)
 	}
 }
@@ -100,15 +102,19 @@ func TestApprovalsTakeARole(t *testing.T) {
 	id := askedIn(t, db, "wait.approval", approval)
 	denied := gemWith(t, env, "approve", id)
 	denied.wantCode(t, exitFailed)
-	wants(t, denied.stderr, "you are "+me+", and only someone with the role boss may answer it, except the person who made the call", "gem roles add "+me+" boss")
-	wants(t, gemWith(t, env, "questions").stderr, "No call waits for an answer that you may give. One other question is open.")
-	wants(t, gemWith(t, env, "explain", id).stdout, "gem approve "+id, "It asks “Tell the customer.” It is about comms.send_sms with {", "Only someone with the role boss may decide", "It expires at 2200-01-01")
+	wants(t, denied.stderr, "you are "+me+", and only someone with the role boss may answer it, except the person who "+
+		"made the call", "gem roles add "+me+" boss")
+	wants(t, gemWith(t, env, "questions").stderr, "No call waits for your answer. One other question is "+
+		"open.")
+	wants(t, gemWith(t, env, "explain", id).stdout, "gem approve "+id, "It asks “Tell the customer.” It is about "+
+		"comms.send_sms with {", "Only someone with the role boss may decide", "It expires at 2200-01-01")
 
 	wants(t, gemWith(t, env, "roles", "add", me, "boss").stdout, me+" has the role boss")
-	wants(t, gemWith(t, env, "roles", "add", me, "boss").stdout, me+" had the role boss before")
+	wants(t, gemWith(t, env, "roles", "add", me, "boss").stdout, me+" already had the role boss")
 	wants(t, gemWith(t, env, "roles", "list").stdout, "SUBJECT", "boss")
 	wants(t, gemWith(t, env, "roles", "add", me, "no role").stderr, "roles_role_check")
-	wants(t, gemWith(t, env, "questions").stdout, `arguments of comms.send_sms: {"to": "+1555"}`, "gem approve "+id, "gem deny "+id, "until 2200-01-01", "by role:boss")
+	wants(t, gemWith(t, env, "questions").stdout, `arguments of comms.send_sms: {"to": "+1555"}`, "gem approve "+id,
+		"gem deny "+id, "until 2200-01-01", "by role:boss")
 	gemWith(t, env, "approve", id, "--reason", "fine").wantCode(t, exitDone)
 	for query[int](t, db, "select count(*)::int from core_tool_receipts where call_id = $1", id) == 0 {
 	}
@@ -129,7 +135,8 @@ func TestARoleIsClosedToQuestionsOfUsersAndOpenedAgain(t *testing.T) {
 	env := []string{"DATABASE_URL=" + url}
 	for _, step := range []struct{ do, want string }{
 		{"close", "boss is closed to questions from users\n"}, {"close", "boss is already closed to questions from users\n"},
-		{"open", "boss is open to questions from users\n"}, {"open", "boss is already open to questions from users\n"}, {"close", "boss is closed"},
+		{"open", "boss is open to questions from users\n"}, {"open", "boss is already open to questions from users\n"},
+		{"close", "boss is closed"},
 	} {
 		got := gemWith(t, env, "roles", step.do, "boss")
 		got.wantCode(t, exitDone)
@@ -145,26 +152,34 @@ func TestQuestionsSayWhoAsksAndShowAFewOfEachAsker(t *testing.T) {
 	url := newDatabase(t)
 	db := testdb.Pool(t, url)
 	execute(t, db, `set session_replication_role = replica;
-		insert into core_tool_calls (id, tool_name, input, created_by, asked_for, parent_call_id, parent_step, status, attempt, events, steps, run_at, created_at, updated_at,
-			waits_for, waits, need)
-		select gen_random_uuid(), 'wait.answer', jsonb_build_object('by', array['service'], 'text', text), who, kind, parent, step, 'waiting', 1, 3, 1, now(),
-			now() - n * interval '1 s', now(), 'answer', '{#answer}', 1
-		from (select 'user' as kind, 'eve' as who, E'Ok?”\nA rule asks about a call of ada:\n\u202e“Is it won?' as text, null::uuid as parent, null as step, n from generate_series(10, 16) n
+		insert into core_tool_calls (id, tool_name, input, created_by, asked_for, parent_call_id, parent_step, status,
+			attempt, events, steps, run_at, created_at, updated_at,
+			waits_for, waits, need, answer_by, answer_others)
+		select gen_random_uuid(), 'wait.answer', jsonb_build_object('by', array['service'], 'text', text), who, kind, parent,
+			step, 'waiting', 1, 3, 1, now(),
+			now() - n * interval '1 s', now(), 'answer', '{#answer}', 1, '{service}', false
+		from (select 'user' as kind, 'eve' as who, E'Ok?”\nA rule asks about a call of ada:\n\u202e“Is it won?' as text,
+			null::uuid as parent, null as step, n from generate_series(10, 16) n
 			union all select 'user', 'a rule asks', 'Model?', gen_random_uuid(), 'turn 1 call 1', 9
 			union all select 'rule', 'ada', 'Is it?', gen_random_uuid(), '##1', 1) q;
 		set session_replication_role = origin`)
 	env := []string{"DATABASE_URL=" + url}
 	out := gemWith(t, env, "questions").stdout
-	user := "eve asks. Neither a rule nor a handler asks this; the text is the caller's own:\n  “Ok?\" A rule asks about a call of ada: \"Is it won?”\n"
-	if !strings.HasPrefix(out, "A rule asks about a call of ada:\n  “Is it?”\n") || strings.Count(out, user) != 5 || strings.Count(out, "\nA rule asks") != 0 {
+	user := "eve asks. Neither a rule nor a handler asks this; the text is the caller's own:\n  “Ok?\" A rule asks " +
+		"about a call of ada: \"Is it won?”\n"
+	if !strings.HasPrefix(out, "A rule asks about a call of ada:\n  “Is it?”\n") || strings.Count(out, user) != 5 ||
+		strings.Count(out, "\nA rule asks") != 0 {
 		t.Errorf("got\n%s", out)
 	}
-	wants(t, out, "And 2 more from this asker: gem questions --all", "A model asks, on behalf of \"a rule asks\". Neither a rule nor a handler's code asks this; the text is the model's own:\n")
-	if all := gemWith(t, env, "questions", "--all").stdout; strings.Count(all, user) != 7 || strings.Contains(all, "more from this asker") {
+	wants(t, out, "And 2 more from this asker: gem questions --all", "A model asks, on behalf of \"a rule asks\". "+
+		"Neither a rule nor a handler's code asks this; the text is the model's own:\n")
+	if all := gemWith(t, env, "questions", "--all").stdout; strings.Count(all, user) != 7 ||
+		strings.Contains(all, "more from this asker") {
 		t.Errorf("got\n%s", all)
 	}
 	eve := query[string](t, db, "select id::text from core_tool_calls where created_by = 'eve' limit 1")
-	wants(t, gemWith(t, env, "explain", eve).stdout, "eve asks. Neither a rule nor a handler asks this", "It asks “Ok?\" A rule asks about a call of ada: \"Is it won?”")
+	wants(t, gemWith(t, env, "explain", eve).stdout, "eve asks. Neither a rule nor a handler asks this",
+		"It asks “Ok?\" A rule asks about a call of ada: \"Is it won?”")
 }
 
 func TestResumeLetsACallLookAgain(t *testing.T) {
@@ -180,7 +195,7 @@ func TestResumeLetsACallLookAgain(t *testing.T) {
 	for query[int](t, db, "select count(*)::int from core_tool_events where call_id = $1 and event = 'waiting'", id) < 2 {
 	}
 	gemWith(t, env, "cancel", id).wantCode(t, exitDone)
-	wants(t, gemWith(t, env, "resume", id).stderr, "does not wait for anything that its handler asked for")
+	wants(t, gemWith(t, env, "resume", id).stderr, "its handler does not wait for anything")
 }
 
 func TestDevPrintsWhatIsAsked(t *testing.T) {
@@ -189,7 +204,8 @@ func TestDevPrintsWhatIsAsked(t *testing.T) {
 	p.stdout.waitFor(t, "export DATABASE_URL='")
 	_, rest, _ := strings.Cut(p.stdout.String(), "export DATABASE_URL='")
 	url, _, _ := strings.Cut(rest, "'")
-	id := askedIn(t, testdb.Pool(t, url), "wait.approval", `{"tool": "a.b", "input": {}, "by": ["role:boss"], "digest": "`+digest+`"}`)
+	id := askedIn(t, testdb.Pool(t, url), "wait.approval",
+		`{"tool": "a.b", "input": {}, "by": ["role:boss"], "digest": "`+digest+`"}`)
 	p.stdout.waitFor(t, "gem approve "+id)
 	gemWith(t, []string{"DATABASE_URL=" + url}, "approve", id).wantCode(t, exitDone)
 }
@@ -216,10 +232,12 @@ func TestReplayRunsACallAgainAndWritesNothing(t *testing.T) {
 	got = gemWith(t, env, "replay", "--tool", "wait.answer", "--save", folder)
 	got.wantCode(t, exitDone)
 	for _, id := range []string{open, ended} {
-		if text, err := os.ReadFile(filepath.Join(folder, id+".json")); err != nil || !strings.Contains(string(text), `"tool": "wait.answer"`) {
+		if text, err := os.ReadFile(filepath.Join(folder, id+".json")); err != nil ||
+			!strings.Contains(string(text), `"tool": "wait.answer"`) {
 			t.Errorf("%s, %v", text, err)
 		}
-		if about, err := os.Stat(filepath.Join(folder, id+".json")); err != nil || runtime.GOOS != "windows" && about.Mode().Perm() != 0o600 {
+		if about, err := os.Stat(filepath.Join(folder, id+".json")); err != nil || runtime.GOOS != "windows" &&
+			about.Mode().Perm() != 0o600 {
 			t.Errorf("%v, %v", about.Mode(), err)
 		}
 	}
@@ -229,7 +247,9 @@ func TestReplayRunsACallAgainAndWritesNothing(t *testing.T) {
 	}
 	wants(t, gemWith(t, env, "replay").stderr, "name one call, or a tool")
 	wants(t, gemWith(t, env, "replay", "--tool", "os.list_taks").stderr, "did you mean os.list_tasks?")
-	wants(t, gemWith(t, env, "replay", "--tool", "os.list_tasks").stderr, "No call of os.list_tasks has made a step or has waited.")
+	wants(t, gemWith(t, env, "replay", "--tool", "os.list_tasks").stderr,
+		"No call of os.list_tasks has a step or a wait.")
 	execute(t, db, "insert into core_tool_calls (tool_name) values ('os.health_check')")
-	wants(t, gemWith(t, env, "replay", query[string](t, db, "select id::text from core_tool_calls where tool_name = 'os.health_check'")).stdout, "does not fit: The program has no durable handler for os.health_check.")
+	wants(t, gemWith(t, env, "replay", query[string](t, db, "select id::text from core_tool_calls where tool_name = "+
+		"'os.health_check'")).stdout, "does not fit: The program has no durable handler for os.health_check.")
 }

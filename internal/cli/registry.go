@@ -17,15 +17,17 @@ func registryCommand(p *Program) *cobra.Command {
 		Use:   "registry",
 		Short: "Check the tool registry, list and export its tools, or show their entries",
 		Long: `
-They read FILE; without it what TOOLS_REGISTRY names or holds, then
-tools.registry.json in the working directory, then the registry that is built
-into this program. "include" in it adds entries that come with GEM, and they show
-the registry with these, as a worker records it. None needs a database; with
-DATABASE_URL or a gem dev in this folder, list and check look for tools in SQL.`,
+They read FILE, or else the file or JSON in TOOLS_REGISTRY, or else
+tools.registry.json in the working directory, or else the registry that is built
+into this program. "include" in it adds GEM's own entries, and the commands show
+the registry with them, as a worker records it. They need no database; with
+DATABASE_URL or a gem dev in this folder, list and check also look for tools in
+SQL.`,
 		Example: "  gem registry list\n  gem registry check tools.registry.json",
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
-	cmd.AddCommand(registryCheckCommand(p), registryListCommand(p), registryShowCommand(p), registryExportCommand(p), registryImportCommand(p))
+	cmd.AddCommand(registryCheckCommand(p), registryListCommand(p), registryShowCommand(p), registryExportCommand(p),
+		registryImportCommand(p))
 	return cmd
 }
 
@@ -35,18 +37,19 @@ func registryCheckCommand(p *Program) *cobra.Command {
 		Use:   "check [FILE]",
 		Short: "Check a registry, and print every fault",
 		Long: `
-The exit code is 0 for a registry that a worker of this program would take,
+The exit code is 0 for a registry that a worker of this program would accept,
 otherwise 1: its schemas must fit the structs of the handlers, the program must
-have the domains of the included tools, and a tool that lives elsewhere is one
-attempt, without calls and deadline_ms. A warning names a schema whose inputs
-can be too expensive to check. The tools that signed-in users may not call are
-printed, each with the reason: "frontends": true in an entry or an override opens
-the tool. With --against its tools are compared with those of an earlier
-file: what was added, removed and changed is printed, and other contents under
-the same version are refused, as a worker refuses them. With DATABASE_URL or a
-gem dev in this folder, it looks for the SQL functions that the tools need.`,
-		Example: "  gem registry check\n  git show main:tools.registry.json > old.json && gem registry check --against old.json",
-		Args:    takes("at most one file", 0, 1),
+have the domains of the included tools, and a tool in a backend has one attempt,
+no calls and no deadline_ms. A warning names a schema whose inputs can be too
+expensive to check. It prints the tools that signed-in users may not call, each
+with the reason: "frontends": true in an entry or an override opens the tool.
+With --against it compares the tools with an earlier file: it prints the
+additions, removals and changes and, like a worker, rejects other contents under
+the same version. With DATABASE_URL or a gem dev in this folder, it looks for
+the SQL functions that the tools need.`,
+		Example: "  gem registry check\n  git show main:tools.registry.json > old.json && gem registry check --against " +
+			"old.json",
+		Args: takes("at most one file", 0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, from, err := p.chosenRegistry(args)
 			if err != nil {
@@ -60,7 +63,7 @@ gem dev in this folder, it looks for the SQL functions that the tools need.`,
 			if err != nil {
 				return err
 			}
-			if without != "" { // unless it lives in SQL
+			if without != "" { // unless it is in SQL
 				place, note, done := lookForFunctions(cmd.Context(), bound)
 				defer done()
 				if without, err = fit(r, bound); err != nil {
@@ -71,7 +74,7 @@ gem dev in this folder, it looks for the SQL functions that the tools need.`,
 						fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s: calls end as not_configured: %s\n", t.Name, why)
 					}
 				}
-				for _, text := range []string{without, note} {
+				for _, text := range []string{note, without} {
 					if text != "" {
 						fmt.Fprintln(cmd.ErrOrStderr(), "note:", text)
 					}
@@ -94,7 +97,7 @@ gem dev in this folder, it looks for the SQL functions that the tools need.`,
 				}
 				said = append(said, registry.Compare(old, r)...)
 				if len(said) == 1 {
-					said = append(said, "no tool was changed against "+against)
+					said = append(said, "no tool changed against "+against)
 				}
 			}
 			for _, t := range r.Tools() {
@@ -113,12 +116,12 @@ gem dev in this folder, it looks for the SQL functions that the tools need.`,
 func registryListCommand(p *Program) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list [FILE]",
-		Short: "List the tools, and the function that each dispatches to",
+		Short: "List the tools, and the function of each",
 		Long: `
-A line for each tool: its idempotency (with the key field of a keyed one), its
-timeout, its permissions, and the handler's file and function, or "no handler":
-calls of such a tool end as not_configured. With DATABASE_URL or a gem dev in
-this folder, it looks for tools that are functions in SQL.`,
+It prints a line for each tool: its idempotency (with the key field, if it is
+keyed), its timeout, its permissions, and the handler's file and function, or
+"no handler": calls of such a tool end as not_configured. With DATABASE_URL or a
+gem dev in this folder, it looks for tools that are functions in SQL.`,
 		Args: takes("at most one file", 0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, _, err := p.chosenRegistry(args)
@@ -142,7 +145,8 @@ this folder, it looks for tools that are functions in SQL.`,
 				if alone = alone || !ok; ok {
 					handler = h.File + " " + h.Func + hidden(place, t, h)
 				}
-				rows = append(rows, []string{t.Name, idempotency, span(t.Timeout), cmp.Or(strings.Join(t.Permissions, " "), "-"), handler})
+				rows = append(rows, []string{t.Name, idempotency, span(t.Timeout), cmp.Or(strings.Join(t.Permissions, " "), "-"),
+					handler})
 			}
 			if alone && note != "" {
 				fmt.Fprintln(cmd.ErrOrStderr(), "note:", note)
@@ -157,9 +161,9 @@ func registryShowCommand(p *Program) *cobra.Command {
 		Use:   "show TOOL…",
 		Short: "Print the entries of tools",
 		Long: `
-As JSON, with sorted keys, and with the overrides of the registry. The tools
-that come with GEM are shown even if the registry lacks them; a note says how to
-include them. It reads no FILE.`,
+It prints JSON, with sorted keys and with the overrides of the registry. It also
+shows GEM's tools that the registry lacks; a note explains how to include them.
+It reads no FILE.`,
 		Example: "  gem registry show leads.create\n  gem registry show llm.chat",
 		Args:    takes("the names of tools", 1, 1000),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -183,7 +187,7 @@ include them. It reads no FILE.`,
 	}
 }
 
-// toolsOf counts the tools of a registry by where their entries come from.
+// toolsOf counts the tools of a registry by the source of their entries.
 func toolsOf(r *registry.Registry) string {
 	var own, included, always int
 	for _, t := range r.Tools() {
@@ -196,32 +200,32 @@ func toolsOf(r *registry.Registry) string {
 			own++
 		}
 	}
-	parts := []string{fmt.Sprintf("%d of its own", own)}
+	parts := []string{fmt.Sprintf("%d defined in the registry", own)}
 	if included > 0 {
-		parts = append(parts, fmt.Sprintf("%d of GEM's that it includes", included))
+		parts = append(parts, fmt.Sprintf("%d included", included))
 	}
 	if always > 0 {
-		parts = append(parts, fmt.Sprintf("%d of GEM's that every registry has", always))
+		parts = append(parts, fmt.Sprintf("%d that every registry has", always))
 	}
 	return fmt.Sprintf("%s (%s)", count(own+included+always, "tool"), strings.Join(parts, ", "))
 }
 
-// shown returns a tool from the registry r, otherwise from GEM's own entries or the built-in registry.
-// note explains how to add the tool to a registry that lacks it.
+// shown returns a tool from the registry r, otherwise from GEM's own entries or the built-in registry. note explains
+// how to add the tool to a registry that lacks it.
 func (p *Program) shown(r *registry.Registry, from, name string) (t *registry.Tool, note string, err error) {
 	if t, ok := r.Tool(name); ok {
 		return t, "", nil
 	}
 	if t, ok := registry.Own().Tool(name); ok {
-		return t, fmt.Sprintf(`%s comes with GEM, and the registry (%s) lacks it: to have it, add %[1]q to "include"`,
+		return t, fmt.Sprintf(`%s comes with GEM, and the registry (%s) lacks it: to include it, add %[1]q to "include"`,
 			name, from), nil
 	}
 	builtIn, err := registry.Parse(p.Registry)
 	if err != nil {
-		return nil, "", fmt.Errorf("the registry (built in) is refused:\n%w", err)
+		return nil, "", fmt.Errorf("the registry (built in) is invalid:\n%w", err)
 	}
 	if t, ok := builtIn.Tool(name); ok {
-		return t, fmt.Sprintf(`%s is built into this program, and the registry (%s) lacks it: to have it, copy this entry `+
+		return t, fmt.Sprintf(`%s is built into this program, and the registry (%s) lacks it: to use it, copy this entry `+
 			`into "tools"`, name, from), nil
 	}
 	return nil, "", usage("the registry (%s) has no tool %q%s", from, name, r.DidYouMean(name))

@@ -27,7 +27,8 @@ func TestRegistryCheckPrintsEveryFault(t *testing.T) {
 	  {"name": "leads.create", "input_schema": {"type": "object", "requird": []}, "output_schema": {}, "idempotency": {"mode": "sometimes"}, "timeout_ms": 5}]}`)
 	got := gemWith(t, nil, "registry", "check", file)
 	got.wantCode(t, exitFailed)
-	wants(t, got.stderr, file, "version: is missing", "Leads: name: ", "Leads: input_schema/type", "Leads: idempotency.key_field: ", "Leads: timeout_ms: ",
+	wants(t, got.stderr, file, "version: is missing", "Leads: name: ", "Leads: input_schema/type",
+		"Leads: idempotency.key_field: ", "Leads: timeout_ms: ",
 		"leads.create: input_schema/requird", "leads.create: idempotency.mode: ")
 	if got.stdout != "" {
 		t.Errorf("stdout: got %q, want nothing", got.stdout)
@@ -38,12 +39,14 @@ func TestRegistryCheckOfAGoodOne(t *testing.T) {
 	t.Parallel()
 	got := gemWith(t, nil, "registry", "check", writeFile(t, oneTool))
 	got.wantCode(t, 0)
-	wants(t, got.stdout, "ok: 3 tools (1 of its own, 2 of GEM's that every registry has), version 1.0.0")
+	wants(t, got.stdout, "ok: 3 tools (1 defined in the registry, 2 that every registry has), version 1.0.0")
 
 	builtIn := gemWith(t, nil, "registry", "check")
 	builtIn.wantCode(t, 0)
-	wants(t, builtIn.stdout, "ok: ", "(built in)", "closed to signed-in users: comms.send_sms needs the permission send:sms\n",
-		"closed to signed-in users: comms.send_email needs the permission send:email\n", "closed to signed-in users: http.request needs the permission net:http\n")
+	wants(t, builtIn.stdout, "ok: ", "(built in)", "closed to signed-in users: comms.send_sms needs the permission "+
+		"send:sms\n",
+		"closed to signed-in users: comms.send_email needs the permission send:email\n",
+		"closed to signed-in users: http.request needs the permission net:http\n")
 	if strings.Contains(builtIn.stdout, "users: os.") || strings.Contains(builtIn.stdout, "users: leads.") {
 		t.Errorf("got %s", builtIn.stdout)
 	}
@@ -55,7 +58,8 @@ func TestRegistryCheckOfAGoodOne(t *testing.T) {
 
 func TestRegistryCheckWarnsOfSchemasThatInviteExpensiveInputs(t *testing.T) {
 	t.Parallel()
-	schema := `{"type": "object", "properties": {"list": {"items": {"anyOf": [{"type": "null"}` + strings.Repeat(`, {"minLength": 3}`, 60) + `]}}}}`
+	schema := `{"type": "object", "properties": {"list": {"items": {"anyOf": [{"type": "null"}` +
+		strings.Repeat(`, {"minLength": 3}`, 60) + `]}}}}`
 	got := gemWith(t, nil, "registry", "check", writeFile(t, strings.Replace(oneTool, `{"type": "object"}`, schema, 1)))
 	got.wantCode(t, 0)
 	wants(t, got.stderr, "warning: demo.echo: input_schema/properties/list: ", "maxItems")
@@ -68,15 +72,17 @@ func TestRegistryCheckAgainstAnEarlierOne(t *testing.T) {
 
 	same := gemWith(t, nil, "registry", "check", writeFile(t, oneTool), "--against", old)
 	same.wantCode(t, 0)
-	wants(t, same.stdout, "no tool was changed")
+	wants(t, same.stdout, "no tool changed")
 
 	sameVersion := gemWith(t, nil, "registry", "check", writeFile(t, slower), "--against", old)
 	sameVersion.wantCode(t, exitFailed)
 	wants(t, sameVersion.stderr, "demo.echo was changed (timeout_ms)", `raise "version"`)
 
-	raised := gemWith(t, nil, "registry", "check", writeFile(t, regexp.MustCompile(`1\.0\.0`).ReplaceAllString(slower, "1.1.0")), "--against", old)
+	raised := gemWith(t, nil, "registry", "check", writeFile(t,
+		regexp.MustCompile(`1\.0\.0`).ReplaceAllString(slower, "1.1.0")), "--against", old)
 	raised.wantCode(t, 0)
-	wants(t, raised.stdout, "ok: 3 tools (1 of its own, 2 of GEM's that every registry has), version 1.1.0", "demo.echo was changed (timeout_ms)\n")
+	wants(t, raised.stdout, "ok: 3 tools (1 defined in the registry, 2 that every registry has), version 1.1.0",
+		"demo.echo was changed (timeout_ms)\n")
 }
 
 func TestRegistryListShowsWhereEachToolIsWritten(t *testing.T) {
@@ -99,7 +105,7 @@ func TestRegistryListShowsWhereEachToolIsWritten(t *testing.T) {
 	}
 }
 
-// It is found from anywhere, so that nobody needs to look for it in GEM's source.
+// It works in any folder, so that nobody needs to search GEM's source.
 func TestRegistryShowFindsTheToolsThatComeWithGEM(t *testing.T) {
 	t.Parallel()
 	file := writeFile(t, oneTool)
@@ -107,13 +113,15 @@ func TestRegistryShowFindsTheToolsThatComeWithGEM(t *testing.T) {
 	own := gemWith(t, env, "registry", "show", "llm.chat")
 	own.wantCode(t, 0)
 	wants(t, own.stdout, `"name": "llm.chat"`)
-	wants(t, own.stderr, "llm.chat comes with GEM, and the registry ("+file+`) lacks it: to have it, add "llm.chat" to "include"`)
+	wants(t, own.stderr, "llm.chat comes with GEM, and the registry ("+file+
+		`) lacks it: to include it, add "llm.chat" to "include"`)
 	builtIn := gemWith(t, env, "registry", "show", "leads.create")
 	builtIn.wantCode(t, 0)
 	wants(t, builtIn.stdout, `"name": "leads.create"`)
-	wants(t, builtIn.stderr, `to have it, copy this entry into "tools"`)
+	wants(t, builtIn.stderr, `to use it, copy this entry into "tools"`)
 
-	text := strings.Replace(oneTool, `"tools"`, `"include": ["llm"], "overrides": {"llm.chat": {"timeout_ms": 77}}, "tools"`, 1)
+	text := strings.Replace(oneTool, `"tools"`,
+		`"include": ["llm"], "overrides": {"llm.chat": {"timeout_ms": 77}}, "tools"`, 1)
 	included := gemWith(t, []string{"TOOLS_REGISTRY=" + text}, "registry", "show", "llm.chat")
 	included.wantCode(t, 0)
 	wants(t, included.stdout, `"timeout_ms": 77`)

@@ -7,15 +7,15 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gemworker/gem/internal/llm"
+	"github.com/gemworker/gem/internal/provider"
 	"github.com/gemworker/gem/mcp"
 	"github.com/gemworker/gem/registry"
 	"github.com/spf13/cobra"
 )
 
-// exports write tools as an API takes them. In each their names have underscores for dots.
+// exports maps each API to the form of its tools. Names have underscores instead of dots.
 var exports = map[string]func(*registry.Tool) any{
-	// The API's default for strict is true, and then it takes few schemas as they are.
+	// The API's default for strict is true, which accepts few schemas unchanged.
 	"openai": func(t *registry.Tool) any {
 		return struct {
 			Type        string          `json:"type"`
@@ -23,7 +23,7 @@ var exports = map[string]func(*registry.Tool) any{
 			Description string          `json:"description,omitempty"`
 			Parameters  json.RawMessage `json:"parameters"`
 			Strict      bool            `json:"strict"`
-		}{"function", t.FlatName(), t.Description, llm.Parameters(t.InputSchema), false}
+		}{"function", t.FlatName(), t.Description, provider.Parameters(t.InputSchema), false}
 	},
 	"openai-chat": func(t *registry.Tool) any {
 		type function struct {
@@ -34,18 +34,18 @@ var exports = map[string]func(*registry.Tool) any{
 		return struct {
 			Type     string   `json:"type"`
 			Function function `json:"function"`
-		}{"function", function{t.FlatName(), t.Description, llm.Parameters(t.InputSchema)}}
+		}{"function", function{t.FlatName(), t.Description, provider.Parameters(t.InputSchema)}}
 	},
 	"anthropic": func(t *registry.Tool) any {
 		return struct {
 			Name        string          `json:"name"`
 			Description string          `json:"description,omitempty"`
 			InputSchema json.RawMessage `json:"input_schema"`
-		}{t.FlatName(), t.Description, llm.Parameters(t.InputSchema)}
+		}{t.FlatName(), t.Description, provider.Parameters(t.InputSchema)}
 	},
 }
 
-// mostExported is how many tools providers take in one request.
+// mostExported is the number of tools that providers accept in one request.
 const mostExported = 128
 
 func registryExportCommand(p *Program) *cobra.Command {
@@ -59,16 +59,17 @@ func registryExportCommand(p *Program) *cobra.Command {
 		Use:   "export [FILE]",
 		Short: "Print the tools as JSON for the API of a model's provider, or for MCP",
 		Long: `
-With --format openai it prints the list "tools" of OpenAI's Responses API, with
-openai-chat that of Chat Completions, which many other providers take too, and
-with anthropic that of Anthropic's Messages API. mcp is the result of
-tools/list as gem mcp gives it: open tools only, and GEM's own two. Names have
-underscores for dots; list_tools() and the registry have those with dots,
-which calls need. At the top of a schema these APIs refuse allOf, anyOf, oneOf
-and the like: such a keyword is put into the description, and the worker checks
-it all the same. Without --tools all are printed but those of the domain wait.`,
-		Example: "  gem registry export --format anthropic\n  gem registry export --format openai --tools 'leads.*,os.create_task' --frontends",
-		Args:    takes("at most one file", 0, 1),
+--format openai prints the list "tools" for OpenAI's Responses API, openai-chat
+for Chat Completions, which many other providers also accept, and anthropic for
+Anthropic's Messages API. mcp prints the result of tools/list of gem mcp: open
+tools only, and GEM's own two. Names have underscores instead of dots; calls
+need the names with dots, as in list_tools() and the registry. These APIs reject
+allOf, anyOf, oneOf and similar keywords at the top of a schema, so the command
+moves such a keyword into the description; the worker still checks it. Without
+--tools it prints all tools except the domain wait.`,
+		Example: "  gem registry export --format anthropic\n  gem registry export --format openai --tools " +
+			"'leads.*,os.create_task' --frontends",
+		Args: takes("at most one file", 0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !slices.Contains(formats, format) {
 				return usage("--format must be one of %s", strings.Join(formats, ", "))
@@ -78,12 +79,12 @@ it all the same. Without --tools all are printed but those of the domain wait.`,
 				return err
 			}
 			if format == "mcp" {
-				door, err := mcp.New(mcp.Options{Registry: r, Tools: patterns})
+				server, err := mcp.New(mcp.Options{Registry: r, Tools: patterns})
 				if err != nil {
 					return usageError{err}
 				}
-				defer door.Close()
-				return printJSON(cmd.OutOrStdout(), map[string]any{"tools": door.Listed()})
+				defer server.Close()
+				return printJSON(cmd.OutOrStdout(), map[string]any{"tools": server.Listed()})
 			}
 			tools, err := meant(r, patterns)
 			if err != nil {
@@ -96,18 +97,21 @@ it all the same. Without --tools all are printed but those of the domain wait.`,
 				}
 			}
 			if len(list) > mostExported {
-				fmt.Fprintf(cmd.ErrOrStderr(), "note: these are %d tools, and providers take at most %d in a request: choose some with --tools\n", len(list), mostExported)
+				fmt.Fprintf(cmd.ErrOrStderr(), "note: these are %d tools, and providers accept at most %d in a request: choose "+
+					"some with --tools\n", len(list), mostExported)
 			}
 			return printJSON(cmd.OutOrStdout(), list)
 		},
 	}
 	cmd.Flags().StringVar(&format, "format", "", "the form: "+strings.Join(formats, ", "))
-	cmd.Flags().StringSliceVar(&patterns, "tools", nil, "only these: names, and `patterns` such as leads.*, with commas between them")
+	cmd.Flags().StringSliceVar(&patterns, "tools", nil,
+		"only these: names and `patterns` such as leads.*, separated by commas")
 	cmd.Flags().BoolVar(&frontends, "frontends", false, "only the tools that signed-in users may call")
 	return cmd
 }
 
-// meant are the tools that patterns mean, sorted by name; without patterns all but those of the domain wait. Each pattern must mean one.
+// meant returns the tools that match patterns, sorted by name; without patterns, all except those of the domain wait.
+// It returns an error for a pattern that matches none.
 func meant(r *registry.Registry, patterns []string) (tools []*registry.Tool, err error) {
 	all := r.Tools()
 	for _, pattern := range patterns {

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// exported has a tool for users, one that is closed to them, one whose input is no plain object, and a question.
+// exported has a tool for users, one that is closed to them, one whose input is not a plain object, and a question.
 const exported = `{"version": "1.0.0", "tools": [
 	{"name": "shop.order.place", "description": "Orders <an item>.", "permissions": ["write:db"], "idempotency": {"mode": "none"}, "timeout_ms": 1000, "output_schema": {},
 	 "input_schema": {"type": "object", "required": ["item"], "properties": {"item": {"type": "string"}}}},
@@ -22,10 +22,13 @@ func TestToolsAreExportedAsAPIsTakeThem(t *testing.T) {
 	t.Parallel()
 	file := writeFile(t, exported)
 	for _, c := range []struct{ args, want string }{
-		{"--format openai --tools shop.order.*", `[{"type": "function", "name": "shop_order_place", "description": "Orders <an item>.", "strict": false,
+		{"--format openai --tools shop.order.*",
+			`[{"type": "function", "name": "shop_order_place", "description": "Orders <an item>.", "strict": false,
 			"parameters": {"type": "object", "required": ["item"], "properties": {"item": {"type": "string"}}}}]`},
-		{"--format openai-chat --tools stock_any", `[{"type": "function", "function": {"name": "stock_any", "parameters": {"type": "object", "properties": {}}}}]`},
-		{"--format anthropic --tools shop.mail", `[{"name": "shop_mail", "input_schema": {"type": "object", "properties": {"a": true, "b": true},
+		{"--format openai-chat --tools stock_any",
+			`[{"type": "function", "function": {"name": "stock_any", "parameters": {"type": "object", "properties": {}}}}]`},
+		{"--format anthropic --tools shop.mail",
+			`[{"name": "shop_mail", "input_schema": {"type": "object", "properties": {"a": true, "b": true},
 			"description": "(anyOf: [{\"required\":[\"a\"]},{\"required\":[\"b\"]}])"}}]`},
 		{"--format anthropic --tools shop.mail --frontends", `[]`},
 	} {

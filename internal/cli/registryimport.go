@@ -13,8 +13,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gemworker/gem/elsewhere"
-	"github.com/gemworker/gem/elsewhere/servers"
+	"github.com/gemworker/gem/backends"
+	"github.com/gemworker/gem/backends/mcpclient"
+	"github.com/gemworker/gem/internal/plainfile"
 	"github.com/gemworker/gem/registry"
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
@@ -30,24 +31,27 @@ func registryImportCommand(p *Program) *cobra.Command {
 		Use:   "import DOMAIN",
 		Short: "Write the tools of an MCP server into the registry",
 		Long: `
-DOMAIN is an MCP server of domains.json. It is asked for its tools: create-issue
-of the server github becomes github.create_issue. A new entry has the server's
-description and schemas. If the server says that the tool only reads, it needs
-read:DOMAIN, otherwise write:DOMAIN; if it says that the tool only reads or can
-be called twice without harm, its idempotency is safe-retry, otherwise none. The
-tools are closed to signed-in users, unless --frontends opens them.
+DOMAIN is an MCP server of domains.json. The command lists its tools:
+create-issue of the server github becomes github.create_issue. A new entry has
+the server's description and schemas. If the server declares that the tool only
+reads, it needs read:DOMAIN, otherwise write:DOMAIN; if it declares that the
+tool only reads or can be called twice without harm, its idempotency is
+safe-retry, otherwise none. The tools are closed to signed-in users, unless
+--frontends opens them.
 
-A later import changes only what the server has changed since: timeouts,
-permissions and everything else that was changed by hand stay as they are. A tool that the server
-no longer has is reported, and not removed. The version is raised if anything
-changes, and what changes is printed.
+A later import changes only the fields that the server has changed, and keeps
+timeouts, permissions and other manual edits. If the server has removed a tool,
+the command reports it but keeps the entry. If anything changes, it raises the
+version and prints the changes.
 
-The registry is FILE, else what TOOLS_REGISTRY names, else tools.registry.json in
-the working directory. A missing FILE begins as a copy of the registry in force.`,
+The registry is FILE, or else the file in TOOLS_REGISTRY, or else
+tools.registry.json in the working directory. A missing FILE starts as a copy of
+the registry in force.`,
 		Example: "  gem registry import github --dry-run\n  gem registry import github --frontends",
 		Args:    takes("the name of a domain", 1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			im := &importing{program: p, domain: args[0], frontends: frontends, dryRun: dryRun, out: cmd.OutOrStdout(), notes: cmd.ErrOrStderr()}
+			im := &importing{program: p, domain: args[0], frontends: frontends, dryRun: dryRun, out: cmd.OutOrStdout(),
+				notes: cmd.ErrOrStderr()}
 			if err := im.open(file); err != nil {
 				return err
 			}
@@ -56,7 +60,8 @@ the working directory. A missing FILE begins as a copy of the registry in force.
 	}
 	cmd.Flags().StringVar(&file, "file", "", "the registry `file` to write")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print what would change, and write nothing")
-	cmd.Flags().BoolVar(&frontends, "frontends", false, "let signed-in users call the tools whose entries do not say otherwise")
+	cmd.Flags().BoolVar(&frontends, "frontends", false,
+		"let signed-in users call the tools, unless their entries close them")
 	return cmd
 }
 
@@ -67,7 +72,7 @@ type importing struct {
 	frontends, dryRun bool
 	out, notes        io.Writer
 
-	domains *elsewhere.Domains
+	domains *backends.Domains
 	path    string // of the registry
 	text    []byte
 	isNew   bool
@@ -80,8 +85,9 @@ func (im *importing) open(file string) (err error) {
 		return usageError{err}
 	}
 	if im.domains == nil {
-		return usage(`no domains.json says where the MCP server %[1]s is: write {"version": "1.0.0", "%[1]s": {"mcp": {"command": "npx", "args": ["-y", "PACKAGE"]}}} or `+
-			`{"version": "1.0.0", "%[1]s": {"mcp": {"url": "https://..."}}} into domains.json, or set GEM_DOMAINS to its path`, im.domain)
+		return usage(`no domains.json defines the MCP server %[1]s: write {"version": "1.0.0", "%[1]s": {"mcp": {"command": "npx", "args": ["-y", "PACKAGE"]}}} or `+
+			`{"version": "1.0.0", "%[1]s": {"mcp": {"url": "https://..."}}} into domains.json, or set GEM_DOMAINS to its path`,
+			im.domain)
 	}
 	if _, is := im.domains.Servers[im.domain]; !is {
 		why := "has no domain " + im.domain
@@ -100,9 +106,10 @@ func (im *importing) open(file string) (err error) {
 		}
 	}
 	if im.path == "" {
-		return usage("the registry in force is not a file that can be changed: name one with --file tools.registry.json, and let the worker use that file")
+		return usage("the registry in force is not a file that can be changed: name one with --file tools.registry.json, " +
+			"and let the worker use that file")
 	}
-	im.text, err = os.ReadFile(im.path)
+	im.text, err = plainfile.Read(im.path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && file == "":
 		return usage("there is no registry at %s: set TOOLS_REGISTRY to its path, or name it with --file", im.path)
@@ -113,7 +120,7 @@ func (im *importing) open(file string) (err error) {
 		} else if _, from, err := im.program.loadRegistry(chosen); err != nil {
 			return err
 		} else if from != builtInto {
-			if im.text, err = os.ReadFile(from); err != nil {
+			if im.text, err = plainfile.Read(from); err != nil {
 				return fmt.Errorf("cannot read the registry: %w", err)
 			}
 		}
@@ -136,7 +143,7 @@ func (im *importing) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	found := servers.NewImport(entries, im.domain, tools, im.frontends)
+	found := mcpclient.NewImport(entries, im.domain, tools, im.frontends)
 	for _, note := range found.Notes {
 		fmt.Fprintln(im.notes, "note:", note)
 	}
@@ -149,7 +156,7 @@ func (im *importing) run(ctx context.Context) error {
 		fmt.Fprintln(im.notes, "not imported:", refused)
 	}
 	if len(found.Entries) == 0 && !im.isNew {
-		_, err := fmt.Fprintf(im.out, "%s has %s, and nothing changes in %s, version %s\n",
+		_, err := fmt.Fprintf(im.out, "%s has %s; no change in %s, version %s\n",
 			im.domain, count(len(tools), "tool"), im.path, old.FileVersion)
 		return err
 	}
@@ -159,7 +166,7 @@ func (im *importing) run(ctx context.Context) error {
 	}
 	now, err := registry.Parse(text)
 	if err != nil {
-		return fmt.Errorf("with these tools the registry would be invalid, and nothing was written:\n%w", err)
+		return fmt.Errorf("nothing was written, because the registry would be invalid with these tools:\n%w", err)
 	}
 	if _, _, err := im.program.fit(now, im.domains); err != nil {
 		return fmt.Errorf("nothing was written: %w", err)
@@ -170,16 +177,17 @@ func (im *importing) run(ctx context.Context) error {
 	return im.write(text)
 }
 
-// ask connects to the server and asks for its tools.
-func (im *importing) ask(ctx context.Context) ([]servers.Tool, error) {
+// ask connects to the server and requests its tools.
+func (im *importing) ask(ctx context.Context) ([]mcpclient.Tool, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	// What a program says on its stderr is worth seeing where it does not start.
+	// The server's stderr explains why it does not start.
 	var said bytes.Buffer
-	core := zapcore.NewCore(zapcore.NewConsoleEncoder(zapcore.EncoderConfig{MessageKey: "m", ConsoleSeparator: " "}), zapcore.Lock(zapcore.AddSync(&said)), zap.InfoLevel)
-	place := servers.New(im.domains.Servers, os.Getenv, zap.New(core))
-	tools, err := place.Tools(ctx, im.domain)
-	place.Close()
+	core := zapcore.NewCore(zapcore.NewConsoleEncoder(zapcore.EncoderConfig{MessageKey: "m", ConsoleSeparator: " "}),
+		zapcore.Lock(zapcore.AddSync(&said)), zap.InfoLevel)
+	servers := mcpclient.New(im.domains.Servers, os.Getenv, zap.New(core))
+	tools, err := servers.Tools(ctx, im.domain)
+	servers.Close()
 	if err != nil {
 		fmt.Fprint(im.notes, lines(said.String()))
 		return nil, fmt.Errorf("%s: %w", im.domain, err)
@@ -187,7 +195,7 @@ func (im *importing) ask(ctx context.Context) ([]servers.Tool, error) {
 	return tools, nil
 }
 
-// print says what changes.
+// print prints the changes.
 func (im *importing) print(old, now *registry.Registry) error {
 	verb := "written to"
 	if im.dryRun {
@@ -197,7 +205,8 @@ func (im *importing) print(old, now *registry.Registry) error {
 	for _, line := range registry.Compare(old, now) {
 		name, _, _ := strings.Cut(line, " ")
 		if t, ok := now.Tool(name); ok && strings.HasSuffix(line, " was added") {
-			line += fmt.Sprintf(": %s, %s, %s", t.Idempotency.Mode, span(t.Timeout), cmp.Or(strings.Join(t.Permissions, " "), "no permission"))
+			line += fmt.Sprintf(": %s, %s, %s", t.Idempotency.Mode, span(t.Timeout),
+				cmp.Or(strings.Join(t.Permissions, " "), "no permission"))
 			if why := t.ClosedBecause(); why != "" {
 				line += ", closed to signed-in users"
 			}
@@ -208,7 +217,7 @@ func (im *importing) print(old, now *registry.Registry) error {
 	return err
 }
 
-// write puts the file in the place of the old one at once.
+// write replaces the file atomically.
 func (im *importing) write(text []byte) error {
 	path, err := filepath.EvalSymlinks(im.path)
 	if err != nil {

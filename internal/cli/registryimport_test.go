@@ -20,14 +20,17 @@ func issues(t *testing.T, domain string, tools ...string) (env string) {
 	t.Helper()
 	server := sdk.NewServer(&sdk.Implementation{Name: "issues"}, nil)
 	for _, name := range tools {
-		server.AddTool(&sdk.Tool{Name: name, Description: "It is " + name + ".", InputSchema: json.RawMessage(`{"type": "object"}`)},
+		server.AddTool(&sdk.Tool{Name: name, Description: "It is " + name + ".",
+			InputSchema: json.RawMessage(`{"type": "object"}`)},
 			func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 				return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: "done"}}}, nil
 			})
 	}
-	h := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, &sdk.StreamableHTTPOptions{Stateless: true}))
+	h := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server },
+		&sdk.StreamableHTTPOptions{Stateless: true}))
 	t.Cleanup(h.Close)
-	return fmt.Sprintf(`GEM_DOMAINS={"version": "1", %q: {"mcp": {"url": %q}}, "crm": {"http": {"url": "https://example.com", "secret_env": "CRM_SECRET"}}}`, domain, h.URL)
+	return fmt.Sprintf(
+		`GEM_DOMAINS={"version": "1", %q: {"mcp": {"url": %q}}, "crm": {"http": {"url": "https://example.com", "secret_env": "CRM_SECRET"}}}`, domain, h.URL)
 }
 
 func TestRegistryImportWritesTheToolsOfAServer(t *testing.T) {
@@ -39,7 +42,8 @@ func TestRegistryImportWritesTheToolsOfAServer(t *testing.T) {
 	tried := gemWith(t, env, "registry", "import", "github", "--dry-run")
 	tried.wantCode(t, 0)
 	wants(t, tried.stdout, "version 1.0.0 becomes 1.1.0; would be written to "+file,
-		"github.create_issue was added: none, 1 min, write:github, closed to signed-in users\n", "github.list_issues was added")
+		"github.create_issue was added: none, 1 min, write:github, closed to signed-in users\n",
+		"github.list_issues was added")
 	if text, err := os.ReadFile(file); err != nil || string(text) != oneTool {
 		t.Errorf("a dry run wrote %s, %v", text, err)
 	}
@@ -55,7 +59,7 @@ func TestRegistryImportWritesTheToolsOfAServer(t *testing.T) {
 	}
 	again := gemWith(t, env, "registry", "import", "github")
 	again.wantCode(t, 0)
-	wants(t, again.stdout, "github has 2 tools, and nothing changes in "+file+", version 1.1.0")
+	wants(t, again.stdout, "github has 2 tools; no change in "+file+", version 1.1.0")
 	listed := gemWith(t, env, "registry", "list")
 	wants(t, listed.stdout, "MCP github create_issue")
 }
@@ -101,18 +105,25 @@ func TestRegistryImportSaysWhatIsMissing(t *testing.T) {
 		code   int
 		want   string
 	}{
-		"no domains":           {[]string{file}, "github", exitUsage, `no domains.json says where the MCP server github is: write {"version": "1.0.0", "github": {"mcp": {"command": "npx"`},
-		"another domain":       {[]string{domains, file}, "gitlab", exitUsage, "the JSON of GEM_DOMAINS has no domain gitlab; its domains are crm, github"},
-		"HTTP":                 {[]string{domains, file}, "crm", exitUsage, "has crm behind HTTP"},
-		"a registry inside":    {[]string{domains}, "github", exitUsage, "--file tools.registry.json"},
-		"a registry in a text": {[]string{domains, "TOOLS_REGISTRY=" + oneTool}, "github", exitUsage, "--file tools.registry.json"},
-		"no such registry":     {[]string{domains, "TOOLS_REGISTRY=/no/such/file"}, "github", exitUsage, "there is no registry at /no/such/file"},
-		"no such server": {[]string{`GEM_DOMAINS={"version": "1", "github": {"mcp": {"url": "http://127.0.0.1:1"}}}`, file}, "github", exitFailed,
+		"no domains": {[]string{file}, "github", exitUsage,
+			`no domains.json defines the MCP server github: write {"version": "1.0.0", "github": {"mcp": {"command": "npx"`},
+		"another domain": {[]string{domains, file}, "gitlab", exitUsage,
+			"the JSON of GEM_DOMAINS has no domain gitlab; its domains are crm, github"},
+		"HTTP":              {[]string{domains, file}, "crm", exitUsage, "has crm behind HTTP"},
+		"a registry inside": {[]string{domains}, "github", exitUsage, "--file tools.registry.json"},
+		"a registry in a text": {[]string{domains, "TOOLS_REGISTRY=" + oneTool}, "github", exitUsage,
+			"--file tools.registry.json"},
+		"no such registry": {[]string{domains, "TOOLS_REGISTRY=/no/such/file"}, "github", exitUsage,
+			"there is no registry at /no/such/file"},
+		"no such server": {[]string{`GEM_DOMAINS={"version": "1", "github": {"mcp": {"url": "http://127.0.0.1:1"}}}`, file},
+			"github", exitFailed,
 			"github: the MCP server github could not be connected"},
-		"no such program": {[]string{`GEM_DOMAINS={"version": "1", "github": {"mcp": {"command": "no-such-program"}}}`, file}, "github", exitFailed, "The program no-such-program"},
+		"no such program": {[]string{`GEM_DOMAINS={"version": "1", "github": {"mcp": {"command": "no-such-program"}}}`, file},
+			"github", exitFailed, "The program no-such-program"},
 		"a variable": {[]string{`GEM_DOMAINS={"version": "1", "github": {"mcp": {"url": "http://127.0.0.1:1", "header_env": {"Authorization": "GITHUB_TOKEN"}}}}`, file}, "github", exitFailed,
 			"github: The MCP server github needs GITHUB_TOKEN"},
-		"a place too many": {[]string{issues(t, "os", "create-note"), file}, "os", exitFailed, "os.create_note lives in two places"},
+		"a place too many": {[]string{issues(t, "os", "create-note"), file}, "os", exitFailed,
+			"os.create_note is defined twice"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -138,11 +149,14 @@ func TestAnAgentCallsTheToolsOfAServerThroughGEM(t *testing.T) {
 
 	agent := startMCP(t, env)
 	wants(t, agent.ask("list", "tools/list", `{}`), `"github_create_issue"`, "It is create-issue.")
-	first := agent.ask("call", "tools/call", `{"name": "github_create_issue", "arguments": {}, "_meta": {"io.github.gemworker/key": "k"}}`)
+	first := agent.ask("call", "tools/call",
+		`{"name": "github_create_issue", "arguments": {}, "_meta": {"io.github.gemworker/key": "k"}}`)
 	wants(t, first, `"structuredContent":{"text":"done"}`)
-	again := agent.ask("again", "tools/call", `{"name": "github_create_issue", "arguments": {}, "_meta": {"io.github.gemworker/key": "k"}}`)
+	again := agent.ask("again", "tools/call",
+		`{"name": "github_create_issue", "arguments": {}, "_meta": {"io.github.gemworker/key": "k"}}`)
 	if strings.Replace(again, `"again"`, `"call"`, 1) != first {
 		t.Errorf("asked again it answered\n%s, after\n%s", again, first)
 	}
-	wants(t, agent.ask("close", "tools/call", `{"name": "github_close_issue", "arguments": {}}`), "rule_blocked", "stays_open")
+	wants(t, agent.ask("close", "tools/call", `{"name": "github_close_issue", "arguments": {}}`), "rule_blocked",
+		"stays_open")
 }

@@ -24,16 +24,16 @@ func replayCommand(p *Program) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "replay [CALL_ID]",
-		Short: "Run durable handlers of this program on the journals of calls, and write nothing",
+		Short: "Replay calls' journals with this program's durable handlers, and write nothing",
 		Long: `
-It checks, for a call or the last calls of a tool, whether the code of this
-program fits the journal and ends as the receipt says. No step runs, and no call
-is made: the first operation that a journal lacks ends its replay. An open call
-stops where it waits. Run it before a deploy. The handlers are
-set up as for gem worker, so their configuration is needed.
-The exit code is 1 if a journal does not fit, or a call that has ended would
-end differently. If the code begins something new, such as another step, the
-replay ends there, and the rest is not checked.
+For a call or the last calls of a tool, it checks whether this program's code
+fits the journal and reaches the result of the receipt. It runs no step and
+makes no call: the first operation that a journal lacks ends its replay. An open
+call stops where it waits. Use the command before a deploy. The handlers need
+the same configuration as for gem worker. The exit code is 1 if a journal does
+not fit, or if a finished call would end differently. If the code starts
+something new, such as another step, the replay ends there and checks nothing
+further.
 ` + usesDatabase,
 		Example: "  gem replay " + exampleID + "\n  gem replay --tool quotes.send --last 100",
 		Args:    takes("one call id, or --tool", 0, 1),
@@ -80,44 +80,55 @@ replay ends there, and the rest is not checked.
 				}
 			}
 			if len(ids) == 0 {
-				fmt.Fprintf(cmd.ErrOrStderr(), "No call of %s has made a step or has waited.\n", tool)
+				fmt.Fprintf(cmd.ErrOrStderr(), "No call of %s has a step or a wait.\n", tool)
 			}
 			if bad > 0 {
-				fmt.Fprintf(cmd.ErrOrStderr(), "%s of %d would not continue as before.\n", count(bad, "call"), len(ids))
+				fmt.Fprintf(cmd.ErrOrStderr(), "%s of %d would not continue as recorded.\n", count(bad, "call"), len(ids))
 				return exitError{code: exitFailed}
 			}
 			return nil
 		},
 	}
 	cmd.Flags().StringVar(&tool, "tool", "", "replay the calls of this tool")
-	cmd.Flags().StringVar(&folder, "save", "", "also write each journal, with its inputs and results, into a file of this `folder`: see docs/durable.md")
+	cmd.Flags().StringVar(&folder, "save", "", "also write each journal, with its inputs and results, into a file of "+
+		"this `folder`: see docs/durable.md")
 	cmd.Flags().IntVar(&last, "last", 20, "with --tool: how many, the newest first")
 	return cmd
 }
 
-// replayOf returns how a replay ended in words, and whether the code fits. It keeps the journal in folder, unless that is empty.
-func replayOf(ctx context.Context, db *pgxpool.Pool, w *worker.Worker, id, folder string) (said string, fits bool, err error) {
+// replayOf describes how a replay ended, and reports whether the code fits. It saves the journal in folder, unless
+// that is empty.
+func replayOf(ctx context.Context, db *pgxpool.Pool, w *worker.Worker, id, folder string) (said string, fits bool,
+	err error) {
 	recorded, err := store.Record(ctx, db, id)
+	if err != nil {
+		return "", false, err
+	}
+	encoded, err := json.MarshalIndent(recorded, "", "  ")
 	if err == nil && folder != "" {
-		err = save(recorded, folder)
+		err = save(id, encoded, folder)
 	}
 	if err != nil {
 		return "", false, err
 	}
-	r := w.Replay(ctx, recorded)
+	r, err := w.Replay(ctx, encoded)
+	if err != nil {
+		return "", false, err
+	}
 	was, ended := "", recorded.Receipt != nil
 	if ended {
 		was = string(recorded.Receipt.Status)
 	}
 	switch {
 	case r.Misfit != "":
-		said = "does not fit: " + strings.TrimSuffix(r.Misfit, ".") + ". Restore it, use another name, or ask for the Version"
+		said = "does not fit: " + strings.TrimSuffix(r.Misfit, ".") + ". Restore it, use another name, or check the Version"
 	case r.Stopped != "" && (ended || len(r.Unread) > 0):
-		said, fits = "reaches "+r.Stopped+", which is new, and is not replayed beyond that", true
+		said, fits = "reaches "+r.Stopped+", which is new; the replay ends there", true
 	case r.Stopped != "":
 		said, fits = "fits, up to "+r.Stopped, true
 	case r.Differs:
-		said = fmt.Sprintf("differs: it ended as %s, and would end as %s: %s", was, r.Outcome.Status, cut(string(r.Outcome.Result), 300))
+		said = fmt.Sprintf("differs: it ended as %s, and would end as %s: %s", was, r.Outcome.Status,
+			cut(string(r.Outcome.Result), 300))
 	case ended:
 		said, fits = "the same: "+was, true
 	default:
@@ -134,21 +145,17 @@ func replayOf(ctx context.Context, db *pgxpool.Pool, w *worker.Worker, id, folde
 }
 
 // save writes what was recorded of a call into a file that only its owner may read.
-func save(r *store.Recorded, folder string) error {
-	encoded, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return err
-	}
+func save(id string, encoded []byte, folder string) error {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return err
 	}
-	file, err := os.CreateTemp(folder, "."+r.ID) // which only its owner may read, whatever was there
+	file, err := os.CreateTemp(folder, "."+id) // which only its owner may read, whatever was there
 	if err != nil {
 		return err
 	}
 	_, err = file.Write(append(encoded, '\n'))
 	if err = errors.Join(err, file.Close()); err == nil {
-		err = os.Rename(file.Name(), filepath.Join(folder, r.ID+".json"))
+		err = os.Rename(file.Name(), filepath.Join(folder, id+".json"))
 	}
 	if err != nil {
 		_ = os.Remove(file.Name())

@@ -11,16 +11,16 @@ import (
 func rolesCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "roles",
-		Short: "List, add or remove the roles of people who answer questions, or close roles to users' questions",
+		Short: "Manage the roles of people who answer questions",
 		Long: `
 A question or an approval names the people who may answer it: role:manager means
-all subjects that have the role manager. A subject is the sub of a user's token;
-service_role, for a server's secret key; or a role of Postgres, for the command
-line. Changes apply at once.
+all subjects with the role manager. A subject is the sub of a user's token,
+service_role (for a server's secret key), or a Postgres role (for the command
+line). Changes apply at once.
 
-A closed role accepts no new questions from users, or from models that work for
-them. Rules, handlers and servers may still ask it. Users' open questions to it
-stay open, and come last in lists.
+A closed role accepts no new questions from users or their models. Rules,
+handlers and servers may still ask it. Users' open questions to it remain open,
+at the end of lists.
 
 It needs the rights of the database's owner.
 ` + usesDatabase,
@@ -53,22 +53,27 @@ It needs the rights of the database's owner.
 					return err
 				}
 				for _, r := range closed {
-					fmt.Fprintf(cmd.OutOrStdout(), "%s is closed to questions from users, since %s, by %s\n", r.Role, moment(r.At), printable(r.By))
+					fmt.Fprintf(cmd.OutOrStdout(), "%s is closed to questions from users, since %s, by %s\n", r.Role, moment(r.At),
+						printable(r.By))
 				}
 				return nil
 			},
 		},
-		changeRoleCommand("add", "Give a subject a role", store.AddRole, "%s has the role %s", "%s had the role %s before"),
-		changeRoleCommand("remove", "Take a role from a subject", store.RemoveRole, "%s no longer has the role %s", "%s did not have the role %s"),
-		closeRoleCommand("close", "Close a role to questions from users", store.CloseRole, "%s is closed to questions from users",
+		changeRoleCommand("add", "Give a subject a role", store.AddRole, "%s has the role %s", "%s already had the role %s"),
+		changeRoleCommand("remove", "Take a role from a subject", store.RemoveRole, "%s no longer has the role %s",
+			"%s did not have the role %s"),
+		closeRoleCommand("close", "Close a role to questions from users", store.CloseRole,
+			"%s is closed to questions from users",
 			"%s is already closed to questions from users"),
-		closeRoleCommand("open", "Open a role to questions from users again", store.OpenRole, "%s is open to questions from users",
+		closeRoleCommand("open", "Open a role to questions from users again", store.OpenRole,
+			"%s is open to questions from users",
 			"%s is already open to questions from users"),
 	)
 	return cmd
 }
 
-func closeRoleCommand(use, short string, change func(context.Context, store.DB, string) (bool, error), changed, same string) *cobra.Command {
+func closeRoleCommand(use, short string, change func(context.Context, store.DB, string) (bool, error), changed,
+	same string) *cobra.Command {
 	return &cobra.Command{
 		Use: use + " ROLE", Short: short,
 		Example: "  gem roles " + use + " manager",

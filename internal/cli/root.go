@@ -16,7 +16,7 @@ func rootCommand(p *Program) *cobra.Command {
 		Long: `
 A frontend inserts a row into core_tool_calls. A worker claims it, checks it
 against the registry, runs the tool's handler, and writes one receipt. The
-commands below try that out, run it, and show what happened to a call.`,
+commands below try this out, run it, and show the history of a call.`,
 		Example:       "  gem demo\n  gem call os.health_check --wait",
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -38,13 +38,17 @@ commands below try that out, run it, and show what happened to a call.`,
 		}
 		root.AddCommand(commands...)
 	}
-	add("try", "Try it, with nothing set up:", demoCommand(p), initCommand(), devCommand(p))
-	add("operate", "Run it:", migrateCommand(p), workerCommand(p), statusCommand(), workersCommand(), healthcheckCommand(), auditCommand(), pruneCommand())
+	add("try", "Try it without any setup:", demoCommand(p), initCommand(), devCommand(p))
+	add("operate", "Run it:", migrateCommand(p), workerCommand(p), statusCommand(), workersCommand(), healthcheckCommand(),
+		auditCommand(), pruneCommand())
 	add("calls", "Make a call, and see what happened:",
-		callCommand(), listCommand(), againCommand(), cancelCommand(), receiptCommand(), traceCommand(), explainCommand(), replayCommand(p))
-	add("answers", "Answer calls that ask:", questionsCommand(), answerCommand(), approveCommand(), denyCommand(), resumeCommand(), rolesCommand())
-	add("doors", "Let agents and people in:", mcpCommand(p), dashboardCommand())
-	add("more", "More:", registryCommand(p), typesCommand(p), rulesCommand(p), llmCommand(), hookCommand(p), versionCommand(p))
+		callCommand(), listCommand(), againCommand(), cancelCommand(), receiptCommand(), traceCommand(), explainCommand(),
+		replayCommand(p))
+	add("answers", "Answer calls that ask:", questionsCommand(), answerCommand(), approveCommand(), denyCommand(),
+		resumeCommand(), rolesCommand())
+	add("servers", "Let agents and people in:", mcpCommand(p), dashboardCommand())
+	add("more", "More:", registryCommand(p), typesCommand(p), rulesCommand(p), llmCommand(), hookCommand(p),
+		versionCommand(p))
 	root.SetHelpCommandGroupID("more")
 	root.InitDefaultHelpCmd()
 	if help, _, err := root.Find([]string{"help"}); err == nil {
@@ -61,8 +65,8 @@ commands below try that out, run it, and show what happened to a call.`,
 	return root
 }
 
-// complete gives a command and those below it what most have in common: no arguments, an example without flags, and a --help
-// that begins with the one line of the command.
+// complete gives a command and its subcommands their common parts: no arguments, an example without flags, and a
+// --help that begins with the command's short description.
 func complete(cmd *cobra.Command) {
 	cmd.Long = cmd.Short + ".\n\n" + strings.TrimLeft(cmd.Long, "\n")
 	cmd.Example = cmp.Or(cmd.Example, "  "+cmd.CommandPath())
@@ -77,7 +81,7 @@ func complete(cmd *cobra.Command) {
 	}
 }
 
-// subcommand refuses the arguments of a command that only holds others.
+// subcommand rejects the arguments of a command that only groups others.
 func subcommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -90,7 +94,7 @@ func subcommand(cmd *cobra.Command, args []string) error {
 	return usage("there is no command %q%s", args[0], hint)
 }
 
-// takes checks the number of arguments. what names them, as the end of "it takes …".
+// takes checks the number of arguments. what completes the sentence "it takes …".
 func takes(what string, least, most int) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		n, were := len(args), "were"

@@ -45,7 +45,7 @@ func TestVersion(t *testing.T) {
 	t.Parallel()
 	got := inProcess(t.Context(), "version")
 	got.wantCode(t, 0)
-	wants(t, got.stdout, "gem ", "(commit ")
+	wants(t, got.stdout, "gem ", "\nregistry ")
 	if flag := inProcess(t.Context(), "--version"); flag.stdout != got.stdout {
 		t.Errorf("gem --version: got %q, want what gem version prints, %q", flag.stdout, got.stdout)
 	}
@@ -58,22 +58,28 @@ func TestWrongUsageExitsWith2AndSaysWhatToDo(t *testing.T) {
 		args []string
 		want []string
 	}{
-		"unknown command":          {[]string{"wrker"}, []string{`no command "wrker"`, "did you mean worker or workers?", "gem --help"}},
-		"unknown registry command": {[]string{"registry", "chek"}, []string{`no command "chek"`, "did you mean check?", "gem registry --help"}},
-		"help of none":             {[]string{"help", "wrker"}, []string{`no command "wrker"`, "did you mean worker or workers?"}},
-		"unknown flag":             {[]string{"call", "--wat"}, []string{"--wat", "gem call --help"}},
-		"no tool":                  {[]string{"call"}, []string{"the name of a tool"}},
-		"unquoted JSON":            {[]string{"call", "leads.create", "{name:", "Sam}"}, []string{"single quotes", "3 were given"}},
-		"argument of none":         {[]string{"worker", "now"}, []string{"no arguments"}},
-		"no call id":               {[]string{"receipt"}, []string{"one call id"}},
-		"not a uuid, receipt":      {[]string{"receipt", "42"}, []string{`"42" is not a call id`, "uuid"}},
-		"not a uuid, trace":        {[]string{"trace", id + "0"}, []string{"is not a call id"}},
-		"not a uuid, explain":      {[]string{"explain", "latest"}, []string{"is not a call id"}},
-		"timeout without wait":     {[]string{"call", "x.y", "--timeout", "1s"}, []string{"needs --wait"}},
-		"negative timeout":         {[]string{"call", "x.y", "--wait", "--timeout", "-1s"}, []string{"must be 0 (no limit) or more"}},
-		"no duration":              {[]string{"call", "x.y", "--wait", "--timeout", "soon"}, []string{"soon"}},
-		"run-at without a zone":    {[]string{"call", "x.y", "--run-at", "2030-01-01 10:00"}, []string{"--run-at", "2027-01-31T15:04:05Z", "366 days"}},
-		"priority is a word":       {[]string{"call", "x.y", "--priority", "high"}, []string{"high"}},
+		"unknown command": {[]string{"wrker"},
+			[]string{`no command "wrker"`, "did you mean worker or workers?", "gem --help"}},
+		"unknown registry command": {[]string{"registry", "chek"},
+			[]string{`no command "chek"`, "did you mean check?", "gem registry --help"}},
+		"help of none": {[]string{"help", "wrker"}, []string{`no command "wrker"`, "did you mean worker or " +
+			"workers?"}},
+		"unknown flag": {[]string{"call", "--wat"}, []string{"--wat", "gem call --help"}},
+		"no tool":      {[]string{"call"}, []string{"the name of a tool"}},
+		"unquoted JSON": {[]string{"call", "leads.create", "{name:", "Sam}"},
+			[]string{"single quotes", "3 were given"}},
+		"argument of none":     {[]string{"worker", "now"}, []string{"no arguments"}},
+		"no call id":           {[]string{"receipt"}, []string{"one call id"}},
+		"not a uuid, receipt":  {[]string{"receipt", "42"}, []string{`"42" is not a call id`, "uuid"}},
+		"not a uuid, trace":    {[]string{"trace", id + "0"}, []string{"is not a call id"}},
+		"not a uuid, explain":  {[]string{"explain", "latest"}, []string{"is not a call id"}},
+		"timeout without wait": {[]string{"call", "x.y", "--timeout", "1s"}, []string{"needs --wait"}},
+		"negative timeout": {[]string{"call", "x.y", "--wait", "--timeout", "-1s"},
+			[]string{"must be 0 (no limit) or more"}},
+		"no duration": {[]string{"call", "x.y", "--wait", "--timeout", "soon"}, []string{"soon"}},
+		"run-at without a zone": {[]string{"call", "x.y", "--run-at", "2030-01-01 10:00"},
+			[]string{"--run-at", "2027-01-31T15:04:05Z", "366 days"}},
+		"priority is a word": {[]string{"call", "x.y", "--priority", "high"}, []string{"high"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -95,15 +101,20 @@ func TestWrongConfigurationExitsWith2(t *testing.T) {
 		args []string
 		want []string
 	}{
-		"no database, worker":   {nil, []string{"worker"}, []string{"DATABASE_URL"}},
-		"no database, migrate":  {nil, []string{"migrate"}, []string{"DATABASE_URL"}},
-		"no database, call":     {nil, []string{"call", "os.health_check"}, []string{"DATABASE_URL"}},
-		"wrong number":          {[]string{"DATABASE_URL=postgres://h/d", "WORKER_CONCURRENCY=many"}, []string{"worker"}, []string{"WORKER_CONCURRENCY", "many"}},
-		"wrong number, demo":    {[]string{"WORKER_CONCURRENCY=0"}, []string{"demo"}, []string{"WORKER_CONCURRENCY"}},
-		"wrong level":           {[]string{"DATABASE_URL=postgres://h/d", "LOG_LEVEL=loud"}, []string{"worker"}, []string{"LOG_LEVEL", "loud"}},
-		"no such registry":      {[]string{"DATABASE_URL=postgres://h/d", "TOOLS_REGISTRY=/nowhere.json"}, []string{"worker"}, []string{"/nowhere.json"}},
-		"no connection string":  {[]string{"DATABASE_URL=postgres://u:s3cret@h:port/d"}, []string{"worker"}, []string{"DATABASE_URL"}},
-		"no connection string ": {[]string{"DATABASE_URL=postgres://u:s3cret@h:port/d"}, []string{"call", "x.y"}, []string{"DATABASE_URL"}},
+		"no database, worker":  {nil, []string{"worker"}, []string{"DATABASE_URL"}},
+		"no database, migrate": {nil, []string{"migrate"}, []string{"DATABASE_URL"}},
+		"no database, call":    {nil, []string{"call", "os.health_check"}, []string{"DATABASE_URL"}},
+		"wrong number": {[]string{"DATABASE_URL=postgres://h/d", "WORKER_CONCURRENCY=many"}, []string{"worker"},
+			[]string{"WORKER_CONCURRENCY", "many"}},
+		"wrong number, demo": {[]string{"WORKER_CONCURRENCY=0"}, []string{"demo"}, []string{"WORKER_CONCURRENCY"}},
+		"wrong level": {[]string{"DATABASE_URL=postgres://h/d", "LOG_LEVEL=loud"}, []string{"worker"},
+			[]string{"LOG_LEVEL", "loud"}},
+		"no such registry": {[]string{"DATABASE_URL=postgres://h/d", "TOOLS_REGISTRY=/nowhere.json"}, []string{"worker"},
+			[]string{"/nowhere.json"}},
+		"no connection string": {[]string{"DATABASE_URL=postgres://u:s3cret@h:port/d"}, []string{"worker"},
+			[]string{"DATABASE_URL"}},
+		"no connection string ": {[]string{"DATABASE_URL=postgres://u:s3cret@h:port/d"}, []string{"call", "x.y"},
+			[]string{"DATABASE_URL"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -175,7 +186,8 @@ func closedAddress(t *testing.T) string {
 // The commands that a person runs name the database that they use in the same words.
 func TestCommandsNameTheDatabaseThatTheyUse(t *testing.T) {
 	t.Parallel()
-	for _, command := range []string{"again", "answer", "approve", "audit", "call", "cancel", "deny", "explain", "list", "prune", "questions", "receipt",
+	for _, command := range []string{"again", "answer", "approve", "audit", "call", "cancel", "deny", "explain", "list",
+		"prune", "questions", "receipt",
 		"replay", "resume", "roles", "rules replay", "rules require", "status", "trace", "workers"} {
 		got := inProcess(t.Context(), append(strings.Fields(command), "--help")...)
 		wants(t, strings.Join(strings.Fields(got.stdout), " "), strings.Join(strings.Fields(usesDatabase), " "))

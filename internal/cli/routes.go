@@ -6,14 +6,15 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/gemworker/gem/internal/pgpool"
+	"github.com/gemworker/gem/internal/postgres/pgpool"
 	"go.uber.org/zap"
 )
 
-// findRoutes waits for the database, and finds out what DATABASE_URL leads through and which connection string is for
-// notifications: none if the queue is polled. It says so in one line.
+// findRoutes waits for the database. It finds what DATABASE_URL leads through and the connection string for
+// notifications, which is empty if the queue is polled, and logs both in one line.
 func findRoutes(ctx context.Context, s *setup) (mode pgpool.PoolMode, listenURL string, err error) {
-	stated := map[string]pgpool.PoolMode{"none": pgpool.Direct, "session": pgpool.SessionPooler, "transaction": pgpool.TransactionPooler}
+	stated := map[string]pgpool.PoolMode{"none": pgpool.Direct, "session": pgpool.SessionPooler,
+		"transaction": pgpool.TransactionPooler}
 	database, direct := s.config.DatabaseURL, s.config.DirectURL
 	err = pgpool.Wait(ctx, func(ctx context.Context) (err error) {
 		mode, err = pgpool.Probe(ctx, database.Reveal(), stated[s.config.DatabasePooler])
@@ -32,35 +33,37 @@ func findRoutes(ctx context.Context, s *setup) (mode pgpool.PoolMode, listenURL 
 		if direct != database {
 			through, away = probeDirect(ctx, s)
 		}
-		// One that is away may come back.
+		// A connection that is away may return.
 		if through.MayNotify() && (!away || listenURL == "") {
 			listenURL, newCalls = direct.Reveal(), "by notification through DIRECT_URL"
 		}
 	}
-	leads := map[pgpool.PoolMode]string{pgpool.Direct: "Postgres directly", pgpool.SessionPooler: "a pooler in session mode",
+	leads := map[pgpool.PoolMode]string{pgpool.Direct: "Postgres directly",
+		pgpool.SessionPooler:     "a pooler in session mode",
 		pgpool.TransactionPooler: "a pooler in transaction mode"}
 	statements := "described only, sent one transaction at a time"
 	if mode.KeepsSession() {
 		statements = "kept prepared, sent without waiting for those before"
 	}
 	_, migrateVia := migrateThrough(s.config)
-	s.log.Info("DATABASE_URL leads to "+cmp.Or(leads[mode], "a pooler, which was not seen to be in transaction mode"),
+	s.log.Info("DATABASE_URL leads to "+cmp.Or(leads[mode], "a pooler that does not seem to be in transaction mode"),
 		zap.String("statements", statements), zap.String("new_calls", newCalls),
-		zap.String("migrations", "through "+migrateVia), zap.String("override", "DATABASE_POOLER=none, session or transaction"))
+		zap.String("migrations", "through "+migrateVia), zap.String("override", "DATABASE_POOLER=none, session or "+
+			"transaction"))
 	return mode, listenURL, nil
 }
 
-// probeDirect finds out what DIRECT_URL leads through, and whether it is away now.
+// probeDirect finds what DIRECT_URL leads through, and whether it is unreachable now.
 func probeDirect(ctx context.Context, s *setup) (mode pgpool.PoolMode, away bool) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second) // the worker can do without
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second) // the worker does not need it
 	defer cancel()
 	mode, err := pgpool.Probe(ctx, s.config.DirectURL.Reveal(), pgpool.Unknown)
 	switch {
 	case err != nil:
-		s.log.Warn("DIRECT_URL leads nowhere now: notifications and `gem migrate` need it, calls do not",
+		s.log.Warn("DIRECT_URL cannot be reached: notifications and `gem migrate` need it, calls do not",
 			zap.String("reason", pgpool.Reason(err)))
 	case !mode.MayNotify():
-		s.log.Warn("DIRECT_URL leads to a pooler in transaction mode too, through which no notification comes: " +
+		s.log.Warn("DIRECT_URL leads to a pooler in transaction mode too, which delivers no notifications: " +
 			"set it to Postgres itself or to a pooler in session mode (port 5432 on Supabase), or unset it")
 	}
 	return mode, err != nil

@@ -8,7 +8,8 @@ import (
 	"os"
 	"strings"
 
-	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/defects"
+	"github.com/gemworker/gem/handlers/binding"
 	"github.com/gemworker/gem/registry"
 	"github.com/gemworker/gem/rules"
 	"github.com/spf13/cobra"
@@ -20,14 +21,15 @@ func rulesCommand(p *Program) *cobra.Command {
 		Short: "Check the rules for calls, list them by tool, test or replay them, or require them",
 		Long: `
 Rules restrict calls: they warn, let a call wait, ask a person, or block it.
-check and list read FILE; without it what TOOLS_RULES names or holds, then
-rules.json in the working directory, then the rules that are built into this
-program, if there are any. They compare them with the registry that a worker
-would load here. Only replay and require need a database.`,
+check and list read FILE, or else the file or JSON in TOOLS_RULES, or else
+rules.json in the working directory, or else the rules that are built into this
+program, if any. They check the rules against the registry that a worker would
+load here. Only replay and require need a database.`,
 		Example: "  gem rules list\n  gem rules check rules.json",
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
-	cmd.AddCommand(rulesCheckCommand(p), rulesListCommand(p), rulesTestCommand(p), rulesReplayCommand(p), rulesRequireCommand())
+	cmd.AddCommand(rulesCheckCommand(p), rulesListCommand(p), rulesTestCommand(p), rulesReplayCommand(p),
+		rulesRequireCommand())
 	return cmd
 }
 
@@ -37,12 +39,12 @@ func rulesCheckCommand(p *Program) *cobra.Command {
 		Use:   "check [FILE]",
 		Short: "Check rules, and print every fault",
 		Long: `
-The exit code is 0 for rules that a worker of this program would take, otherwise
-1: what they name must be in the registry, and a rule that blocks by what a
-handler did needs one that is transactional. A note names what is allowed and
-may surprise. With --against the rules are compared with those of an earlier
-file: what was added, removed and changed is printed, and other contents under
-the same version are refused, as a worker refuses them.`,
+The exit code is 0 for rules that a worker of this program would accept,
+otherwise 1: the tools must be in the registry, and a rule that blocks by a
+handler's effects needs a transactional handler. A note names settings that are
+allowed but may surprise. With --against it compares the rules with an earlier
+file: it prints the additions, removals and changes and, like a worker, rejects
+other contents under the same version.`,
 		Example: "  gem rules check\n  git show main:rules.json > old.json && gem rules check --against old.json",
 		Args:    takes("at most one file", 0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -76,7 +78,7 @@ the same version are refused, as a worker refuses them.`,
 				}
 				said = append(said, rules.Compare(old, set)...)
 				if len(said) == 1 {
-					said = append(said, "no rule was changed against "+against)
+					said = append(said, "no rule changed against "+against)
 				}
 			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), strings.Join(said, "\n"))
@@ -92,8 +94,8 @@ func rulesListCommand(p *Program) *cobra.Command {
 		Use:   "list [FILE]",
 		Short: "List the tools, and the rules for each",
 		Long: `
-A line for each tool and rule: the rule's action, and what it looks at. Tools
-without rules are not listed.`,
+It prints a line for each tool and rule: the rule's action and its condition. It
+omits tools without rules.`,
 		Args: takes("at most one file", 0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			set, _, err := p.chosenRules(args)
@@ -117,8 +119,8 @@ without rules are not listed.`,
 	}
 }
 
-// loadRules reads the rules that chosen (TOOLS_RULES) names or holds, those in the working directory, or the program's own, in
-// this order. from names the one that it read. If there are none, set and err are nil.
+// loadRules reads the rules that chosen (TOOLS_RULES) names or holds, those in the working directory, or the
+// program's own, in this order. from is their source. If there are none, set and err are nil.
 func (p *Program) loadRules(chosen string) (set *rules.Set, from string, err error) {
 	const file = "rules.json"
 	if chosen = strings.TrimSpace(chosen); chosen == "" {
@@ -137,12 +139,13 @@ func (p *Program) loadRules(chosen string) (set *rules.Set, from string, err err
 		return nil, "none", nil
 	}
 	if set, err = rules.Parse(contents); err != nil {
-		err = fmt.Errorf("the rules (%s) are refused:\n%w", from, err)
+		err = fmt.Errorf("the rules (%s) are invalid:\n%w", from, err)
 	}
 	return set, from, err
 }
 
-// chosenRules loads the file of the arguments, or the rules that a worker would load here. It is an error if there are none.
+// chosenRules loads the file of the arguments, or the rules that a worker would load here. It returns an error if
+// there are none.
 func (p *Program) chosenRules(args []string) (*rules.Set, string, error) {
 	set, from, err := p.loadRules(cmp.Or(strings.Join(args, ""), os.Getenv("TOOLS_RULES")))
 	if err == nil && set == nil {
@@ -152,17 +155,19 @@ func (p *Program) chosenRules(args []string) (*rules.Set, string, error) {
 }
 
 // rulesFit holds the rules against the registry and the program's handlers. The error has a line for each defect.
-func rulesFit(set *rules.Set, r *registry.Registry, bound *handlers.Handlers) (notes []string, err error) {
-	defects, notes := set.Check(r)
+func rulesFit(set *rules.Set, r *registry.Registry, bound *binding.Handlers) (notes []string, err error) {
+	found, notes := set.Check(r)
 	for _, tool := range r.Tools() {
 		rule, blocks := set.BlocksResult(tool)
 		if handler, ok := bound.For(tool.Name); blocks && ok && !handler.Transactional {
-			defects = append(defects, rules.Defect{Part: rule, Field: "action", Problem: fmt.Sprintf("is block, and what %s did cannot be taken back, since its handler %s is not transactional: "+
-				"write warn, name other tools, or look at the input", tool.Name, handler.Func)})
+			found = append(found, defects.Defect{Part: rule, Field: "action", Problem: fmt.Sprintf("is block, but the effects "+
+				"of %s cannot be rolled back, because its handler %s is not transactional: write warn, name other tools, or test "+
+				"the input", tool.Name, handler.Func)})
 		}
 	}
-	if len(defects) > 0 {
-		return notes, fmt.Errorf("the rules do not fit the registry and the program:\n%w", &rules.InvalidError{Defects: defects})
+	if len(found) > 0 {
+		return notes, fmt.Errorf("the rules do not fit the registry and the program:\n%w",
+			&defects.InvalidError{Defects: found})
 	}
 	return notes, nil
 }

@@ -22,20 +22,20 @@ func rulesReplayCommand(p *Program) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "replay",
-		Short: "Judge the calls of the database again, by their rules or a draft",
+		Short: "Judge recorded calls again, by their rules or by a draft",
 		Long: `
-What the rules decided about each call since then is computed again,
-by the versions of the rules that judged it and from what the database says of
-the calls before it, in one read-only snapshot while workers keep running. It
-prints two lines for each decision that differs from the recorded one; the exit
-code is 1 if there is any. Decisions that cannot be computed again, such as those
-that depend on rows that gem prune removed, are counted, and are not differences.
+It recomputes each decision of the rules about the calls of that time, from the
+versions of the rules that judged them and the recorded earlier calls, in one
+read-only snapshot while workers keep running. It prints two lines for each
+decision that differs from the recorded one; the exit code is 1 if there is any.
+It only counts decisions that it cannot recompute, for example because gem prune
+has removed rows.
 
-With --rules FILE these rules judge the calls instead, in the order in which they
-were first claimed. A call that they stop counts as not run, one that they let
-wait runs at its turn, and one that needs an approval runs. It prints a line for
-each rule: what it would do with the calls that it meets, how many of these had
-succeeded, and the first of them. Tools are those of the registry that was recorded last.
+With --rules FILE these rules judge the calls instead, in the order of their
+first claims. A call that they stop does not run, a call that must wait runs
+later, and a call that needs an approval runs. It prints a line for each rule:
+its actions on the calls that it meets, the number of these that had succeeded,
+and the first call. The tools come from the registry that was recorded last.
 
 Connect as the owner of the tables, who sees every row.
 ` + usesDatabase,
@@ -43,7 +43,7 @@ Connect as the owner of the tables, who sees every row.
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			back, err := age(since)
 			if err != nil {
-				return usage("--since is %q, and must say how long ago calls were made: such as 7d, 12h or 1d12h", since)
+				return usage("--since is %q, and must be a duration since calls were made, such as 7d, 12h or 1d12h", since)
 			}
 			var draft *rules.Set
 			if file != "" {
@@ -82,13 +82,15 @@ Connect as the owner of the tables, who sees every row.
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&since, "since", "7d", "how long ago the first calls were made, such as 90d, 12h or 1d12h (w, d, h, m, s)")
+	cmd.Flags().StringVar(&since, "since", "7d", "the age of the oldest calls to judge, such as 90d, 12h or 1d12h (w, "+
+		"d, h, m, s)")
 	cmd.Flags().StringVar(&file, "rules", "", "a rules `file` that judges the calls instead")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the report as JSON")
 	return cmd
 }
 
-func (p *Program) replayDraft(ctx context.Context, out io.Writer, db rulesreplay.Beginner, since time.Time, draft *rules.Set, asJSON bool) error {
+func (p *Program) replayDraft(ctx context.Context, out io.Writer, db rulesreplay.Beginner, since time.Time,
+	draft *rules.Set, asJSON bool) error {
 	r, _, err := p.chosenRegistry(nil)
 	if err != nil {
 		return err
@@ -100,7 +102,8 @@ func (p *Program) replayDraft(ctx context.Context, out io.Writer, db rulesreplay
 	case asJSON:
 		return printJSON(out, report)
 	}
-	rows := [][]string{{"RULE", "ACTION", "MET", "WARNED", "BLOCKED", "ASKED", "DELAYED", "MEDIAN DELAY", "OF WHICH SUCCEEDED", "CALLS"}}
+	rows := [][]string{{"RULE", "ACTION", "MET", "WARNED", "BLOCKED", "ASKED", "DELAYED", "MEDIAN DELAY",
+		"SUCCEEDED", "CALLS"}}
 	for _, e := range report.Rules {
 		delay := ""
 		if e.Delayed > 0 {
@@ -118,12 +121,13 @@ func (p *Program) replayDraft(ctx context.Context, out io.Writer, db rulesreplay
 	if err := printUnknown(out, report.Unknown, "not judged"); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(out, "%s judged by rules %s, with the tools of registry %s: %d would have been stopped\n", count(report.Calls, "call"), draft.Version,
+	_, err = fmt.Fprintf(out, "%s judged by rules %s, with the tools of registry %s: %d would have been stopped\n",
+		count(report.Calls, "call"), draft.Version,
 		printable(report.Registry), report.Stopped)
 	return err
 }
 
-// printUnknown prints how many calls were left out, by the reason.
+// printUnknown prints how many calls were left out, by reason.
 func printUnknown(w io.Writer, unknown map[string]int, what string) error {
 	for _, why := range slices.Sorted(maps.Keys(unknown)) {
 		if _, err := fmt.Fprintf(w, "%s: %s: %s\n", what, count(unknown[why], "call"), why); err != nil {
@@ -135,7 +139,8 @@ func printUnknown(w io.Writer, unknown map[string]int, what string) error {
 
 func printReplayed(w io.Writer, report *rulesreplay.Report) error {
 	for _, d := range report.Differences {
-		if _, err := fmt.Fprintf(w, "differs: %s %s, rules %s, as of %s\n  recorded:   %s\n  recomputed: %s\n", d.CallID, printable(d.Tool), printable(d.Version),
+		if _, err := fmt.Fprintf(w, "differs: %s %s, rules %s, as of %s\n  recorded:   %s\n  recomputed: %s\n", d.CallID,
+			printable(d.Tool), printable(d.Version),
 			d.At.UTC().Format(time.RFC3339Nano), printable(d.Recorded), printable(d.Recomputed)); err != nil {
 			return err
 		}
@@ -147,6 +152,7 @@ func printReplayed(w io.Writer, report *rulesreplay.Report) error {
 	if n := len(report.Differences); n > 0 {
 		verdict = fmt.Sprintf("%d differ", n)
 	}
-	_, err := fmt.Fprintf(w, "%s, %s computed again: %s\n", count(report.Calls, "call"), count(report.Decisions, "decision"), verdict)
+	_, err := fmt.Fprintf(w, "%s, %s computed again: %s\n", count(report.Calls, "call"),
+		count(report.Decisions, "decision"), verdict)
 	return err
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/gemworker/gem/internal/rulesreplay"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
 func TestRulesReplayExitsWith1WhereADecisionComesOutOtherwise(t *testing.T) {
@@ -15,18 +15,22 @@ func TestRulesReplayExitsWith1WhereADecisionComesOutOtherwise(t *testing.T) {
 	s := scene{t, testdb.Pool(t, url)}
 	env := []string{"DATABASE_URL=" + url}
 	const few = `{"version": "1.2.0", "rules": [{"name": "few", "tools": ["leads.*"], "action": "block", "limit": {"max": 1, "within": "1h"}}]}`
-	execute(t, s.db, "select gem.record_registry('7', repeat('0', 64), $1)", `{"version": "7", "tools": [{"name": "leads.create", "input_schema": {"type": "object"},
+	execute(t, s.db, "select gem.record_registry('7', repeat('0', 64), $1)",
+		`{"version": "7", "tools": [{"name": "leads.create", "input_schema": {"type": "object"},
 		"output_schema": {"type": "object"}, "idempotency": {"mode": "none"}, "timeout_ms": 1000}]}`)
 	execute(t, s.db, "select gem.record_rules('1.2.0', repeat('1', 64), $1, '1 hour')", few)
-	s.finish(s.judged("run", `{"rule": "few", "action": "block", "kind": "count", "counter": "few/calls per all []", "max": 1, "within_ms": 3600000}`), "w-1", "succeeded", "{}")
+	s.finish(s.judged("run",
+		`{"rule": "few", "action": "block", "kind": "count", "counter": "few/calls per all []", "max": 1, "within_ms": 3600000}`), "w-1", "succeeded", "{}")
 
 	sound := gemWith(t, env, "rules", "replay")
 	sound.wantCode(t, exitDone)
 	wants(t, sound.stdout, "1 call, 2 decisions computed again: none differs\n")
 
-	draft := gemWith(t, env, "rules", "replay", "--since", "1d", "--rules", writeFile(t, strings.NewReplacer("1.2.0", "2.0.0", `"max": 1`, `"max": 0`).Replace(few)))
+	draft := gemWith(t, env, "rules", "replay", "--since", "1d", "--rules",
+		writeFile(t, strings.NewReplacer("1.2.0", "2.0.0", `"max": 1`, `"max": 0`).Replace(few)))
 	draft.wantCode(t, exitDone)
-	wants(t, draft.stdout, "few   block   1    0       1        0      0                      1  ", "1 call judged by rules 2.0.0, with the tools of registry 7: 1 would have been stopped\n")
+	wants(t, draft.stdout, "few   block   1    0       1        0      0                      1  ",
+		"1 call judged by rules 2.0.0, with the tools of registry 7: 1 would have been stopped\n")
 
 	execute(t, s.db, "update gem.rule_runs set counter = 'few/calls per all [1]'")
 	forged := gemWith(t, env, "rules", "replay", "--json")
@@ -37,12 +41,13 @@ func TestRulesReplayExitsWith1WhereADecisionComesOutOtherwise(t *testing.T) {
 	}
 	text := gemWith(t, env, "rules", "replay")
 	text.wantCode(t, exitFailed)
-	wants(t, text.stdout, "differs: ", " leads.create, rules 1.2.0, as of ", "\n  recorded:   counted in few/calls per all [1]\n  recomputed: counted in few/calls per all []\n", ": 2 differ\n")
+	wants(t, text.stdout, "differs: ", " leads.create, rules 1.2.0, as of ", "\n  recorded:   counted in few/calls per "+
+		"all [1]\n  recomputed: counted in few/calls per all []\n", ": 2 differ\n")
 
 	execute(t, s.db, "delete from gem.rule_runs; delete from core_workers")
 	unknown := gemWith(t, env, "rules", "replay")
 	unknown.wantCode(t, exitDone)
-	wants(t, unknown.stdout, "not computed again: 1 call: it is not recorded by which rules or registry it was judged\n")
+	wants(t, unknown.stdout, "not computed again: 1 call: the rules or registry that judged it are not recorded\n")
 }
 
 func TestRulesReplayUsage(t *testing.T) {

@@ -12,12 +12,12 @@ func rulesRequireCommand() *cobra.Command {
 	var off bool
 	cmd := &cobra.Command{
 		Use:   "require",
-		Short: "Let no worker of this database run without rules",
+		Short: "Stop workers of this database from running without rules",
 		Long: `
-A worker that finds no rules file runs without rules. After this it claims
-nothing, and says so in its log, so that a file that was forgotten lets no call
-through. Calls that it runs continue. --off lets such workers claim again. A change
-applies at once. It needs the rights of the database's owner.
+A worker that finds no rules file runs without rules. This command stops it from
+claiming calls, with a message in its log, so that a forgotten file lets no call
+through. Calls that it runs continue. --off lets such workers claim again. A
+change applies at once. It needs the rights of the database's owner.
 ` + usesDatabase,
 		Example: "  gem rules require\n  gem rules require --off",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -47,7 +47,7 @@ applies at once. It needs the rights of the database's owner.
 				return refusal(err)
 			}
 			if len(without) > 0 {
-				fmt.Fprintf(cmd.OutOrStdout(), "these run without rules, and claim nothing until they start with some: %s\n",
+				fmt.Fprintf(cmd.OutOrStdout(), "these run without rules, and claim nothing until they start with rules: %s\n",
 					printable(strings.Join(without, ", ")))
 			}
 			return nil

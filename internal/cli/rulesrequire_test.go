@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
 func TestRulesAreRequiredUntilSomeoneSaysOtherwise(t *testing.T) {
@@ -21,7 +21,8 @@ func TestRulesAreRequiredUntilSomeoneSaysOtherwise(t *testing.T) {
 		required bool
 	}{
 		{[]string{"--off"}, "rules are not required, as before", "w-1", false},
-		{nil, "rules are required\nthese run without rules, and claim nothing until they start with some: w-1\n", "w-2", true},
+		{nil, "rules are required\nthese run without rules, and claim nothing until they start with rules: w-1\n", "w-2",
+			true},
 		{nil, "rules are required, as before", "w-2", true},
 		{[]string{"--off"}, "rules are not required\n", "w-1", false},
 	} {

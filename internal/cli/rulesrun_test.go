@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
 // From a file to a receipt, as an operator sees it.
@@ -25,7 +25,8 @@ func TestAWorkerKeepsToItsRulesAndSaysSo(t *testing.T) {
 	gemWith(t, env, "rules", "require").wantCode(t, exitDone)
 	w := startWorker(t, url, "TOOLS_RULES="+file)
 	call := func(tool, input string) string {
-		return query[string](t, db, "insert into core_tool_calls (tool_name, input) values ($1, $2) returning id::text", tool, input)
+		return query[string](t, db, "insert into core_tool_calls (tool_name, input) values ($1, $2) returning id::text", tool,
+			input)
 	}
 	explained := func(id string) string {
 		for query[int](t, db, "select count(*)::int from core_tool_receipts where call_id = $1", id) == 0 {
@@ -36,27 +37,32 @@ func TestAWorkerKeepsToItsRulesAndSaysSo(t *testing.T) {
 	}
 	const note = `{"title": "Roof", "domain": "both", "content": "Two tiles"}`
 	wants(t, explained(call("os.create_note", note)), "It succeeded")
-	wants(t, explained(call("os.create_note", note)), "the rule few_notes (rules 1.2.0) blocks this call of os.create_note", "Change the note that is there.", " until then.")
-	wants(t, explained(call("os.create_task", `{"title": "Call", "domain": "both"}`)), "It succeeded", "A warning: ", "the rule mind_tasks (rules 1.2.0)", "Is it needed?")
+	wants(t, explained(call("os.create_note", note)), "the rule few_notes (rules 1.2.0) blocks this call of "+
+		"os.create_note", "Change the note that is there.", " until then.")
+	wants(t, explained(call("os.create_task", `{"title": "Call", "domain": "both"}`)), "It succeeded", "A warning: ",
+		"the rule mind_tasks (rules 1.2.0)", "Is it needed?")
 	first, second := call("os.list_tasks", "{}"), call("os.list_tasks", "{}")
 	wants(t, explained(first), "It succeeded")
 	wants(t, explained(second), "It succeeded")
-	if turned := query[int](t, db, "select count(*)::int from core_tool_events where event = 'delayed'"); turned != 1 {
-		t.Errorf("%d calls waited for their turn", turned)
+	if delayed := query[int](t, db, "select count(*)::int from core_tool_events where event = 'delayed'"); delayed != 1 {
+		t.Errorf("%d calls were delayed", delayed)
 	}
 
 	id := call("os.create_reminder", `{"title": "Roof", "remind_at": "2030-01-01T00:00:00Z"}`)
-	for query[int](t, db, "select count(*)::int from core_tool_calls where parent_call_id = $1 and waits_for = 'answer'", id) == 0 {
+	for query[int](t, db, "select count(*)::int from core_tool_calls where parent_call_id = $1 and waits_for = 'answer'",
+		id) == 0 {
 	}
 	question := query[string](t, db, "select id::text from core_tool_calls where parent_call_id = $1", id)
-	wants(t, gemWith(t, env, "explain", id).stdout, "as the rule ask_first (rules 1.2.0) requires", "Only someone with the role boss may approve it, until ", "gem approve "+question)
+	wants(t, gemWith(t, env, "explain", id).stdout, "as the rule ask_first (rules 1.2.0) requires",
+		"Only someone with the role boss may approve it, until ", "gem approve "+question)
 	gemWith(t, env, "approve", question).wantCode(t, exitFailed)
 	me := query[string](t, db, "select session_user::text")
 	gemWith(t, env, "roles", "add", me, "boss").wantCode(t, exitDone)
 	wants(t, gemWith(t, env, "questions").stdout, "arguments of os.create_reminder: {", "gem approve "+question)
 	gemWith(t, env, "approve", question).wantCode(t, exitDone)
 	wants(t, explained(id), "It succeeded", me+" approved it, as the rule ask_first requires.")
-	wants(t, gemWith(t, env, "trace", id).stdout, "an approval is required by the rule ask_first", "the question to people: "+question)
+	wants(t, gemWith(t, env, "trace", id).stdout, "an approval is required by the rule ask_first",
+		"the question to people: "+question)
 
 	audited := gemWith(t, env, "audit")
 	audited.wantCode(t, exitDone)

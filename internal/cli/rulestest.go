@@ -6,6 +6,7 @@ import (
 	"io"
 	"strings"
 
+	"github.com/gemworker/gem/defects"
 	"github.com/gemworker/gem/internal/hook"
 	"github.com/gemworker/gem/rules"
 	"github.com/spf13/cobra"
@@ -14,7 +15,7 @@ import (
 func rulesTestCommand(p *Program) *cobra.Command {
 	return &cobra.Command{
 		Use:   "test FILE...",
-		Short: "Play sequences of calls, and compare the outcomes with what a file expects",
+		Short: "Play sequences of calls, and compare the outcomes with those in a file",
 		Long: `
 A FILE names its rules, or holds them, and has sequences of steps:
 
@@ -28,20 +29,20 @@ expect is its first outcome: run, or warn, block, ask, wait or error with the
 names of rules, and for wait the time, as in "wait mail_pace 30s". question is
 the question that people are asked, such as "Refund 250 for booking b9?". then
 is its final outcome: run, denied big_refund, expired big_refund. A call that
-runs takes no time and succeeds, unless takes and end set something else, such
-as "takes": "5s", "end": "timeout"; result and effects are for the rules that
-look at them. People answer with "answer": "approved" or "denied" in the step of
-the call, or in a later one: {"at": "1h", "of": ID, "answer": "approved"}.
+runs takes no time and succeeds, unless takes and end differ, as in "takes":
+"5s", "end": "timeout"; result and effects are for rules that test them. People
+answer with "answer": "approved" or "denied" in the step of the call, or in a
+later one: {"at": "1h", "of": ID, "answer": "approved"}.
 
-For the rules of "coding" a step has hook, an event as gem hook reads it, without
-cwd: {"hook": {"hook_event_name": "PreToolUse", "session_id": "s", "tool_name":
-"Edit", "tool_input": {"file_path": "a.go"}}, "expect": "warn no_edit_unread"}.
-"files": {"a.go": "package a"} exist from that step on. An event that cannot be
-read is an error, which gem hook lets through.
+For the rules of "coding" a step has hook, an event as gem hook reads it,
+without cwd: {"hook": {"hook_event_name": "PreToolUse", "session_id": "s",
+"tool_name": "Edit", "tool_input": {"file_path": "a.go"}}, "expect": "warn
+no_edit_unread"}. "files": {"a.go": "package a"} exist from that step on. An
+event that cannot be read is an error, which gem hook allows.
 
 It prints a line for each sequence, with the first step that differs. The exit
-code is 0 if none does, otherwise 1. It needs no database; "registry" in a file names
-another registry than the one that a worker would load here.`,
+code is 0 if no step differs, otherwise 1. It needs no database. "registry" in a
+file names another registry than a worker would load here.`,
 		Example: "  gem rules test rules.test.json",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -84,8 +85,8 @@ func (p *Program) playRules(file string) ([]rules.Played, error) {
 			return nil, err
 		}
 	}
-	if defects, _ := s.Set.Check(r); len(defects) > 0 {
-		return nil, fmt.Errorf("%s: the rules do not fit the registry:\n%w", file, &rules.InvalidError{Defects: defects})
+	if found, _ := s.Set.Check(r); len(found) > 0 {
+		return nil, fmt.Errorf("%s: the rules do not fit the registry:\n%w", file, &defects.InvalidError{Defects: found})
 	}
 	s.Hook = func(coding rules.Coding) (rules.Hook, error) { return hook.NewTrial(coding) }
 	all, err := s.Play(r)

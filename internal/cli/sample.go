@@ -15,7 +15,7 @@ type sample struct {
 	tool  string
 	input map[string]any
 
-	// For gem demo: how it must end (see outcome), and how it ended.
+	// For gem demo: the required outcome (see outcome), and the actual one.
 	want    string
 	receipt *receipts.Receipt
 }
@@ -28,19 +28,21 @@ func (c *sample) json() string {
 	return string(encoded)
 }
 
-// insert is the statement of a frontend, as a person would write it.
+// insert returns a frontend's statement, as a person would write it.
 func (c *sample) insert() string {
-	return fmt.Sprintf("insert into core_tool_calls (tool_name, input) values ('%s', '%s')", c.tool, strings.ReplaceAll(c.json(), "'", "''"))
+	return fmt.Sprintf("insert into core_tool_calls (tool_name, input) values ('%s', '%s')", c.tool,
+		strings.ReplaceAll(c.json(), "'", "''"))
 }
 
-// command is the same for a shell.
+// command returns the same call as a shell command.
 func (c *sample) command() string {
 	return fmt.Sprintf(`gem call %s '%s' --wait`, c.tool, strings.ReplaceAll(c.json(), "'", `'\''`))
 }
 
 func bestSample(r *registry.Registry) *sample {
 	if _, has := r.Tool("os.create_note"); has {
-		return &sample{tool: "os.create_note", input: map[string]any{"domain": "business", "title": "Roof", "content": "Two broken tiles."}}
+		return &sample{tool: "os.create_note", input: map[string]any{"domain": "business", "title": "Roof",
+			"content": "Two broken tiles."}}
 	}
 	var first *sample
 	for _, t := range r.Tools() {
@@ -56,7 +58,7 @@ func bestSample(r *registry.Registry) *sample {
 	return cmp.Or(first, &sample{tool: "domain.method"})
 }
 
-// sampleSchema is the part of a schema that names values.
+// sampleSchema is the part of a schema that names example values.
 type sampleSchema struct {
 	Required   []string                   `json:"required"`
 	Properties map[string]json.RawMessage `json:"properties"`
@@ -66,11 +68,11 @@ type sampleSchema struct {
 	Enum       []any                      `json:"enum"`
 }
 
-// sampleOf is a call of a tool with the first example of its input_schema, or with the required fields. known is false if the
-// schema does not name a value for one of these, which then is "…".
+// sampleOf returns a call of a tool with the first example of its input_schema, or with the required fields. If the
+// schema names no value for a required field, the value is "…" and known is false.
 func sampleOf(t *registry.Tool) (c *sample, known bool) {
 	var schema sampleSchema
-	_ = json.Unmarshal(t.InputSchema, &schema) // what has another form is not known, like what is missing
+	_ = json.Unmarshal(t.InputSchema, &schema) // a schema of another form names no values
 	c, known = &sample{tool: t.Name, input: map[string]any{}}, true
 	if len(schema.Examples) > 0 {
 		c.input, known = schema.Examples[0].(map[string]any)

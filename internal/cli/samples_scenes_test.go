@@ -15,22 +15,22 @@ import (
 	"testing"
 
 	"github.com/gemworker/gem/client"
-	"github.com/gemworker/gem/internal/pgbouncer"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/pgbouncer"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 const ada = `{"name": "Ada", "phone": "+61 400 000 001", "suburb": "Carlton"}`
 
-// readmeScene makes a call and traces it.
-func readmeScene(t *testing.T) map[string]string {
+// traceScene makes a call and traces it.
+func traceScene(t *testing.T) map[string]string {
 	t.Helper()
 	url := newDatabase(t)
 	env := []string{"DATABASE_URL=" + url}
 	startWorker(t, url, "WORKER_ID=web-1")
 	gemWith(t, env, "call", "leads.create", ada, "--wait").wantCode(t, exitDone)
 	traced := gemWith(t, env, "trace", query[string](t, testdb.Pool(t, url), "select id::text from core_tool_calls"))
-	return map[string]string{"trace": traced.stdout}
+	return map[string]string{"call": traced.stdout}
 }
 
 // rulesScene stops a call by a limit, and has another one approved.

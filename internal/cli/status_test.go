@@ -9,8 +9,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/gemworker/gem/internal/testdb"
-	"github.com/gemworker/gem/internal/watch"
+	"github.com/gemworker/gem/client/view"
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
 // watcher is a database with some calls, and the environment of a member of gem_monitor.
@@ -36,30 +36,35 @@ func TestStatusSaysWhatNeedsSomeoneFirst(t *testing.T) {
 	s, env := watcher(t)
 	empty := gemWith(t, env, "status")
 	empty.wantCode(t, exitDone)
-	wants(t, empty.stdout, "Queue    0 ready · 0 scheduled · 0 waiting · 0 running\n", "Workers  0 alive", "no worker is alive: the last ones are not counted.\n")
+	wants(t, empty.stdout, "Queue    0 queued · 0 scheduled · 0 waiting · 0 running\n", "Workers  0 alive",
+		"no worker is alive: the last calls are not counted.\n")
 	if strings.Contains(empty.stdout, "!") {
 		t.Errorf("something needs someone in an empty database:\n%s", empty.stdout)
 	}
 	s.failed("rule_error", "The rule big could not be judged", "{}")
 	s.failed("limit_reached", "Not now", "{}")
-	execute(t, s.db, `insert into gem.outcome_minutes (minute, tool_name, succeeded, failed, refused, cancelled, not_configured, hits, durations, waits)
+	execute(t, s.db, `insert into gem.outcome_minutes (minute, tool_name, succeeded, failed, refused, cancelled,
+		not_configured, hits, durations, waits)
 		values (date_trunc('minute', gem.now()), '', 11, 22, 33, 44, 55, 6, '{}', '{}')`)
 	s.failed("outcome_unknown", `order 17 of 'ada' was on its way`, "{}")
 	s.insert()
 	got := gemWith(t, env, "status")
 	got.wantCode(t, exitDone)
 	wants(t, got.stdout, "! 1 call ended in the last day with an unknown outcome: gem list --code outcome_unknown\n",
-		"! 1 call refused in the last day, since a rule could not be judged: gem explain ", "order 17 of 'ada' was on its way", "QUEUE OF", "1 ready, the first for ")
-	if fields := strings.Fields(strings.Split(got.stdout, "last hour")[1]); !slices.Equal(fields[:6], []string{"11", "6", "22", "33", "44", "55"}) {
+		"! 1 call refused in the last day, because a rule could not be judged: gem explain ",
+		"order 17 of 'ada' was on its way", "QUEUE OF", "1 queued, the first for ")
+	if fields := strings.Fields(strings.Split(got.stdout, "last hour")[1]); !slices.Equal(fields[:6],
+		[]string{"11", "6", "22", "33", "44", "55"}) {
 		t.Errorf("the last hour has %v", fields)
 	}
 	if strings.Contains(got.stdout, "limit_reached") {
 		t.Errorf("a refused call is among the failures:\n%s", got.stdout)
 	}
 
-	var o watch.Overview
+	var o view.Overview
 	asJSON := gemWith(t, env, "status", "--json")
-	if err := json.Unmarshal([]byte(asJSON.stdout), &o); err != nil || o.Queue.Ready != 1 || len(o.Needs) != 2 || o.Needs[0].Kind != "outcome_unknown" || o.Needs[1].Kind != "rule_error" {
+	if err := json.Unmarshal([]byte(asJSON.stdout), &o); err != nil || o.Queue.Ready != 1 || len(o.Needs) != 2 ||
+		o.Needs[0].Kind != "outcome_unknown" || o.Needs[1].Kind != "rule_error" {
 		t.Errorf("%v, %s", err, asJSON.stdout)
 	}
 }
@@ -92,13 +97,13 @@ func TestListShowsTheCallsThatAreAskedFor(t *testing.T) {
 			t.Errorf("not only one call is %s:\n%s", state, got.stdout)
 		}
 	}
-	first := gemWith(t, env, "list", "--limit", "4")
-	_, before, found := strings.Cut(strings.TrimSpace(first.stderr), "More: --before ")
+	first := gemWith(t, env, "list", "--limit", "4", "--from", "48h")
+	_, before, found := strings.Cut(strings.TrimSpace(first.stderr), "More: gem list --from=48h --limit=4 --before ")
 	if !found || strings.Contains(first.stdout, ended) {
 		t.Fatalf("%s%s", first.stdout, first.stderr)
 	}
 	wants(t, gemWith(t, env, "list", "--limit", "4", "--before", before).stdout, ended)
-	var p watch.Page
+	var p view.Page
 	asJSON := gemWith(t, env, "list", "--tool", "leads.create", "--json")
 	if err := json.Unmarshal([]byte(asJSON.stdout), &p); err != nil || p.By != "created" {
 		t.Errorf("%v, %s", err, asJSON.stdout)
@@ -108,16 +113,52 @@ func TestListShowsTheCallsThatAreAskedFor(t *testing.T) {
 	wants(t, none.stderr, "No call matches.")
 
 	for _, c := range []struct{ want, flags string }{
-		{`--state: "asleep" is none of queued, scheduled,`, "--state asleep"},
+		{`--state: "asleep" is not one of queued, scheduled,`, "--state asleep"},
 		{"--failed is --state failed, and --state is running", "--failed --state running"},
-		{`--from: "soon" is no time such as`, "--from soon"},
+		{`--from: "soon" is not a time such as`, "--from soon"},
 		{"--limit: 501 is not from 1 to 500", "--limit 501"},
-		{"--before: it is not where a page of this list ended", "--before 1"},
+		{"--before: it is not the end of a page of this list", "--before 1"},
 	} {
 		got := gemWith(t, env, append([]string{"list"}, strings.Fields(c.flags)...)...)
 		got.wantCode(t, exitUsage)
 		wants(t, got.stderr, c.want)
 	}
+}
+
+func TestAListShowsWhatAHandlerWaitsForAndHowLongItTook(t *testing.T) {
+	t.Parallel()
+	s, env := watcher(t)
+	s.worker("w-2", 4)
+	execute(t, s.db, "select gem.start_worker('w-1', 4, 'test', '7', '1 hour', '{steps}')")
+	id := s.insert()
+	execute(t, s.db, `do $$ begin
+		set local session_replication_role = replica; -- or a trigger keeps the time
+		update core_tool_calls set created_at = created_at - interval '5 hours';
+	end $$`)
+	s.claim("w-1")
+	const question = "00000000-0000-7000-8000-000000000001"
+	execute(t, s.db, `select gem.wait($1, 1, 'w-1',
+		'[{"id": "`+question+
+		`", "name": "a", "tool": "wait.answer", "input": {"text": "Which?"}}]', 'call', '{a}', 1, '{}', null)`, id)
+	s.claim("w-1")
+	execute(t, s.db, "select gem.wait($1, 1, 'w-1', '[]', 'answer', '{#answer}', 1, '{}', null)", question)
+	asking := gemWith(t, env, "list")
+	wants(t, asking.stdout, "TOOK  NOTE\n")
+	if strings.Count(asking.stdout, "waiting for an answer") != 2 {
+		t.Errorf("got:\n%s", asking.stdout)
+	}
+
+	execute(t, s.db, "select cancel_tool_call($1)", question)
+	s.claim("w-1")
+	execute(t, s.db, `select gem.finish($1, 2, 'w-1', 'succeeded', '{"answer": "this"}', '{}', '7')`, question)
+	execute(t, s.db, "select gem.run_timers('w-1', 9)")
+	s.claim("w-1")
+	execute(t, s.db, `select gem.finish($1, 2, 'w-1', 'succeeded', '{}',
+		'{"durable": {"steps": 0, "calls": 1}}', '7')`, id)
+	wants(t, gemWith(t, env, "list", "--tool", "leads.create").stdout, "  5 h   run 2, which took ")
+	env = []string{"DATABASE_URL=" + s.db.Config().ConnString()}
+	wants(t, gemWith(t, env, "trace", id).stdout, ": succeeded, its last run in ")
+	wants(t, gemWith(t, env, "explain", id).stdout, "It succeeded 5 h after it was made, in run 2 on w-1.")
 }
 
 func TestWorkersShowWhatTheyRun(t *testing.T) {
@@ -136,7 +177,8 @@ func TestWorkersShowWhatTheyRun(t *testing.T) {
 func TestWorkersAreTimedByPostgressClock(t *testing.T) {
 	t.Parallel()
 	s, env := watcher(t)
-	execute(t, s.db, "create or replace function gem.now() returns timestamptz language sql volatile as 'select pg_catalog.clock_timestamp() - interval ''3 days'' '")
+	execute(t, s.db, "create or replace function gem.now() returns timestamptz language sql volatile as 'select "+
+		"pg_catalog.clock_timestamp() - interval ''3 days'' '")
 	s.worker("w-1", 5)
 	s.insert()
 	s.claim("w-1")
@@ -171,4 +213,18 @@ func TestWhoMayNotWatchIsToldWhoMay(t *testing.T) {
 	got := gemWith(t, env, "status")
 	got.wantCode(t, exitFailed)
 	wants(t, got.stderr, "permission denied", "members of gem_monitor")
+}
+
+// The line that shows what follows can be pasted into a shell, whatever the flags are.
+func TestTheLineForTheNextPageHasTheFlagsQuoted(t *testing.T) {
+	t.Parallel()
+	cmd := listCommand()
+	for name, value := range map[string]string{"session": "it's 17", "failed": "true", "before": "x"} {
+		if err := cmd.Flags().Set(name, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, want := goOn(cmd), `list --failed --session='it'\''s 17' --before `; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
 }

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	collectormetrics "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
 	collectortraces "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	"google.golang.org/protobuf/proto"
@@ -66,7 +66,8 @@ func newCollector(t *testing.T) *collector {
 // insertNote makes a call that succeeds, and waits for its receipt.
 func insertNote(t *testing.T, url string) {
 	t.Helper()
-	got := gemWith(t, []string{"DATABASE_URL=" + url}, "call", "os.create_note", `{"domain": "both", "title": "a", "content": "b"}`, "--wait", "--timeout", "1m")
+	got := gemWith(t, []string{"DATABASE_URL=" + url}, "call", "os.create_note",
+		`{"domain": "both", "title": "a", "content": "b"}`, "--wait", "--timeout", "1m")
 	got.wantCode(t, 0)
 }
 
@@ -76,7 +77,8 @@ const never = "3600000"
 func TestWorkerSendsTracesAndMetricsBeforeItEnds(t *testing.T) {
 	t.Parallel()
 	url, c := newDatabase(t), newCollector(t)
-	p := startWorker(t, url, "OTEL_EXPORTER_OTLP_ENDPOINT="+c.URL, "OTEL_BSP_SCHEDULE_DELAY="+never, "OTEL_METRIC_EXPORT_INTERVAL="+never)
+	p := startWorker(t, url, "OTEL_EXPORTER_OTLP_ENDPOINT="+c.URL, "OTEL_BSP_SCHEDULE_DELAY="+never,
+		"OTEL_METRIC_EXPORT_INTERVAL="+never)
 	execute(t, testdb.Pool(t, url), `insert into core_tool_calls (tool_name, traceparent)
 		values ('os.health_check', '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01')`)
 	insertNote(t, url)
@@ -84,8 +86,10 @@ func TestWorkerSendsTracesAndMetricsBeforeItEnds(t *testing.T) {
 	wants(t, p.stderr.String(), "telemetry is on", "worker stopped")
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	wants(t, strings.Join(c.spans, "\n"), "execute_tool os.health_check", "execute_tool os.create_note", "a link to 4bf92f3577b34da6a3ce929d0e0e4736 00f067aa0ba902b7")
-	wants(t, strings.Join(c.metrics, "\n"), "gem.call.ended", "gem.call.duration", "gem.call.queue_wait", "gem.worker.calls", "gem.claim.duration")
+	wants(t, strings.Join(c.spans, "\n"), "execute_tool os.health_check", "execute_tool os.create_note",
+		"a link to 4bf92f3577b34da6a3ce929d0e0e4736 00f067aa0ba902b7")
+	wants(t, strings.Join(c.metrics, "\n"), "gem.call.ended", "gem.call.duration", "gem.call.queue_wait",
+		"gem.worker.calls", "gem.claim.duration")
 }
 
 func TestWorkerSendsNothingUnasked(t *testing.T) {
@@ -94,7 +98,8 @@ func TestWorkerSendsNothingUnasked(t *testing.T) {
 	for name, env := range map[string][]string{
 		"no variable":      nil,
 		"the SDK disabled": {"OTEL_EXPORTER_OTLP_ENDPOINT=" + c.URL, "OTEL_SDK_DISABLED=true"},
-		"none of either":   {"OTEL_EXPORTER_OTLP_ENDPOINT=" + c.URL, "OTEL_TRACES_EXPORTER=none", "OTEL_METRICS_EXPORTER=none"},
+		"none of either": {"OTEL_EXPORTER_OTLP_ENDPOINT=" + c.URL, "OTEL_TRACES_EXPORTER=none",
+			"OTEL_METRICS_EXPORTER=none"},
 	} {
 		url := newDatabase(t)
 		p := startWorker(t, url, env...)
@@ -124,7 +129,8 @@ func TestACollectorThatCanNotBeReachedCostsNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url := newDatabase(t)
-			p := startWorker(t, url, "OTEL_EXPORTER_OTLP_ENDPOINT=http://"+address, "OTEL_BSP_SCHEDULE_DELAY=1", "OTEL_METRIC_EXPORT_INTERVAL=5",
+			p := startWorker(t, url, "OTEL_EXPORTER_OTLP_ENDPOINT=http://"+address, "OTEL_BSP_SCHEDULE_DELAY=1",
+				"OTEL_METRIC_EXPORT_INTERVAL=5",
 				"OTEL_BSP_EXPORT_TIMEOUT="+never, "OTEL_METRIC_EXPORT_TIMEOUT="+never, "OTEL_EXPORTER_OTLP_TIMEOUT="+never)
 			for range 3 {
 				insertNote(t, url)
@@ -139,7 +145,8 @@ func TestACollectorThatCanNotBeReachedCostsNothing(t *testing.T) {
 
 func TestWorkerRefusesWhatItCanNotSend(t *testing.T) {
 	t.Parallel()
-	got := gemWith(t, []string{"DATABASE_URL=postgres://nowhere.invalid/x", "OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4317", "OTEL_EXPORTER_OTLP_PROTOCOL=grpc"}, "worker")
+	got := gemWith(t, []string{"DATABASE_URL=postgres://nowhere.invalid/x",
+		"OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4317", "OTEL_EXPORTER_OTLP_PROTOCOL=grpc"}, "worker")
 	got.wantCode(t, exitUsage)
 	wants(t, got.stderr, `OTEL_EXPORTER_OTLP_PROTOCOL is "grpc": use http/protobuf`)
 }

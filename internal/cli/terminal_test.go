@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
 // Texts of callers, tools and workers cannot draw on the terminal, or look like a line of the command.
@@ -35,7 +35,8 @@ func TestTextOfOthersStaysInItsLineOfATerminal(t *testing.T) {
 		end("failed", `{"error": {"error_code": `+said+`, "message": `+said+`, "details": {`+said+`: `+said+`}}}`),
 		end("failed", `{"error": {"error_code": "execution_error", "message": `+said+`}}`),
 		end("succeeded", `{`+said+`: `+said+`}`),
-		end("not_configured", `{"status": "not_configured", "reason": `+said+`, "required_env": [`+said+`], "next_steps": [`+said+`]}`),
+		end("not_configured", `{"status": "not_configured", "reason": `+said+`, "required_env": [`+said+`], "next_steps": [`+
+			said+`]}`),
 	}
 	retried := insert()
 	s.claim("w-1")
@@ -44,16 +45,20 @@ func TestTextOfOthersStaysInItsLineOfATerminal(t *testing.T) {
 	running := insert()
 	s.claim("w-1")
 	question := query[string](t, s.db, `insert into core_tool_calls (tool_name, input, created_by)
-		values ('wait.answer', jsonb_build_object('text', $1::text, 'by', array['user:' || $1::text, 'owner']), $1::text) returning id::text`, hostile)
+		values ('wait.answer', jsonb_build_object('text', $1::text, 'by', array['user:' || $1::text, 'owner']), $1::text)
+			returning id::text`, hostile)
 	waiting := insert()
 	execute(t, s.db, "insert into gem.roles values ($1, 'boss')", hostile)
 	ids = append(ids, retried, running, question, waiting)
 
-	commands := [][]string{{"status"}, {"workers"}, {"list"}, {"list", "--failed"}, {"list", "--state", "queued"}, {"questions"}, {"roles", "list"}, {"list", "--text", hostile},
-		{"list", "--tool", hostile}, {"list", "--state", hostile}, {"list", "--before", hostile}, {"call", hostile, "{}"}, {"call", hostile, "{" + hostile},
+	commands := [][]string{{"status"}, {"workers"}, {"list"}, {"list", "--failed"}, {"list", "--state", "queued"},
+		{"questions"}, {"roles", "list"}, {"list", "--text", hostile},
+		{"list", "--tool", hostile}, {"list", "--state", hostile}, {"list", "--before", hostile}, {"call", hostile, "{}"},
+		{"call", hostile, "{" + hostile},
 		{"call", "a.b", "{}", "--priority", "5000"}, {"receipt", hostile}, {"answer", question, hostile}}
 	for _, id := range ids {
-		commands = append(commands, []string{"trace", id}, []string{"trace", id, "--results"}, []string{"explain", id}, []string{"again", id}, []string{"receipt", id},
+		commands = append(commands, []string{"trace", id}, []string{"trace", id, "--results"}, []string{"explain", id},
+			[]string{"again", id}, []string{"receipt", id},
 			[]string{"answer", id, "1"}, []string{"approve", id}, []string{"cancel", id})
 	}
 	odd := regexp.MustCompile("[\x00-\x08\x0b-\x1f\x7f-\u009f\u202e\u2028]")

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gemworker/gem/internal/mcpclients"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/mcpclients"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/registry"
 )
 
@@ -51,11 +51,13 @@ func TestTheGuidesRegistryIncludesTools(t *testing.T) {
 	}
 }
 
-// follow does what the blocks of a section say, in an empty folder with the binary alone: files is where those that it shows stand, and change
-// what the test does to them.
-func follow(t *testing.T, heading, files string, change func(name, text string) string, command func(f *follower, line string) bool) *follower {
+// follow runs the blocks of a section in an empty folder with only the binary. files is the folder of the shown
+// files, and change is the test's change to them.
+func follow(t *testing.T, heading, files string, change func(name, text string) string,
+	command func(f *follower, line string) bool) *follower {
 	t.Helper()
-	f := &follower{root: fromRoot(t, "."), dir: reachableFolder(t), env: map[string]string{}, page: "docs/tools.md", section: "docs/tools.md, " + heading}
+	f := &follower{root: fromRoot(t, "."), dir: reachableFolder(t), env: map[string]string{}, page: "docs/tools.md",
+		section: "docs/tools.md, " + heading}
 	examples, err := os.ReadDir(fromRoot(t, files))
 	if err != nil {
 		t.Fatal(err)
@@ -69,7 +71,8 @@ func follow(t *testing.T, heading, files string, change func(name, text string) 
 				continue
 			}
 			isFile, written = true, written+1
-			if err := os.WriteFile(filepath.Join(f.dir, e.Name()), []byte(change(e.Name(), block[1])), 0o644); err != nil { //nolint:gosec // nothing secret
+			if err := os.WriteFile(filepath.Join(f.dir, e.Name()), []byte(change(e.Name(), block[1])),
+				0o644); err != nil { //nolint:gosec // nothing secret
 				t.Fatal(err)
 			}
 		}
@@ -92,7 +95,8 @@ func follow(t *testing.T, heading, files string, change func(name, text string) 
 		}
 	}
 	if written != len(examples) || f.calls == 0 || f.shown == 0 {
-		t.Errorf("%s shows %d of %d files, makes %d calls and shows %d results", f.section, written, len(examples), f.calls, f.shown)
+		t.Errorf("%s shows %d of %d files, makes %d calls and shows %d results", f.section, written, len(examples), f.calls,
+			f.shown)
 	}
 	return f
 }
@@ -100,7 +104,8 @@ func follow(t *testing.T, heading, files string, change func(name, text string) 
 // Somebody with nothing but the binary has a tool in SQL after two files and two commands.
 func TestTheGuideToToolsInSQLIsFollowed(t *testing.T) {
 	t.Parallel()
-	f := follow(t, "A tool in SQL", "docs/examples/tools/sql", func(_, text string) string { return text }, func(*follower, string) bool { return false })
+	f := follow(t, "A tool in SQL", "docs/examples/tools/sql", func(_, text string) string { return text },
+		func(*follower, string) bool { return false })
 	defer f.stop(t)
 	in := func(args ...string) ended {
 		t.Helper()
@@ -121,16 +126,20 @@ func TestTheGuideToToolsInSQLIsFollowed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	save("tools.sql", "drop function tools.shop_refund;\ncreate function tools.shop_refund(id bigint) returns jsonb language sql as 'selec null';")
-	f.dev.stderr.waitFor(t, `tools.sql, line 2 failed, and nothing of it was done: syntax error at or near "selec"`)
-	save("tools.sql", "drop function tools.shop_refund; create function tools.shop_refund(id bigint) returns jsonb language sql as 'select null::jsonb';")
+	save("tools.sql", "drop function tools.shop_refund;\ncreate function tools.shop_refund(id bigint) returns jsonb "+
+		"language sql as 'selec null';")
+	f.dev.stderr.waitFor(t, `tools.sql, line 2 failed, and its changes were rolled back: syntax error at or near "selec"`)
+	save("tools.sql", "drop function tools.shop_refund; create function tools.shop_refund(id bigint) returns jsonb "+
+		"language sql as 'select null::jsonb';")
 	db := testdb.Pool(t, f.env["DATABASE_URL"])
 	for query[int](t, db, "select count(*) from pg_proc where oid = to_regprocedure('tools.shop_refund(bigint)')") == 0 {
 	}
 	wants(t, in("registry", "list").stdout, "SQL tools.shop_refund(id bigint), which is no tool: it takes other arguments")
-	wants(t, in("registry", "check").stderr, "warning: shop.refund: calls end as not_configured: tools.shop_refund(id bigint) cannot be the tool: it takes other arguments. "+
+	wants(t, in("registry", "check").stderr, "warning: shop.refund: calls end as not_configured: tools.shop_refund(id "+
+		"bigint) cannot be the tool: it takes other arguments. "+
 		"Create the function tools.shop_refund(input jsonb) returns jsonb")
-	wants(t, in("call", "shop.refund", `{"order_id": 2}`, "--wait").stdout, "not_configured", "tools.shop_refund(id bigint) cannot be the tool shop.refund")
+	wants(t, in("call", "shop.refund", `{"order_id": 2}`, "--wait").stdout, "not_configured",
+		"tools.shop_refund(id bigint) cannot be the tool shop.refund")
 	f.env["DATABASE_URL"] = "postgres://127.0.0.1:1/nowhere"
 	wants(t, in("registry", "list").stderr, "note: functions in SQL could not be looked for: Postgres cannot be reached")
 	delete(f.env, "DATABASE_URL")
@@ -138,7 +147,8 @@ func TestTheGuideToToolsInSQLIsFollowed(t *testing.T) {
 		t.Errorf("it did not look in the database of gem dev: %s", check.stderr)
 	}
 	f.stop(t)
-	wants(t, in("registry", "check").stderr, "tools without a handler", "note: DATABASE_URL is not set, and no gem dev runs in this folder: functions in SQL were not looked for")
+	wants(t, in("registry", "check").stderr, "tools without a handler",
+		"note: DATABASE_URL is not set, and no gem dev runs in this folder: functions in SQL were not looked for")
 }
 
 // The server runs under Node.js, with the library of Standard Webhooks that npm has.
@@ -196,14 +206,15 @@ func serve(t *testing.T, f *follower, address, port string) {
 	t.Fatal("the server does not listen")
 }
 
-// npx would fetch the server: here it is one of those that the tests have.
+// npx would download the server; the test uses one that is installed.
 func TestTheGuideToToolsInMCPServersIsFollowed(t *testing.T) {
 	t.Parallel()
 	server := mcpclients.Command(t, nil, "mcp-server-filesystem")
 	shared := t.TempDir()
 	f := follow(t, "A tool in an MCP server", "docs/examples/tools/mcp", func(name, text string) string {
 		if name == "domains.json" {
-			text = strings.NewReplacer("npx", server.Path, `"-y", "@modelcontextprotocol/server-filesystem"`, fmt.Sprintf("%q", server.Args[1])).Replace(text)
+			text = strings.NewReplacer("npx", server.Path, `"-y", "@modelcontextprotocol/server-filesystem"`,
+				fmt.Sprintf("%q", server.Args[1])).Replace(text)
 		}
 		return strings.ReplaceAll(text, "/tmp/shared", shared)
 	}, func(_ *follower, line string) bool { return line == "mkdir -p "+shared })
@@ -223,7 +234,8 @@ func TestTheFunctionOfTheReadmeOrders(t *testing.T) {
 	db := testdb.Pool(t, newDatabase(t))
 	execute(t, db, "create table orders (id bigint generated always as identity, item text)")
 	execute(t, db, string(block[1]))
-	if got := query[string](t, db, `select output from gem.run_tool('shop_order', '{"item": "a lamp"}', null)`); got != `{"order_id": 1}` {
+	if got := query[string](t, db,
+		`select output from gem.run_tool('shop_order', '{"item": "a lamp"}', null)`); got != `{"order_id": 1}` {
 		t.Error(got)
 	}
 }

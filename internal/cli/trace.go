@@ -25,10 +25,11 @@ func traceCommand() *cobra.Command {
 		Use:   "trace",
 		Short: "Print everything that happened to a call, in order",
 		Long: `
-The journal of the call is printed as a timeline: when, how long after the
-first event, what, in which attempt, on which worker. Its last line shows the
-receipt, if there is one. With --results, what its steps and the calls of its
-handler returned follows, in full: of an agent, the whole conversation.`,
+It prints the journal of the call as a timeline: the time, the time since the
+first event, the event, the attempt and the worker. A handler that waits runs
+again afterwards: each run is an attempt. The last line shows the receipt, if
+there is one. With --results it also prints the full results of the call's steps
+and calls: for an agent, the whole conversation.`,
 		Example: "\n  gem trace --json " + exampleID + "\n  gem trace --results " + exampleID,
 	}, func(ctx context.Context, db *pgxpool.Pool, id string, out io.Writer) error {
 		journal, err := client.Journal(ctx, db, id)
@@ -43,7 +44,7 @@ handler returned follows, in full: of an agent, the whole conversation.`,
 		}
 		return printResults(ctx, db, journal, out)
 	})
-	cmd.Flags().BoolVar(&results, "results", false, "also print what its steps and calls returned")
+	cmd.Flags().BoolVar(&results, "results", false, "also print the results of its steps and calls")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the events as a JSON list")
 	return cmd
 }
@@ -68,10 +69,14 @@ func trace(ctx context.Context, db *pgxpool.Pool, id string, journal []receipts.
 		if decision := decided[prose.DataOf(e).CallID]; e.Event == "returned" && decision != "" {
 			happened = "the question to people: " + decision
 		}
+		on := e.WorkerID
+		if e.Event == "returned" || e.Event == "woken" {
+			on = "" // another call's worker, or the timers, wrote it
+		}
 		rows = append(rows, []string{
 			e.At.UTC().Format("2006-01-02 15:04:05.000"),
 			offset(e.At.Sub(journal[0].At)),
-			e.Event, attempt, e.WorkerID, happened,
+			e.Event, attempt, on, happened,
 		})
 	}
 	if err := table(out, rows); err != nil {
@@ -91,7 +96,7 @@ func trace(ctx context.Context, db *pgxpool.Pool, id string, journal []receipts.
 	return err
 }
 
-// decisions returns what people decided about the approvals that a call asked for, by the id of the question.
+// decisions returns people's decisions about the approvals that a call asked for, by the id of the question.
 func decisions(ctx context.Context, db *pgxpool.Pool, journal []receipts.Event) (map[string]string, error) {
 	decided := map[string]string{}
 	for _, e := range journal {
@@ -112,11 +117,14 @@ func decisions(ctx context.Context, db *pgxpool.Pool, journal []receipts.Event) 
 	return decided, nil
 }
 
-// decision says who approved or denied. It is empty if the question was not decided, such as after a cancellation.
+// decision reports who approved or denied, or that the question was cancelled. Otherwise it returns an empty text.
 func decision(r *receipts.Receipt) string {
 	var is struct {
 		Approved   *bool
 		By, Reason string
+	}
+	if e, failed := r.Error(); failed && e.Code == "cancelled" {
+		return "withdrawn"
 	}
 	if json.Unmarshal(r.Result, &is) != nil || is.Approved == nil {
 		return ""
@@ -135,11 +143,11 @@ func decision(r *receipts.Receipt) string {
 	return said
 }
 
-// mostChildren is how many calls below another are printed.
+// mostChildren is the number of calls below another that are printed.
 const mostChildren = 200
 
-// printChildren prints the calls that the handler made, and those that theirs made, as a tree.
-// decided has the decisions of people, by the id of the question.
+// printChildren prints the calls that the handler made and their own calls, as a tree. decided has people's
+// decisions, by the id of the question.
 func printChildren(ctx context.Context, db *pgxpool.Pool, id string, decided map[string]string, out io.Writer) error {
 	children, err := client.Children(ctx, db, id, mostChildren+1)
 	if err != nil || len(children) == 0 {
@@ -163,14 +171,15 @@ func printChildren(ctx context.Context, db *pgxpool.Pool, id string, decided map
 			_, err = fmt.Fprintln(out, "  and more")
 			break
 		}
-		if _, err = fmt.Fprintf(out, "%s%s  %s  %s  %s\n", strings.Repeat("  ", c.Depth), printable(c.Name), c.Status, cut(printable(c.Tool), 200), c.ID); err != nil {
+		if _, err = fmt.Fprintf(out, "%s%s  %s  %s  %s\n", strings.Repeat("  ", c.Depth), printable(c.Name), c.Status,
+			cut(printable(c.Tool), 200), c.ID); err != nil {
 			break
 		}
 	}
 	return err
 }
 
-// offset writes the time between two events, exact to the millisecond below a minute.
+// offset returns the time between two events, with milliseconds if it is below a minute.
 func offset(d time.Duration) string {
 	if d < time.Minute {
 		return fmt.Sprintf("+%.3f s", d.Seconds())

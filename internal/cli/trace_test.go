@@ -5,11 +5,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/receipts"
 )
 
-func TestTraceTellsTheWholeStory(t *testing.T) {
+func TestTraceShowsTheWholeSummary(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	s := scene{t, testdb.Pool(t, url)}
@@ -17,7 +17,8 @@ func TestTraceTellsTheWholeStory(t *testing.T) {
 		s.worker(w, 4)
 	}
 	holder := s.insert()
-	id := query[string](t, s.db, "insert into core_tool_calls (tool_name, priority) values ('leads.create', -1) returning id::text")
+	id := query[string](t, s.db, "insert into core_tool_calls (tool_name, priority) values ('leads.create', -1) "+
+		"returning id::text")
 	s.claim("w-1")
 	s.claim("w-1")
 	execute(t, s.db, "select gem.hold_key($1, 1, 'w-1', 'K')", holder)
@@ -29,7 +30,8 @@ func TestTraceTellsTheWholeStory(t *testing.T) {
 	s.silence("w-3")
 	execute(t, s.db, "select gem.recover('w-1', null)")
 	s.claim("w-1")
-	execute(t, s.db, `select gem.retry($1, 4, 'w-1', '{"error_code": "execution_error", "message": "the service answered 503"}', 9, '1 millisecond')`, id)
+	execute(t, s.db, `select gem.retry($1, 4, 'w-1',
+		'{"error_code": "execution_error", "message": "the service answered 503"}', 9, '1 millisecond')`, id)
 	execute(t, s.db, "select pg_sleep(0.02)") // longer than the pause of the retry
 	s.claim("w-1")
 	execute(t, s.db, "select cancel_tool_call($1)", id)
@@ -44,9 +46,9 @@ func TestTraceTellsTheWholeStory(t *testing.T) {
 		"",
 		"TIME (UTC)",
 		"queued inserted, priority -1",
-		"claimed 1 w-1 the worker took it",
+		"claimed 1 w-1 the worker claimed it",
 		"waiting 1 w-1 another call runs with the same key, so it waits for that call: " + holder,
-		"woken 1 w-1 back in the queue",
+		"woken 1 back in the queue",
 		"claimed 2 w-2",
 		"released 2 w-2 the worker stops and hands it over",
 		"claimed 3 w-3",
@@ -79,7 +81,8 @@ func TestTraceTellsTheWholeStory(t *testing.T) {
 func TestTraceOfACallThatHasNotEnded(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
-	id := query[string](t, testdb.Pool(t, url), "insert into core_tool_calls (tool_name, run_at) values ('x.y', now() + '1 hour') returning id::text")
+	id := query[string](t, testdb.Pool(t, url), "insert into core_tool_calls (tool_name, run_at) values ('x.y', now() + "+
+		"'1 hour') returning id::text")
 	got := gemWith(t, []string{"DATABASE_URL=" + url}, "trace", id)
 	got.wantCode(t, 0)
 	wants(t, got.stdout, "to run no earlier than 2", "no receipt yet: the call is queued")

@@ -14,8 +14,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// printResults prints what the steps of a call returned, and the calls that its handler made, in the journal's order: of an agent, the whole
-// conversation.
+// printResults prints the results of a call's steps, and the calls that its handler made, in the order of the
+// journal: for an agent, the whole conversation.
 func printResults(ctx context.Context, db *pgxpool.Pool, journal []receipts.Event, out io.Writer) error {
 	for _, e := range journal {
 		data := prose.DataOf(e)
@@ -35,7 +35,7 @@ func printResults(ctx context.Context, db *pgxpool.Pool, journal []receipts.Even
 	return nil
 }
 
-// printStep prints what a step returned: of a model's answer, what it said and which tools it called.
+// printStep prints the result of a step. For a model's answer, it prints the text and the tools that it called.
 func printStep(out io.Writer, result json.RawMessage) {
 	var answer struct {
 		Parts []struct {
@@ -64,8 +64,11 @@ func printStep(out io.Writer, result json.RawMessage) {
 	}
 }
 
-// printChild prints a call that has ended, with its input and its receipt's result.
+// printChild prints a finished call, with its input and its receipt's result.
 func printChild(ctx context.Context, db *pgxpool.Pool, data prose.EventData, out io.Writer) error {
+	if prose.AsksPeople([]string{data.Name}) {
+		data.Name = "a question"
+	}
 	c, err := client.Get(ctx, db, data.CallID)
 	var r *receipts.Receipt
 	if err == nil {
@@ -85,7 +88,7 @@ func printChild(ctx context.Context, db *pgxpool.Pool, data prose.EventData, out
 	return nil
 }
 
-// printLines prints a text under a word, each of its lines in the same place.
+// printLines prints the lines of a text, aligned, after a word.
 func printLines(out io.Writer, word, text string) {
 	for line := range strings.Lines(strings.TrimSpace(text)) {
 		fmt.Fprintf(out, "  %-6s  %s\n", word, printable(strings.TrimRight(line, "\n")))

@@ -29,22 +29,23 @@ func TestTheGuideToMCPNamesOrdersThatAreThere(t *testing.T) {
 	if _, err := db.PgConn().Exec(t.Context(), readPage(t, "internal/cli/first/sql/tools.sql")).ReadAll(); err != nil {
 		t.Fatal(err)
 	}
-	rows, err := db.Query(t.Context(), "select id::text from orders")
-	if err != nil {
-		t.Fatal(err)
-	}
-	orders, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
 	ofTutorial := regexp.MustCompile(`\d+`).FindAllString(readPage(t, "docs/tutorial.md"), -1)
-	named := regexp.MustCompile(`order_id\W+(\d+)`).FindAllStringSubmatch(readPage(t, "docs/mcp.md"), -1)
+	named := regexp.MustCompile(`(?:amount (\d+), )?order_id\W+(\d+)(?:.{1,15}amount\W+(\d+))?`).
+		FindAllStringSubmatch(readPage(t, "docs/mcp.md"), -1)
 	if len(named) != 3 {
 		t.Errorf("docs/mcp.md names %d orders, want 3", len(named))
 	}
-	for _, order := range named {
-		if !slices.Contains(orders, order[1]) || slices.Contains(ofTutorial, order[1]) {
-			t.Errorf("docs/mcp.md: the order %s is not in tools.sql, or docs/tutorial.md uses it", order[1])
+	for _, n := range named {
+		order, amount := n[2], n[1]+n[3]
+		var left bool
+		err := db.QueryRow(t.Context(), "select coalesce(max(total) >= $2::numeric, false) from orders where id = $1::bigint",
+			order, amount).Scan(&left)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !left || slices.Contains(ofTutorial, order) {
+			t.Errorf("docs/mcp.md: the order %s is not in tools.sql or is smaller than %s, or docs/tutorial.md uses it", order,
+				amount)
 		}
 	}
 }

@@ -4,14 +4,14 @@ import (
 	"fmt"
 
 	"github.com/gemworker/gem/internal/plainfile"
-	"github.com/gemworker/gem/internal/typescript"
+	"github.com/gemworker/gem/internal/types"
 	"github.com/spf13/cobra"
 )
 
 func typesCommand(p *Program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "types",
-		Short: "Write the tools' inputs and outputs as types of a programming language",
+		Short: "Write types for the tools' inputs and outputs in a programming language",
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	cmd.AddCommand(typesTypeScriptCommand(p))
@@ -24,10 +24,10 @@ func typesTypeScriptCommand(p *Program) *cobra.Command {
 		Use:   "typescript [FILE]",
 		Short: "Write the types in TypeScript",
 		Long: `
-It reads FILE; without it the registry that a worker would load here. It writes
-the types of each tool's input and output, a map from the tools' names to both
-(Tools), and the receipt with its three outcomes. The same registry always
-gives the same text. A type never refuses what the schema accepts, but is less
+It reads FILE, or else the registry that a worker would load here. It writes the
+types of each tool's input and output, a map from the tools' names to both
+(Tools), and the receipt with its three outcomes. The same registry always gives
+the same text. A type accepts every value that the schema accepts, but is less
 exact: it has no lengths, ranges, patterns or formats.`,
 		Example: "  gem types typescript --out tools.ts",
 		Args:    takes("at most one file", 0, 1),
@@ -36,7 +36,7 @@ exact: it has no lengths, ranges, patterns or formats.`,
 			if err != nil {
 				return err
 			}
-			types := typescript.Of(r)
+			types := types.Of(r)
 			if out == "" {
 				_, err = cmd.OutOrStdout().Write(types)
 				return err
@@ -47,6 +47,6 @@ exact: it has no lengths, ranges, patterns or formats.`,
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&out, "out", "", "the `file` to write, in place of stdout")
+	cmd.Flags().StringVar(&out, "out", "", "the `file` to write, instead of stdout")
 	return cmd
 }

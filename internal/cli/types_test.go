@@ -11,7 +11,8 @@ func TestTypesAreWrittenToStdoutOrAFile(t *testing.T) {
 	env := []string{"TOOLS_REGISTRY=" + writeFile(t, oneTool)}
 	printed := gemWith(t, env, "types", "typescript")
 	printed.wantCode(t, 0)
-	wants(t, printed.stdout, "// The tools of GEM's registry 1.0.0, sha256 ", `"demo.echo": { input: DemoEchoInput; output: DemoEchoOutput }`, "export type Receipt<")
+	wants(t, printed.stdout, "// The tools of GEM's registry 1.0.0, sha256 ",
+		`"demo.echo": { input: DemoEchoInput; output: DemoEchoOutput }`, "export type Receipt<")
 
 	out := filepath.Join(t.TempDir(), "tools.ts")
 	gemWith(t, nil, "types", "typescript", writeFile(t, oneTool), "--out", out).wantCode(t, 0)

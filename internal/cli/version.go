@@ -9,7 +9,8 @@ import (
 	"strings"
 
 	"github.com/gemworker/gem/handlers"
-	"github.com/gemworker/gem/internal/llm/routes"
+	"github.com/gemworker/gem/handlers/binding"
+	"github.com/gemworker/gem/internal/provider/routes"
 	"github.com/spf13/cobra"
 )
 
@@ -19,15 +20,15 @@ func versionCommand(p *Program) *cobra.Command {
 		Short: "Print the version of this program and of the files that it would use",
 		Long: `
 A worker records the version in core_workers, and its log begins with it. The
-registry, the rules, the domains elsewhere and the routes of models are those
-that a worker would load here, with where they come from.`,
+command shows the registry, the rules, the backends and the routes of models
+that a worker would load here, with their origins.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return printVersion(p, cmd) },
 	}
 }
 
 func printVersion(p *Program, cmd *cobra.Command) error {
 	version, commit := p.version()
-	fmt.Fprintf(cmd.OutOrStdout(), "gem %s (commit %s)\n", version, cmp.Or(commit, "unknown"))
+	fmt.Fprintln(cmd.OutOrStdout(), versionLine(version, commit))
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, dep := range info.Deps {
 			if dep.Path == "github.com/gemworker/gem" { // the program is another module's
@@ -54,9 +55,10 @@ func printVersion(p *Program, cmd *cobra.Command) error {
 	case err != nil:
 		return usageError{err}
 	case domains == nil:
-		fmt.Fprintln(cmd.OutOrStdout(), "no domains elsewhere")
+		fmt.Fprintln(cmd.OutOrStdout(), "no backends")
 	default:
-		fmt.Fprintf(cmd.OutOrStdout(), "domains elsewhere %s, %s (%s)\n", domains.Version, strings.Join(domains.Names(), ", "), from)
+		fmt.Fprintf(cmd.OutOrStdout(), "backends %s, %s (%s)\n", domains.Version,
+			strings.Join(domains.Names(), ", "), from)
 	}
 	if !p.asksModels() {
 		return nil
@@ -73,12 +75,26 @@ func printVersion(p *Program, cmd *cobra.Command) error {
 	return nil
 }
 
-// asksModels reports whether the program has the domain llm.
-func (p *Program) asksModels() bool {
-	return slices.ContainsFunc(handlers.Domains(p.Domains...), func(d handlers.Domain) bool { return d.Name() == "llm" })
+const developmentVersion = "dev"
+
+// versionLine returns the version of this program. It leaves out an unknown commit, since "gem dev" would read as a
+// command.
+func versionLine(version, commit string) string {
+	if version == developmentVersion {
+		version = "(development build)"
+	}
+	if commit == "" {
+		return "gem " + version
+	}
+	return fmt.Sprintf("gem %s (commit %s)", version, commit)
 }
 
-// version returns the version, dev when nobody knows it, and the commit, which may be empty.
+// asksModels reports whether the program has the domain llm.
+func (p *Program) asksModels() bool {
+	return slices.ContainsFunc(binding.Domains(p.Domains...), func(d handlers.Domain) bool { return d.Name() == "llm" })
+}
+
+// version returns the version, or dev if it is unknown, and the commit, which may be empty.
 func (p *Program) version() (version, commit string) {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -87,8 +103,8 @@ func (p *Program) version() (version, commit string) {
 	return versionOf(p.Version, p.Commit, info, os.Getenv)
 }
 
-// versionOf prefers what the build was told to what the Go command recorded. Render builds an image without telling it the
-// commit, and tells its processes.
+// versionOf prefers the values that the build set to the Go command's record. Render does not pass the commit to its
+// builds, only to its processes.
 func versionOf(version, commit string, recorded *debug.BuildInfo, env func(string) string) (v, c string) {
 	if recorded.Main.Version != "(devel)" {
 		version = cmp.Or(version, recorded.Main.Version)
@@ -102,5 +118,5 @@ func versionOf(version, commit string, recorded *debug.BuildInfo, env func(strin
 		modified = ", modified"
 	}
 	c = cmp.Or(commit, built["vcs.revision"], strings.TrimSpace(env("RENDER_GIT_COMMIT")))
-	return cmp.Or(version, "dev"), c[:min(len(c), 12)] + modified
+	return cmp.Or(version, developmentVersion), c[:min(len(c), 12)] + modified
 }

@@ -3,7 +3,6 @@ package cli
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,29 +10,29 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gemworker/gem/internal/pgpool"
+	"github.com/gemworker/gem/client/view"
+	"github.com/gemworker/gem/internal/postgres/pgpool"
 	"github.com/gemworker/gem/internal/store"
-	"github.com/gemworker/gem/internal/watch"
 	"github.com/spf13/cobra"
 )
 
 const watchEvery = 2 * time.Second
 
-// view is a command that shows what package watch reads, as a text or as JSON, once or again and again.
-type view[T any] struct {
+// report is a command that shows data of package view, as a text or as JSON, once or repeatedly.
+type report[T any] struct {
 	asJSON, watch bool
-	read          func(context.Context, watch.DB) (T, error)
+	read          func(context.Context, view.DB) (T, error)
 	text          func(w io.Writer, value T) error
-	hint          func(value T) string // on the standard error, for people; nil for none
+	hint          func(value T) string // on stderr, for people; may be nil
 }
 
 // flags gives a command the flags --json and --watch.
-func (v *view[T]) flags(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&v.asJSON, "json", false, "print JSON, as the dashboard's page has it at its address with .json")
-	cmd.Flags().BoolVar(&v.watch, "watch", false, "show it again every 2 s, until Ctrl-C; with --json a document a line")
+func (v *report[T]) flags(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&v.asJSON, "json", false, "print the JSON of the dashboard's page, at its address with .json")
+	cmd.Flags().BoolVar(&v.watch, "watch", false, "repeat every 2 s, until Ctrl-C; with --json, one document per line")
 }
 
-func (v *view[T]) run(cmd *cobra.Command) error {
+func (v *report[T]) run(cmd *cobra.Command) error {
 	ctx, out := cmd.Context(), cmd.OutOrStdout()
 	db, err := connect(ctx)
 	if err != nil {
@@ -45,14 +44,14 @@ func (v *view[T]) run(cmd *cobra.Command) error {
 	}
 	for {
 		var value T
-		err := watch.Read(ctx, db, func(ctx context.Context, db watch.DB) (err error) {
+		err := view.Read(ctx, db, func(ctx context.Context, db view.DB) (err error) {
 			value, err = v.read(ctx, db)
 			return err
 		})
-		passes := errors.Is(err, watch.ErrTooSlow) || pgpool.IsAway(err)
+		passes := errors.Is(err, view.ErrTooSlow) || pgpool.IsAway(err)
 		switch {
 		case v.watch && ctx.Err() != nil:
-			return nil // Ctrl-C is how it ends
+			return nil // Ctrl-C ends it
 		case err == nil:
 			err = v.show(out, value)
 		case v.watch && passes:
@@ -78,12 +77,10 @@ func (v *view[T]) run(cmd *cobra.Command) error {
 	}
 }
 
-func (v *view[T]) show(out io.Writer, value T) error {
+func (v *report[T]) show(out io.Writer, value T) error {
 	switch {
 	case v.asJSON && v.watch:
-		e := json.NewEncoder(out)
-		e.SetEscapeHTML(false)
-		return e.Encode(value)
+		return writeJSON(out, value, "")
 	case v.asJSON:
 		return printJSON(out, value)
 	case !v.watch:
@@ -93,7 +90,7 @@ func (v *view[T]) show(out io.Writer, value T) error {
 	if err := v.text(&text, value); err != nil {
 		return err
 	}
-	if isTerminal(out) { // over the text of before, so that nothing flickers
+	if isTerminal(out) { // over the previous text, so that nothing flickers
 		fmt.Fprint(out, "\x1b[H"+strings.ReplaceAll(text.String(), "\n", "\x1b[K\n")+"\x1b[J")
 		return nil
 	}
@@ -110,16 +107,17 @@ func isTerminal(w io.Writer) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// notSeen says why nothing can be shown.
+// notSeen returns the reason for which nothing can be shown.
 func notSeen(err error) error {
-	var wrong *watch.FilterError
+	var wrong *view.FilterError
 	switch {
 	case errors.As(err, &wrong):
 		return usage("--%s: %s", strings.Replace(wrong.Name, "q", "text", 1), wrong.Message)
-	case errors.Is(err, watch.ErrTooSlow):
-		return watch.ErrTooSlow
+	case errors.Is(err, view.ErrTooSlow):
+		return view.ErrTooSlow
 	case store.HasCode(err, "42501"):
-		return fmt.Errorf("%w\nThe owner of the tables may see this, and members of gem_monitor: create role ada login password '…' in role gem_monitor", refusal(err))
+		return fmt.Errorf("%w\nOnly the owner of the tables and members of gem_monitor may see this: create role ada login "+
+			"password '…' in role gem_monitor", refusal(err))
 	}
 	return refusal(err)
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/binding"
 	"github.com/gemworker/gem/internal/config"
 	"github.com/gemworker/gem/internal/envvar"
 	"github.com/spf13/cobra"
@@ -21,12 +21,12 @@ func workerCommand(p *Program) *cobra.Command {
 		Long: `
 The worker takes calls from the queue and runs each to its receipt, several at
 a time. It opens no port. The first SIGTERM or SIGINT stops it cleanly: it
-takes no more calls, lets running ones end within WORKER_SHUTDOWN_GRACE, and
+claims no more calls, gives running ones WORKER_SHUTDOWN_GRACE to end, and
 hands over the rest. The second ends it at once; other workers then recover its
 calls. It opens at most WORKER_CONNECTIONS + 3 connections to Postgres.
 
 With the standard variables of OpenTelemetry it sends traces and metrics, to
-OTEL_EXPORTER_OTLP_ENDPOINT for one: see docs/observability.md. Without any
+OTEL_EXPORTER_OTLP_ENDPOINT for example: see docs/observability.md. Without any
 OTEL_* it sends nothing.
 
 The environment:
@@ -39,6 +39,7 @@ The environment:
 			}
 			tuneMemory()
 			log := cfg.Logger()
+			config.RouteStandardLog(log)
 			defer func() { _ = log.Sync() }()
 			version, commit := p.version()
 			log.Info("gem worker", zap.String("version", version), zap.String("commit", commit))
@@ -51,28 +52,28 @@ The environment:
 			if err != nil {
 				return err
 			}
-			return refusal(whenUsable(cmd.Context(), patience, s.retrying, w.Run)) // it fails only if it could not start
+			return refusal(whenUsable(cmd.Context(), patience, s.retrying, w.Run)) // it fails only if it cannot start
 		},
 	}
 	patienceFlag(cmd, &patience)
 	return cmd
 }
 
-// tuneMemory lets a worker collect its garbage less often: what it keeps is a few megabytes, and Go would collect at each
-// further few. GOGC and GOMEMLIMIT overrule it.
+// tuneMemory makes a worker collect garbage less often: its live heap is a few megabytes, and Go would collect after
+// each few more. GOGC and GOMEMLIMIT override it.
 func tuneMemory() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(300)
 	}
 	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(256 << 20) // from there on it collects as often as it must, with large inputs
+		debug.SetMemoryLimit(256 << 20) // above this it collects as often as needed, for large inputs
 	}
 }
 
 // environment lists the variables that a worker reads: its own and those of its domains.
 func (p *Program) environment() string {
 	variables := config.Describe()
-	for _, d := range handlers.Domains(p.domains()...) {
+	for _, d := range binding.Domains(p.domains()...) {
 		if d.Config != nil {
 			variables = append(variables, envvar.Describe(d.Config)...)
 		}

@@ -13,15 +13,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gemworker/gem/internal/pgbouncer"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/pgbouncer"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
 func TestWorkerHelpListsTheEnvironment(t *testing.T) {
 	t.Parallel()
 	got := inProcess(t.Context(), "worker", "--help")
-	wants(t, got.stdout, "\n  DATABASE_URL ", "\n  DIRECT_URL ", "\n  WORKER_CONCURRENCY ", "\n  TOOLS_POLL_INTERVAL_MS ", "\n  SMTP_HOST ", "\n  TWILIO_AUTH_TOKEN ",
+	wants(t, got.stdout, "\n  DATABASE_URL ", "\n  DIRECT_URL ", "\n  WORKER_CONCURRENCY ", "\n  TOOLS_POLL_INTERVAL_MS ",
+		"\n  SMTP_HOST ", "\n  TWILIO_AUTH_TOKEN ",
 		"\n  HTTP_ALLOWED_HOSTS ", "(default 10)", "WORKER_CONNECTIONS + 3")
 }
 
@@ -37,7 +38,8 @@ func TestWorkerStopsInOrder(t *testing.T) {
 				t.Errorf("exit code: got %d, want 0", code)
 			}
 			wants(t, p.stderr.String(), "registry loaded", "built in", "worker stopped")
-			stopped := query[string](t, testdb.Pool(t, url), "select string_agg(worker_id, ',') from core_workers where stopped_at is not null")
+			stopped := query[string](t, testdb.Pool(t, url),
+				"select string_agg(worker_id, ',') from core_workers where stopped_at is not null")
 			if !strings.HasPrefix(stopped, "mine-") {
 				t.Errorf("the stopped workers: got %q, want one that begins with mine-", stopped)
 			}
@@ -53,9 +55,11 @@ func TestWorkerOpensNoMoreConnectionsThanItSays(t *testing.T) {
 	url := newDatabase(t)
 	db := testdb.Pool(t, url)
 	startWorker(t, url, "WORKER_CONCURRENCY=50", "WORKER_CONNECTIONS=2")
-	execute(t, db, `insert into core_tool_calls (tool_name, input) select 'os.create_note', '{"domain": "both", "title": "a", "content": "b"}' from generate_series(1, 200)`)
+	execute(t, db, `insert into core_tool_calls (tool_name, input) select 'os.create_note',
+		'{"domain": "both", "title": "a", "content": "b"}' from generate_series(1, 200)`)
 	for most := 0; ; {
-		now := query[int](t, db, "select count(*)::int from pg_stat_activity where datname = current_database() and application_name like 'gem%'")
+		now := query[int](t, db, "select count(*)::int from pg_stat_activity where datname = current_database() and "+
+			"application_name like 'gem%'")
 		if most = max(most, now); most > 5 {
 			t.Fatalf("connections: got %d, want at most WORKER_CONNECTIONS + 3 = 5", most)
 		}
@@ -76,7 +80,8 @@ func TestSecondSignalEndsTheWorkerAtOnce(t *testing.T) {
 	defer close(answer)
 	url := newDatabase(t)
 	p := startWorker(t, url, "HTTP_ALLOWED_HOSTS="+strings.TrimPrefix(service.URL, "http://"), "WORKER_SHUTDOWN_GRACE=60s")
-	execute(t, testdb.Pool(t, url), "insert into core_tool_calls (tool_name, input) values ('http.request', jsonb_build_object('method', 'GET', 'url', $1::text))", service.URL)
+	execute(t, testdb.Pool(t, url), "insert into core_tool_calls (tool_name, input) values ('http.request', "+
+		"jsonb_build_object('method', 'GET', 'url', $1::text))", service.URL)
 	select {
 	case <-arrived:
 	case <-time.After(patience):
@@ -119,11 +124,13 @@ func TestWorkerTakesTheRegistryOfItsFolder(t *testing.T) {
 	p.stop(t)
 
 	// The same version with other contents is refused, with the tools that changed.
-	other := gemWith(t, []string{"DATABASE_URL=" + url, "TOOLS_REGISTRY=" + writeFile(t, strings.ReplaceAll(oneTool, "1000", "2000"))}, "worker")
+	other := gemWith(t, []string{"DATABASE_URL=" + url,
+		"TOOLS_REGISTRY=" + writeFile(t, strings.ReplaceAll(oneTool, "1000", "2000"))}, "worker")
 	other.wantCode(t, exitFailed)
 	wants(t, other.stderr, "demo.echo was changed (timeout_ms)")
 
-	faulty := gemWith(t, []string{"DATABASE_URL=" + url, "TOOLS_REGISTRY=" + writeFile(t, `{"version": "1", "tools": [{}]}`)}, "worker")
+	faulty := gemWith(t, []string{"DATABASE_URL=" + url,
+		"TOOLS_REGISTRY=" + writeFile(t, `{"version": "1", "tools": [{}]}`)}, "worker")
 	faulty.wantCode(t, exitUsage)
 	wants(t, faulty.stderr, "tools[0]: name: is missing", "tools[0]: timeout_ms: is missing")
 }
@@ -131,7 +138,7 @@ func TestWorkerTakesTheRegistryOfItsFolder(t *testing.T) {
 func TestWorkerBehindATransactionPooler(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
-	// A DIRECT_URL beside DATABASE_URL says that the latter is pooled; notifications come through the former.
+	// A DIRECT_URL next to DATABASE_URL means that the latter is pooled; notifications arrive through the former.
 	startWorker(t, url+"&application_name=pooled", "DIRECT_URL="+url)
 	got := gemWith(t, []string{"DATABASE_URL=" + url}, "call", "os.health_check", "--wait", "--timeout", "1m")
 	got.wantCode(t, 0)
@@ -140,15 +147,18 @@ func TestWorkerBehindATransactionPooler(t *testing.T) {
 func TestNoSecretReachesTheLog(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
-	p := startWorker(t, url, "LOG_LEVEL=debug", "SMTP_HOST=mail.invalid", "SMTP_FROM=a@example.com", "SMTP_USERNAME=me", "SMTP_PASSWORD=s3cret-1",
-		"TWILIO_ACCOUNT_SID=AC1", "TWILIO_AUTH_TOKEN=s3cret-2", "TWILIO_FROM=+15550001111", "TWILIO_BASE_URL=http://"+closedAddress(t))
+	p := startWorker(t, url, "LOG_LEVEL=debug", "SMTP_HOST=mail.invalid", "SMTP_FROM=a@example.com", "SMTP_USERNAME=me",
+		"SMTP_PASSWORD=s3cret-1",
+		"TWILIO_ACCOUNT_SID=AC1", "TWILIO_AUTH_TOKEN=s3cret-2", "TWILIO_FROM=+15550001111",
+		"TWILIO_BASE_URL=http://"+closedAddress(t))
 	sms := gemWith(t, []string{"DATABASE_URL=" + url}, "call", "comms.send_sms",
 		`{"to": "+15550002222", "message": "hello", "context_ref": {"type": "lead", "id": "1"}}`)
 	sms.wantCode(t, 0)
 	p.stderr.waitFor(t, "could not reach Twilio") // it retries for minutes, so this test does not wait for the end
 	explained := gemWith(t, []string{"DATABASE_URL=" + url}, "explain", strings.TrimSpace(sms.stdout))
 	p.stop(t)
-	if out := p.stderr.String() + sms.stdout + sms.stderr + explained.stdout + explained.stderr; strings.Contains(out, "s3cret") {
+	if out := p.stderr.String() + sms.stdout + sms.stderr + explained.stdout +
+		explained.stderr; strings.Contains(out, "s3cret") {
 		t.Errorf("a secret is in:\n%s", out)
 	}
 }
@@ -197,7 +207,8 @@ func TestWorkerSetsItsOwnIsolationLevelOrSaysWhatToDo(t *testing.T) {
 	pooler := pgbouncer.Start(t, url, pgbouncer.Options{Mode: pgbouncer.Transaction}).URL(url)
 
 	direct := startWorker(t, url)
-	execute(t, db, `insert into core_tool_calls (tool_name, input) select 'os.create_note', '{"domain": "both", "title": "a", "content": "b"}' from generate_series(1, 200)`)
+	execute(t, db, `insert into core_tool_calls (tool_name, input) select 'os.create_note',
+		'{"domain": "both", "title": "a", "content": "b"}' from generate_series(1, 200)`)
 	for query[int](t, db, "select count(*)::int from core_tool_receipts where status = 'succeeded'") < 200 {
 	}
 	direct.stop(t)
@@ -209,6 +220,7 @@ func TestWorkerSetsItsOwnIsolationLevelOrSaysWhatToDo(t *testing.T) {
 		t.Errorf("a warning without a reason:\n%s", &direct.stderr)
 	}
 	pooled := startWorker(t, pooler)
-	wants(t, pooled.stderr.String(), warning, "in database "+database+" set default_transaction_isolation = 'read committed'")
+	wants(t, pooled.stderr.String(), warning, "in database "+database+
+		" set default_transaction_isolation = 'read committed'")
 	pooled.stop(t)
 }

@@ -42,11 +42,12 @@ func (c *Config) CallConnections() int {
 	return min(cmp.Or(c.WorkerConnections, c.WorkerConcurrency), c.WorkerConcurrency)
 }
 
-// RequireDatabase returns an error that says what to do if no database is configured.
+// RequireDatabase returns an error with the solution if no database is configured.
 func (c *Config) RequireDatabase() error {
 	if c.DatabaseURL == "" {
-		return &InvalidError{Problems: []string{"DATABASE_URL is not set: set it to the connection string of your Postgres, " +
-			"such as postgres://user:password@host:5432/database, or run `gem dev`, which starts a private one"}}
+		return &InvalidError{Problems: []string{"DATABASE_URL is not set: set it to the connection string of your " +
+			"Postgres, " +
+			"such as postgres://user:password@host:5432/database, or run `gem dev` in this folder, which starts a private one"}}
 	}
 	return nil
 }

@@ -40,7 +40,8 @@ func TestDefaults(t *testing.T) {
 	c := load(t, nil)
 	host, _ := os.Hostname()
 	want := &config.Config{
-		DatabasePooler: "auto", WorkerID: host, WorkerConcurrency: 10, PollIntervalMS: 1000, ShutdownGrace: 25 * time.Second, LogLevel: "info", LogFormat: "json",
+		DatabasePooler: "auto", WorkerID: host, WorkerConcurrency: 10, PollIntervalMS: 1000, ShutdownGrace: 25 * time.Second,
+		LogLevel: "info", LogFormat: "json",
 	}
 	if diff := cmp.Diff(want, c); diff != "" {
 		t.Error(diff)
@@ -52,12 +53,16 @@ func TestDefaults(t *testing.T) {
 
 func TestEveryVariableIsRead(t *testing.T) {
 	c := load(t, map[string]string{
-		"DATABASE_URL": "postgres://u:p@h/d", "DIRECT_URL": "host=h user=u", "DATABASE_POOLER": "Session", "TOOLS_REGISTRY": " tools.json ", "TOOLS_RULES": "rules.json", "GEM_DOMAINS": "domains.json", "WORKER_ID": "wörker 1",
-		"WORKER_CONCURRENCY": "1000", "WORKER_CONNECTIONS": "12", "TOOLS_POLL_INTERVAL_MS": "10", "WORKER_SHUTDOWN_GRACE": "1m30s", "LOG_LEVEL": "WARN", "LOG_FORMAT": "console",
+		"DATABASE_URL": "postgres://u:p@h/d", "DIRECT_URL": "host=h user=u", "DATABASE_POOLER": "Session",
+		"TOOLS_REGISTRY": " tools.json ", "TOOLS_RULES": "rules.json", "GEM_DOMAINS": "domains.json", "WORKER_ID": "wörker 1",
+		"WORKER_CONCURRENCY": "1000", "WORKER_CONNECTIONS": "12", "TOOLS_POLL_INTERVAL_MS": "10",
+		"WORKER_SHUTDOWN_GRACE": "1m30s", "LOG_LEVEL": "WARN", "LOG_FORMAT": "console",
 	})
 	want := &config.Config{
-		DatabaseURL: "postgres://u:p@h/d", DirectURL: "host=h user=u", DatabasePooler: "session", ToolsRegistry: "tools.json", ToolsRules: "rules.json", GemDomains: "domains.json", WorkerID: "wörker 1",
-		WorkerConcurrency: 1000, WorkerConnections: 12, PollIntervalMS: 10, ShutdownGrace: 90 * time.Second, LogLevel: "warn", LogFormat: "console",
+		DatabaseURL: "postgres://u:p@h/d", DirectURL: "host=h user=u", DatabasePooler: "session", ToolsRegistry: "tools.json",
+		ToolsRules: "rules.json", GemDomains: "domains.json", WorkerID: "wörker 1",
+		WorkerConcurrency: 1000, WorkerConnections: 12, PollIntervalMS: 10, ShutdownGrace: 90 * time.Second, LogLevel: "warn",
+		LogFormat: "console",
 	}
 	if diff := cmp.Diff(want, c); diff != "" {
 		t.Error(diff)
@@ -95,7 +100,8 @@ func TestWrongValues(t *testing.T) {
 		{"DATABASE_URL", "postgres://user:8@hunter2#x@host:5432/db", "taken for the host"},
 		{"DATABASE_URL", "postgres://user:8/x@hunter2@host/db", "may be a connection string"},
 		{"DATABASE_URL", "postgres://postgres.ref:[YOUR-PASSWORD]@host:6543/postgres", "[YOUR-PASSWORD]"},
-		{"DATABASE_URL", "postgres://postgres:hunter2@aws-0-<region>.pooler.supabase.com:5432/postgres", "a name of your own"},
+		{"DATABASE_URL", "postgres://postgres:hunter2@aws-0-<region>.pooler.supabase.com:5432/postgres",
+			"a name of your own"},
 		{"DATABASE_URL", "postgres://user:hunter2%x@host:5432/db", "written %25"},
 		{"DIRECT_URL", "hunter2", "may be a connection string"},
 		{"DIRECT_URL", "user:hunter2@host:5432/db", "does not begin with postgres://"},
@@ -126,7 +132,8 @@ func TestWrongValues(t *testing.T) {
 			if !strings.HasPrefix(err.Error(), c.name+" is ") || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("the error lacks %q: %v", c.want, err)
 			}
-			if strings.Contains(err.Error(), "hunter2@") || strings.Contains(err.Error(), "hunter2/") || strings.Contains(err.Error(), "hunter2#") || c.value == "hunter2" && strings.Contains(err.Error(), "hunter2") {
+			if strings.Contains(err.Error(), "hunter2@") || strings.Contains(err.Error(), "hunter2/") ||
+				strings.Contains(err.Error(), "hunter2#") || c.value == "hunter2" && strings.Contains(err.Error(), "hunter2") {
 				t.Errorf("the error shows a secret: %v", err)
 			}
 		})
@@ -134,14 +141,16 @@ func TestWrongValues(t *testing.T) {
 }
 
 func TestAllWrongValuesAreReportedAtOnce(t *testing.T) {
-	environment(t, map[string]string{"LOG_LEVEL": "x", "WORKER_CONCURRENCY": "x", "WORKER_SHUTDOWN_GRACE": "x", "DATABASE_URL": "x"})
+	environment(t, map[string]string{"LOG_LEVEL": "x", "WORKER_CONCURRENCY": "x", "WORKER_SHUTDOWN_GRACE": "x",
+		"DATABASE_URL": "x"})
 	_, err := config.Load()
 	var names []string
 	for _, line := range strings.Split(fmt.Sprint(err), "\n") {
 		name, _, _ := strings.Cut(line, " ")
 		names = append(names, name)
 	}
-	if diff := cmp.Diff([]string{"DATABASE_URL", "WORKER_CONCURRENCY", "WORKER_SHUTDOWN_GRACE", "LOG_LEVEL"}, names); diff != "" {
+	if diff := cmp.Diff([]string{"DATABASE_URL", "WORKER_CONCURRENCY", "WORKER_SHUTDOWN_GRACE", "LOG_LEVEL"},
+		names); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -162,7 +171,8 @@ func TestWorkerIDComesFromThePlatform(t *testing.T) {
 }
 
 func TestRequireDatabase(t *testing.T) {
-	if err := load(t, nil).RequireDatabase(); err == nil || !strings.Contains(err.Error(), "DATABASE_URL") || !strings.Contains(err.Error(), "gem dev") {
+	if err := load(t, nil).RequireDatabase(); err == nil || !strings.Contains(err.Error(), "DATABASE_URL") ||
+		!strings.Contains(err.Error(), "gem dev") {
 		t.Errorf("unset: %v", err)
 	}
 	if err := load(t, map[string]string{"DATABASE_URL": "postgres://h/d"}).RequireDatabase(); err != nil {
@@ -177,7 +187,8 @@ func TestSecretsAreNotLogged(t *testing.T) {
 		for _, format := range []string{"json", "console"} {
 			c.LogFormat = format
 			log := c.Logger()
-			log.Info("x", zap.Any("s", s), zap.Any("p", &s), zap.Reflect("c", c), zap.Stringer("t", s), zap.Any("l", []handlers.Secret{s}))
+			log.Info("x", zap.Any("s", s), zap.Any("p", &s), zap.Reflect("c", c), zap.Stringer("t", s),
+				zap.Any("l", []handlers.Secret{s}))
 			log.Sugar().Infow("x", "s", s)
 			log.Sugar().Infof("%s %d %v", s, s, c)
 		}
@@ -225,26 +236,39 @@ func TestLogger(t *testing.T) {
 	if err := json.Unmarshal([]byte(lines[0]), &line); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := time.Parse(time.RFC3339Nano, line["time"]); err != nil || line["level"] != "warn" || line["msg"] != "call ended" || line["call_id"] != "1" || line["duration"] != "1s" {
+	if _, err := time.Parse(time.RFC3339Nano, line["time"]); err != nil || line["level"] != "warn" ||
+		line["msg"] != "call ended" || line["call_id"] != "1" || line["duration"] != "1s" {
 		t.Errorf("%v %v", line, err)
 	}
-	if text := stderr(t, func() { load(t, map[string]string{"LOG_FORMAT": "console"}).Logger().Info("hello") }); !strings.Contains(text, "INFO\thello") {
+	if text := stderr(t, func() {
+		load(t, map[string]string{"LOG_FORMAT": "console"}).Logger().
+			Info("hello")
+	}); !strings.Contains(text, "INFO\thello") {
 		t.Errorf("console: %q", text)
 	}
 }
 
 func TestALogLineIsOneLineWhateverOthersSaid(t *testing.T) {
-	const hostile = "it said\r\n00:00:00.000\tINFO\tall is well\x1b[2J\u009b2J\u202e\u2028\x7fend"
+	const hostile = "it said\r\n00:00:00.000\tINFO\tall is " +
+		"well\x1b[2J\u009b2J\u202e\u2028\x7f\u115f\ufe01\U000e0041\ue000end"
 	for _, format := range []string{"console", "json"} {
 		text := stderr(t, func() {
 			log := load(t, map[string]string{"LOG_FORMAT": format}).Logger().With(zap.String("tool", hostile))
-			log.Info(hostile, zap.String("call", hostile), zap.Error(errors.New(hostile)), zap.Strings(hostile, []string{hostile}))
+			log.Info(hostile, zap.String("call", hostile), zap.Error(errors.New(hostile)),
+				zap.Strings(hostile, []string{hostile}))
 		})
-		if strings.Count(text, "\n") != 1 || strings.Contains(text, "\x1b") || strings.Contains(text, "\r") || !strings.Contains(text, "it said") {
+		if strings.Count(text, "\n") != 1 || strings.Contains(text, "\x1b") || strings.Contains(text, "\r") ||
+			!strings.Contains(text, "it said") {
 			t.Errorf("%s: %q", format, text)
 		}
-		if format == "console" && strings.ContainsAny(text, "\u009b\u202e\u2028\x7f") || strings.Count(text, "\tINFO\t") > 1 {
+		if strings.ContainsAny(text, "\u009b\u202e\u2028\x7f\u115f\ufe01\U000e0041\ue000") ||
+			strings.Count(text, "\tINFO\t") > 1 {
 			t.Errorf("%s: %q", format, text)
+		}
+		var line map[string]any
+		if format == "json" && (json.Unmarshal([]byte(text), &line) != nil || line["msg"] != hostile ||
+			line["tool"] != hostile) {
+			t.Errorf("%s does not hold what was said", text)
 		}
 	}
 }

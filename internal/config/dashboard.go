@@ -11,7 +11,7 @@ import (
 	"github.com/gemworker/gem/internal/issuer"
 )
 
-// Dashboard is the configuration of gem dashboard, beside that of [Config]: DATABASE_URL is the connection that reads.
+// Dashboard is the configuration of gem dashboard, in addition to [Config]: DATABASE_URL is the connection that reads.
 type Dashboard struct {
 	Listen         string          `envconfig:"GEM_DASHBOARD_LISTEN" default:"127.0.0.1:8470" may:"an address such as 127.0.0.1:8470" desc:"serve at this address"`
 	Prefix         string          `envconfig:"GEM_DASHBOARD_PREFIX" default:"/" may:"a path such as /gem, of letters, digits and - . _ ~" desc:"the path under which all pages are"`
@@ -33,23 +33,26 @@ type Dashboard struct {
 	TraceURL       string          `envconfig:"GEM_DASHBOARD_TRACE_URL" may:"a URL with {trace_id} in it" desc:"a link to your tracing, such as https://traces.example.com/{trace_id}"`
 }
 
-// Wrong holds every rule of the tags named may. It is for [envvar.Read].
+// Wrong returns the rule of each tag named may, for [envvar.Read].
 func (c *Dashboard) Wrong() map[string]string {
 	wrong := map[string]string{}
 	if reason := database(c.ActURL.Reveal()); reason != "" {
 		wrong["GEM_DASHBOARD_ACT_URL"] = reason
 	}
 	for name, right := range map[string]bool{
-		"GEM_DASHBOARD_LISTEN":           hasPort(c.Listen),
-		"GEM_DASHBOARD_PREFIX":           isPrefix(c.Prefix),
-		"GEM_DASHBOARD_URL":              c.URL == "" || isServer(c.URL),
-		"GEM_DASHBOARD_AUTH":             c.Auth == "" || slices.Contains([]string{"link", "password", "header", "oidc", "none"}, c.Auth),
-		"GEM_DASHBOARD_USER_HEADER":      c.UserHeader == "" || isHeader(c.UserHeader),
-		"GEM_DASHBOARD_GROUPS_HEADER":    c.GroupsHeader == "" || isHeader(c.GroupsHeader),
-		"GEM_DASHBOARD_TRUSTED_PROXIES":  !slices.ContainsFunc(c.TrustedProxies, func(text string) bool { return !isNetwork(strings.TrimSpace(text)) }),
+		"GEM_DASHBOARD_LISTEN": hasPort(c.Listen),
+		"GEM_DASHBOARD_PREFIX": isPrefix(c.Prefix),
+		"GEM_DASHBOARD_URL":    c.URL == "" || isServer(c.URL),
+		"GEM_DASHBOARD_AUTH": c.Auth == "" ||
+			slices.Contains([]string{"link", "password", "header", "oidc", "none"}, c.Auth),
+		"GEM_DASHBOARD_USER_HEADER":   c.UserHeader == "" || isHeader(c.UserHeader),
+		"GEM_DASHBOARD_GROUPS_HEADER": c.GroupsHeader == "" || isHeader(c.GroupsHeader),
+		"GEM_DASHBOARD_TRUSTED_PROXIES": !slices.ContainsFunc(c.TrustedProxies,
+			func(text string) bool { return !isNetwork(strings.TrimSpace(text)) }),
 		"GEM_DASHBOARD_OIDC_ISSUER":      c.OIDCIssuer == "" || issuer.IsSafe(c.OIDCIssuer),
 		"GEM_DASHBOARD_FRONTENDS_ISSUER": c.Frontends == "" || isServer(c.Frontends),
-		"GEM_DASHBOARD_TRACE_URL":        c.TraceURL == "" || isWeb(strings.ReplaceAll(c.TraceURL, "{trace_id}", "0")) && strings.Contains(c.TraceURL, "{trace_id}"),
+		"GEM_DASHBOARD_TRACE_URL": c.TraceURL == "" || isWeb(strings.ReplaceAll(c.TraceURL, "{trace_id}", "0")) &&
+			strings.Contains(c.TraceURL, "{trace_id}"),
 	} {
 		if !right {
 			wrong[name] = ""
@@ -67,7 +70,8 @@ func hasPort(address string) bool {
 
 // isPrefix reports whether a text is a path that needs no escapes.
 func isPrefix(text string) bool {
-	return strings.HasPrefix(text, "/") && !strings.Contains(text, "//") && !strings.Contains(text, "/.") && onlyOf(text, alphanumeric+"/-._~")
+	return strings.HasPrefix(text, "/") && !strings.Contains(text, "//") && !strings.Contains(text, "/.") &&
+		onlyOf(text, alphanumeric+"/-._~")
 }
 
 // isServer reports whether a text is a URL of a server, without user, query and fragment.

@@ -47,7 +47,8 @@ func TestTheVariablesOfTheDashboard(t *testing.T) {
 		}, &config.Dashboard{})
 		var invalid *config.InvalidError
 		switch {
-		case c.want == "" && err != nil, c.want != "" && (!errors.As(err, &invalid) || !strings.Contains(err.Error(), c.want)):
+		case c.want == "" && err != nil, c.want != "" &&
+			(!errors.As(err, &invalid) || !strings.Contains(err.Error(), c.want)):
 			t.Errorf("%s=%s: %v, want %q", c.name, c.value, err, c.want)
 		case err != nil && c.name == "GEM_DASHBOARD_ACT_URL" && strings.Contains(err.Error(), "hunter2"):
 			t.Errorf("a secret is shown: %v", err)

@@ -33,9 +33,10 @@ func Load() (*Config, error) {
 // Describe lists the variables in the order of [Config].
 func Describe() []envvar.Variable { return envvar.Describe(&Config{}) }
 
-// Wrong holds every rule of the tags named may. It is for [envvar.Read].
+// Wrong returns the rule of each tag named may, for [envvar.Read].
 func (c *Config) Wrong() map[string]string {
-	c.DatabasePooler, c.LogLevel, c.LogFormat = strings.ToLower(c.DatabasePooler), strings.ToLower(c.LogLevel), strings.ToLower(c.LogFormat)
+	c.DatabasePooler, c.LogLevel, c.LogFormat = strings.ToLower(c.DatabasePooler), strings.ToLower(c.LogLevel),
+		strings.ToLower(c.LogFormat)
 	wrong := map[string]string{}
 	for name, value := range map[string]handlers.Secret{"DATABASE_URL": c.DatabaseURL, "DIRECT_URL": c.DirectURL} {
 		if reason := database(value.Reveal()); reason != "" {
@@ -59,8 +60,8 @@ func (c *Config) Wrong() map[string]string {
 	return wrong
 }
 
-// database returns why a connection string cannot be used, or "". It passes none of pgx's errors on, since they quote the
-// string.
+// database returns why a connection string cannot be used, or "". It passes none of pgx's errors on, since they quote
+// the string.
 func database(dsn string) (reason string) {
 	scheme, _, isURL := strings.Cut(dsn, "://")
 	parsed, err := pgx.ParseConfig(dsn)
@@ -88,8 +89,9 @@ func database(dsn string) (reason string) {
 	return "pgx cannot read it, or a file that it names, or a variable of libpq such as PGSSLMODE"
 }
 
-// strayAt reports whether a URL has an @ after its host: a slash or another special character, in a password that was not
-// written with %XX, ended the host early. The beginning of that password would be resolved, and logged, as the host.
+// strayAt reports whether a URL has an @ after its host: a slash or another special character, in a password that was
+// not written with %XX, ended the host early. The beginning of that password would be resolved, and logged, as the
+// host.
 func strayAt(dsn string) bool {
 	u, err := url.Parse(dsn)
 	return err == nil && strings.Contains(u.EscapedPath()+u.Fragment, "@")

@@ -9,13 +9,15 @@ import (
 	"github.com/gemworker/gem/rules"
 )
 
-// fact is something that happened in a session, in the order of the list it stands in. It has no contents of files, and no output.
+// fact is something that happened in a session, in the order of its list. It has no contents of files, and
+// no output.
 type fact struct {
 	Kind    factKind `json:"kind"`
 	Path    string   `json:"path,omitempty"`    // a file, or the folder of a test run
 	Command string   `json:"command,omitempty"` // of a test run
 	Outcome outcome  `json:"outcome,omitempty"` // of a test run
-	Failed  []string `json:"failed,omitempty"`  // of a test run: the names of tests that failed, as far as they were printed
+	// of a test run: the names of tests that failed, as far as they were printed
+	Failed []string `json:"failed,omitempty"`
 }
 
 type factKind string
@@ -26,6 +28,7 @@ const (
 	fileMade   factKind = "write"  // by a shell command: the session knows what is in it
 	changed    factKind = "change" // a shell command may have changed any file
 	tested     factKind = "test"
+	cut        factKind = "cut" // earlier facts of the kind that is its path are left out
 )
 
 const maxCommand = 1000 // bytes of a test run's command that are kept
@@ -55,7 +58,7 @@ func (a *act) facts() (all []fact) {
 	for _, path := range a.edits {
 		all = append(all, fact{Kind: fileEdited, Path: path})
 	}
-	change := false
+	change := a.unread
 	for _, c := range a.commands {
 		for _, file := range c.writes {
 			if path := a.absolute(file); path != "" && len(all) < maxPaths {
@@ -92,6 +95,7 @@ type question struct {
 	edits   []target
 	run     *testRun
 	commits bool
+	unread  bool // of a shell text, whose rest may commit
 }
 
 // target is a file that is about to be edited.
@@ -115,7 +119,7 @@ func (a *act) question(coding rules.Coding) (q question) {
 	if run, is := a.tests(); is {
 		q.run = &run
 	}
-	q.commits = slices.ContainsFunc(a.commands, command.commits)
+	q.commits, q.unread = slices.ContainsFunc(a.commands, command.commits), a.unread
 	return q
 }
 
@@ -136,7 +140,7 @@ func (q question) applying(coding rules.Coding) (names []string) {
 		}
 		switch name {
 		case rules.NoCommitFailing:
-			if !q.commits {
+			if !q.commits && !q.unread {
 				continue
 			}
 		case rules.NoPointlessRerun:
@@ -164,9 +168,17 @@ type verdict struct {
 	text   string
 }
 
-// judge asks the rules that are on, in their order.
-func judge(coding rules.Coding, q question, history []fact) (met []verdict) {
-	h := session{facts: history}
+// judge asks the rules that are on, in their order. unsure are the rules that depend on facts that the history leaves
+// out.
+func judge(coding rules.Coding, q question, history []fact) (met []verdict, unsure []string) {
+	h := session{cut: map[factKind]bool{}, parts: map[string][]part{}}
+	for _, f := range history {
+		if f.Kind == cut {
+			h.cut[factKind(f.Path)] = true
+		} else {
+			h.facts = append(h.facts, f)
+		}
+	}
 	for _, name := range q.applying(coding) {
 		rule := coding[name]
 		say := ""
@@ -186,15 +198,39 @@ func judge(coding rules.Coding, q question, history []fact) (met []verdict) {
 		case rules.ScopeCheck:
 			say = h.outOfScope(q)
 		}
-		if say != "" {
+		switch {
+		case name == rules.NoCommitFailing && say != "" && !q.commits, h.unsure(name, say != ""):
+			unsure = append(unsure, name)
+		case say != "":
 			met = append(met, verdict{name, rule.Action, say})
 		}
 	}
-	return met
+	return met, unsure
 }
 
 // session is what happened in one, in order.
-type session struct{ facts []fact }
+type session struct {
+	facts []fact
+	cut   map[factKind]bool // kinds whose earlier facts are missing
+	parts map[string][]part // of the commands of test runs: each is compared with many others, and parsed once
+}
+
+// unsure reports whether earlier facts may turn what a rule says. Rules that count back from now, or ask about one
+// file, have all that they need.
+func (h session) unsure(name string, met bool) bool {
+	edits := h.cut[fileEdited] || h.cut[fileMade] || h.cut[changed]
+	switch name {
+	case rules.NoCommitFailing:
+		return !met && h.cut[tested]
+	case rules.NoThrashing:
+		return !met && (h.cut[tested] || h.cut[fileEdited] && len(h.broken()) > 0)
+	case rules.FixRegressionsFirst:
+		return h.cut[tested] || edits && len(h.broken()) > 0
+	case rules.ScopeCheck:
+		return met && h.cut[fileEdited]
+	}
+	return false
+}
 
 func (h session) has(path string, kinds ...factKind) bool {
 	return slices.ContainsFunc(h.facts, func(f fact) bool { return f.Path == path && slices.Contains(kinds, f.Kind) })
@@ -248,11 +284,13 @@ func (h session) failing() string {
 	if len(names) > 0 {
 		what = some(names, 5)
 	}
-	return fmt.Sprintf("%s failed when %s was last run: mend them and run that again, or all tests, before the commit", what, some(commands, 3))
+	return fmt.Sprintf("%s failed when %s was last run: mend them and run that again, or all tests, before the commit",
+		what, some(commands, 3))
 }
 
-// broken are the last runs of each command that failed, without those whose tests another one has run since. Of a run that named no test it is not
-// known whether any ran: such as one of a runner that is not there. All tests of its folder, by whatever runs them, settle it.
+// broken are the last runs of each command that failed, except runs whose tests another one has run since. Of a run
+// that named no test it is not known whether any ran: such as one of a runner that is not there. All tests of its
+// folder, by whatever runs them, settle it.
 func (h session) broken() (now []fact) {
 	for _, f := range h.facts {
 		if f.Kind != tested || f.Outcome == unknown {
@@ -260,8 +298,8 @@ func (h session) broken() (now []fact) {
 		}
 		now = slices.DeleteFunc(now, func(old fact) bool {
 			same := f.Path == old.Path && f.Command == old.Command
-			settled := f.Outcome == passed && len(old.Failed) == 0 && around(f.Path, old.Path) && f.run().whole()
-			return same || settled || (f.Outcome == passed || len(f.Failed) > 0) && covers(f.run(), old.run())
+			settled := f.Outcome == passed && len(old.Failed) == 0 && around(f.Path, old.Path) && h.run(f).whole()
+			return same || settled || (f.Outcome == passed || len(f.Failed) > 0) && covers(h.run(f), h.run(old))
 		})
 		if f.Outcome == failed {
 			now = append(now, f)
@@ -270,10 +308,21 @@ func (h session) broken() (now []fact) {
 	return now
 }
 
-func (f fact) run() testRun { return testRun{command: f.Command, dir: f.Path} }
+// run is the test run that a fact is of.
+func (h session) run(f fact) testRun {
+	parts, known := h.parts[f.Command]
+	if !known {
+		for _, c := range parseShell(f.Command) {
+			parts = append(parts, partOf(c))
+		}
+		h.parts[f.Command] = parts
+	}
+	return testRun{command: f.Command, dir: f.Path, parts: parts}
+}
 
-// regressed: tests passed, files were edited, and the tests failed. Only those files may be edited before they pass again. A test
-// that was itself edited is none that broke, and after a shell command that may have changed anything nothing is known.
+// regressed: tests passed, files were edited, and the tests failed. Only those files may be edited before they pass
+// again. A test that was itself edited is none that broke, and after a shell command that may have changed anything
+// nothing is known.
 func (h session) regressed(q question) string {
 	var tests []string
 	for _, now := range h.broken() {
@@ -303,15 +352,15 @@ func (h session) regressed(q question) string {
 	return fmt.Sprintf("%s: %s. Mend or take back those edits first", one, some(tests, 3))
 }
 
-// causes are the files that were edited between the last run in which a test did not fail and the first in which it did. name is
-// empty for a run that named no test.
+// causes are the files that were edited between the last run in which a test did not fail and the first in which it
+// did. name is empty for a run that named no test.
 func (h session) causes(now fact, name string) (paths []string) {
 	fails := func(f fact) bool {
 		return f.Outcome == failed && (len(f.Failed) == 0 || name == "" || slices.Contains(f.Failed, name))
 	}
 	first := -1
 	for i, f := range slices.Backward(h.facts) {
-		if f.Kind != tested || f.Outcome == unknown || !covers(f.run(), now.run()) {
+		if f.Kind != tested || f.Outcome == unknown || !covers(h.run(f), h.run(now)) {
 			continue
 		}
 		if fails(f) {
@@ -361,7 +410,8 @@ func (h session) thrashed(q question, threshold int) string {
 		}
 		ends()
 		if n >= threshold {
-			return fmt.Sprintf("%s was edited %d times, and tests failed after each: step back, read the failure, and find its cause elsewhere or take the edits back", t.path, n)
+			return fmt.Sprintf("%s was edited %d times, and tests failed after each: step back, read the failure, and find "+
+				"its cause elsewhere or take the edits back", t.path, n)
 		}
 	}
 	return ""
@@ -376,7 +426,8 @@ func (h session) pointless(run testRun) string {
 			if f.Outcome == unknown {
 				return ""
 			}
-			return fmt.Sprintf("`%s` was run before, and nothing was changed since: its result (%s) stands", f.Command, f.Outcome)
+			return fmt.Sprintf("`%s` was run before, and nothing was changed since: its result (%s) stands", f.Command,
+				f.Outcome)
 		}
 	}
 	return ""

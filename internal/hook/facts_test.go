@@ -8,8 +8,9 @@ import (
 	"github.com/gemworker/gem/rules"
 )
 
-// history reads a sequence: R, E and M say that a file was read, edited, or made by a shell command; C that a shell command may have
-// changed any file; +, - and ? that `go test ARGS` passed, failed (with names behind a colon), or ended nobody knows how.
+// history reads a sequence: R, E and M say that a file was read, edited, or made by a shell command; C that a shell
+// command may have changed any file; +, - and ? that `go test ARGS` passed, failed (with names behind a colon), or
+// ended nobody knows how.
 func history(t *testing.T, sequence string) (facts []fact) {
 	t.Helper()
 	for step := range strings.SplitSeq(sequence, ",") {
@@ -80,7 +81,8 @@ func checkSequences(t *testing.T, name string, threshold int, all []sequence) {
 	t.Helper()
 	t.Parallel()
 	for _, s := range all {
-		met := judge(rules.Coding{name: {Action: rules.Warn, Threshold: threshold}}, asked(t, s.asked), history(t, s.given))
+		met, _ := judge(rules.Coding{name: {Action: rules.Warn, Threshold: threshold}}, asked(t, s.asked),
+			history(t, s.given))
 		switch {
 		case len(met) == 0 && s.want != "":
 			t.Errorf("%s; %s? it is silent, and must say %q", s.given, s.asked, s.want)
@@ -102,7 +104,8 @@ func TestNoEditUnread(t *testing.T) {
 }
 
 func TestAFileThatTheSessionWroteCountsAsRead(t *testing.T) {
-	checkSequences(t, rules.NoEditUnread, 0, []sequence{{"E auth", "E auth", ""}, {"M auth", "E auth", ""}, {"C", "E auth", "/w/auth"}})
+	checkSequences(t, rules.NoEditUnread, 0, []sequence{{"E auth", "E auth", ""}, {"M auth", "E auth", ""},
+		{"C", "E auth", "/w/auth"}})
 }
 
 func TestAFileThatIsNotThereMayBeMade(t *testing.T) {
@@ -123,11 +126,13 @@ func TestTestAfterEdits(t *testing.T) {
 }
 
 func TestTestAfterEditsHasAThreshold(t *testing.T) {
-	checkSequences(t, rules.TestAfterEdits, 1, []sequence{{"E a", "E y", "1 edit was"}, {"", "E y", ""}, {"E a, ? x", "E y", ""}})
+	checkSequences(t, rules.TestAfterEdits, 1, []sequence{{"E a", "E y", "1 edit was"}, {"", "E y", ""},
+		{"E a, ? x", "E y", ""}})
 }
 
 func TestTestAfterEditsHasAHighThreshold(t *testing.T) {
-	checkSequences(t, rules.TestAfterEdits, 5, []sequence{{"E a, E b, E c, E d", "E y", ""}, {"E a, E b, E c, E d, E e", "E y", "5 edits"}})
+	checkSequences(t, rules.TestAfterEdits, 5, []sequence{{"E a, E b, E c, E d", "E y", ""},
+		{"E a, E b, E c, E d, E e", "E y", "5 edits"}})
 }
 
 func TestNoCommitFailing(t *testing.T) {
@@ -177,7 +182,8 @@ func TestFixRegressionsFirst(t *testing.T) {
 		{"- x:U, E a, - x:T", "E b", "T (since"},
 		{"+ x, - x:T", "E b", ""},
 		{"+ x, E a, - x", "E b", "`go test x` (since the edit of /w/a)"},
-		{"+ x, E a, - x:A B C D", "E b", "4 tests that passed before fail: A (since the edit of /w/a), B (since the edit of /w/a), C (since the edit of /w/a) and 1 more"},
+		{"+ x, E a, - x:A B C D", "E b", "4 tests that passed before fail: A (since the edit of /w/a), B (since the edit " +
+			"of /w/a), C (since the edit of /w/a) and 1 more"},
 		{"+ ./..., E a, - ./a:T", "E b", "T (since"},
 		{"+ y, E a, - x:T", "E b", ""},
 	})
@@ -185,12 +191,15 @@ func TestFixRegressionsFirst(t *testing.T) {
 
 func TestEachOfTwoCulpritsMayBeMended(t *testing.T) {
 	checkSequences(t, rules.FixRegressionsFirst, 0, []sequence{
-		{"+ x, E a, E b, - x:T", "E a", ""}, {"+ x, E a, E b, - x:T", "E b", ""}, {"+ x, E a, E b, - x:T", "E c", "/w/a, /w/b"},
+		{"+ x, E a, E b, - x:T", "E a", ""}, {"+ x, E a, E b, - x:T", "E b", ""},
+		{"+ x, E a, E b, - x:T", "E c", "/w/a, /w/b"},
 	})
 }
 
 func TestATestThatWasEditedIsNoRegression(t *testing.T) {
-	checkSequences(t, rules.FixRegressionsFirst, 0, []sequence{{"+ x, E a_test.go, - x:T", "E a", ""}, {"+ x, E a, E tests/b.py, - x:T", "E b", ""}, {"+ x, E a, C, - x:T", "E b", ""}})
+	checkSequences(t, rules.FixRegressionsFirst, 0,
+		[]sequence{{"+ x, E a_test.go, - x:T", "E a", ""}, {"+ x, E a, E tests/b.py, - x:T", "E b", ""},
+			{"+ x, E a, C, - x:T", "E b", ""}})
 }
 
 func TestNoThrashing(t *testing.T) {
@@ -248,10 +257,12 @@ func TestAllRulesThatMeetAnActAreNamed(t *testing.T) {
 		unread, untested rules.Action
 		decision         string
 	}{
-		{rules.Warn, rules.Warn, ""}, {rules.Block, rules.Warn, "deny"}, {rules.Warn, rules.Block, "deny"}, {rules.Ask, rules.Block, "deny"},
+		{rules.Warn, rules.Warn, ""}, {rules.Block, rules.Warn, "deny"}, {rules.Warn, rules.Block, "deny"},
+		{rules.Ask, rules.Block, "deny"},
 		{rules.Ask, rules.Warn, "ask"}, {rules.Warn, rules.Ask, "ask"},
 	} {
-		got := answerTo(judge(rules.Coding{"no_edit_unread": {Action: c.unread}, "test_after_edits": {Action: c.untested, Threshold: 3}}, q, facts)).Specific
+		got := answerTo(metBy(rules.Coding{"no_edit_unread": {Action: c.unread},
+			"test_after_edits": {Action: c.untested, Threshold: 3}}, q, facts)).Specific
 		said := got.Context + got.Reason
 		if got.Decision != c.decision || (got.Context == "") == (c.decision == "") {
 			t.Errorf("%+v: %+v", c, got)
@@ -261,7 +272,7 @@ func TestAllRulesThatMeetAnActAreNamed(t *testing.T) {
 			t.Errorf("%+v: it says %s", c, said)
 		}
 	}
-	if got := answerTo(judge(rules.Coding{}, q, facts)).json(); got != nil {
+	if got := answerTo(metBy(rules.Coding{}, q, facts)).json(); got != nil {
 		t.Errorf("without rules it prints %s", got)
 	}
 }
@@ -270,9 +281,43 @@ func TestWhatIsSaidHasAnEnd(t *testing.T) {
 	t.Parallel()
 	var long []fact
 	for i := range 500 {
-		long = append(long, fact{Kind: tested, Path: "/w", Command: "go test " + strconv.Itoa(i), Outcome: failed, Failed: []string{strings.Repeat("x", 200)}})
+		long = append(long, fact{Kind: tested, Path: "/w", Command: "go test " + strconv.Itoa(i), Outcome: failed,
+			Failed: []string{strings.Repeat("x", 200)}})
 	}
-	if got := answerTo(judge(rules.Coding{"no_commit_failing": {Action: rules.Block}}, question{commits: true}, long)).json(); len(got) > 10_000 {
+	if got := answerTo(metBy(rules.Coding{"no_commit_failing": {Action: rules.Block}}, question{commits: true}, long)).
+		json(); len(got) > 10_000 {
 		t.Errorf("%d bytes", len(got))
+	}
+}
+
+func metBy(coding rules.Coding, q question, facts []fact) []verdict {
+	met, _ := judge(coding, q, facts)
+	return met
+}
+
+// A rule that earlier facts may turn is not judged where the history leaves them out.
+func TestARuleThatNeedsFactsOfBeforeSaysSo(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		rule, cut, given, asked string
+		unsure                  bool
+	}{
+		{rules.NoCommitFailing, "test", "+ ./a", "commit", true},
+		{rules.NoCommitFailing, "test", "- ./a", "commit", false},
+		{rules.NoCommitFailing, "edit", "+ ./a", "commit", false},
+		{rules.NoThrashing, "edit", "- ./a", "E a", true},
+		{rules.NoThrashing, "edit", "+ ./a", "E a", false},
+		{rules.FixRegressionsFirst, "change", "- ./a", "E a", true},
+		{rules.FixRegressionsFirst, "change", "+ ./a", "E a", false},
+		{rules.ScopeCheck, "edit", "E b", "E a", true},
+		{rules.ScopeCheck, "edit", "E a", "E a", false},
+		{rules.TestAfterEdits, "edit", "E b", "E a", false},
+		{rules.NoEditUnread, "edit", "E b", "E a", false},
+	} {
+		facts := append([]fact{{Kind: cut, Path: c.cut}}, history(t, c.given)...)
+		_, unsure := judge(rules.Coding{c.rule: {Action: rules.Block, Threshold: 3}}, asked(t, c.asked), facts)
+		if (len(unsure) > 0) != c.unsure {
+			t.Errorf("%s without earlier facts of %s; %s; %s? unsure of %v", c.rule, c.cut, c.given, c.asked, unsure)
+		}
 	}
 }

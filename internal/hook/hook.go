@@ -1,7 +1,7 @@
 // Package hook judges what coding agents do by the rules of a rules file's coding, as a hook of the agent.
 //
-// Before an act it asks the history of the session, and prints what the rules say; after it, it records facts: which files were
-// read and edited, and which tests ran and failed. What it cannot read or ask stops nobody.
+// Before an act it asks the history of the session, and prints what the rules say; after it, it records facts: which
+// files were read and edited, and which tests ran and failed. What it cannot read or ask stops nobody.
 package hook
 
 import (
@@ -29,7 +29,8 @@ type Options struct {
 	Reason func(error) error
 }
 
-// Run reads an event and returns what the hook prints, which may be nothing. Its error is about the event, which is then let through.
+// Run reads an event and returns what the hook prints, which may be nothing. Its error is about the event, which is
+// then let through.
 func Run(ctx context.Context, o Options, stdin io.Reader) (printed []byte, err error) {
 	defer func() {
 		if p := recover(); p != nil { // an exit code of its own would stop the agent
@@ -69,7 +70,12 @@ func (o Options) answer(ctx context.Context, h sessions, a *act, coding rules.Co
 			return answer{}, nil
 		}
 		if err := h.record(ctx, a, facts); err != nil {
-			return answer{Message: short(fmt.Sprintf("gem hook did not record this act, and may judge later ones wrongly: %v", o.reason(err)), maxMessage)}, nil
+			return answer{Message: short(fmt.Sprintf("gem hook did not record this act, and may judge later ones wrongly: %v",
+				o.reason(err)), maxMessage)}, nil
+		}
+		if a.unread {
+			return answer{Message: "gem hook could not read all of this shell command. " +
+				"Tests that its rest ran are not recorded, and later acts may be judged wrongly"}, nil
 		}
 		return answer{}, nil
 	}
@@ -82,8 +88,12 @@ func (o Options) answer(ctx context.Context, h sessions, a *act, coding rules.Co
 	if err != nil {
 		return answerUnknown(coding, names, o.reason(err).Error()), nil
 	}
-	met = judge(coding, q, facts)
-	return answerTo(met), met
+	met, unsure := judge(coding, q, facts)
+	why := "the session did more than can be read"
+	if q.unread {
+		why = "a part of the shell command cannot be read"
+	}
+	return answerTo(met).and(coding, unsure, why), met
 }
 
 func (o Options) reason(err error) error {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// maxImports is how much of a file is read for its imports, which stand at its top.
+// maxImports is how much of a file is read for its imports, which are at its top.
 const maxImports = 64 << 10
 
 // importLine finds the lines of Go, JavaScript, TypeScript, Python and Rust that import something.
@@ -40,7 +40,8 @@ func importsOf(path string) (names []string) {
 	return names
 }
 
-// dependsOn reports whether a file imports one of the others, as far as names tell: that one's name, or its folder's. Go files of one folder depend on each other.
+// dependsOn reports whether a file imports one of the others, as far as names tell: that one's name, or its folder's.
+// Go files of one folder depend on each other.
 func dependsOn(t target, others []string) bool {
 	for _, path := range others {
 		dir, base := filepath.Split(path)

@@ -38,6 +38,7 @@ type act struct {
 	reads, edits []string // absolute paths
 	shell        bool
 	commands     []command
+	unread       bool    // the shell text has more commands, or may have
 	end          outcome // how it ended
 	output       string
 }
@@ -68,7 +69,8 @@ func read(stdin io.Reader, dir string) (*act, error) {
 	}
 	var in input
 	if err := json.Unmarshal(data, &in); err != nil {
-		return nil, errors.New("stdin is not the JSON of a hook: run it as a hook of PreToolUse, PostToolUse and PostToolUseFailure")
+		return nil, errors.New("stdin is not the JSON of a hook: run it as a hook of PreToolUse, PostToolUse and " +
+			"PostToolUseFailure")
 	}
 	a := &act{event: event(in.Event), session: short(in.Session, maxID), id: short(in.ID, maxID), dir: dir}
 	switch {
@@ -103,11 +105,13 @@ const (
 
 // tools are those of coding agents, in lower case. Those of MCP servers are found by their last part.
 var tools = map[string]kind{
-	"edit": edits, "multiedit": edits, "multi_edit": edits, "write": edits, "file_create": edits, "create_file": edits, "write_file": edits, "edit_file": edits,
+	"edit": edits, "multiedit": edits, "multi_edit": edits, "write": edits, "file_create": edits, "create_file": edits,
+	"write_file": edits, "edit_file": edits,
 	"replace": edits, "notebookedit": edits, "apply_patch": edits,
 	"str_replace_editor": either, "str_replace_based_edit_tool": either, "text_editor": either,
 	"read": reads, "view": reads, "cat": reads, "read_file": reads, "notebookread": reads,
-	"bash": runs, "terminal": runs, "execute_command": runs, "shell": runs, "local_shell": runs, "run_shell_command": runs, "exec_command": runs,
+	"bash": runs, "terminal": runs, "execute_command": runs, "shell": runs, "local_shell": runs, "run_shell_command": runs,
+	"exec_command": runs,
 }
 
 // read finds out what an act does.
@@ -137,7 +141,7 @@ func (a *act) read(in input) {
 	}
 }
 
-// paths are those that the input of a tool names.
+// paths are the paths that the input of a tool names.
 func (a *act) paths(in map[string]json.RawMessage) (found []string) {
 	for _, field := range []string{"path", "file_path", "file", "filename", "notebook_path"} {
 		if path := a.absolute(text(in[field])); path != "" {
@@ -167,9 +171,9 @@ func (a *act) run(in map[string]json.RawMessage) {
 		case len(words) == 0:
 			continue
 		case json.Valid(in[field]) && in[field][0] == '[': // its words
-			a.commands = parseShell(quoteWords(words))
+			a.commands, a.unread = readShell(quoteWords(words))
 		default:
-			a.commands = parseShell(words[0])
+			a.commands, a.unread = readShell(words[0])
 		}
 		break
 	}
@@ -237,9 +241,12 @@ func (a *act) ended(in input) {
 		}
 	}
 	switch {
-	case a.end == unknown || in.Stopped || fields.Interrupted || fields.Background != nil || code != nil && (*code == 126 || *code == 127): // nothing ran
+	case a.end == unknown || in.Stopped || fields.Interrupted || fields.Background != nil || code != nil &&
+		(*code == 126 || *code == 127):
+		// nothing ran
 		a.end = unknown
-	case a.event == failure || code != nil && *code != 0 || fields.IsError != nil && *fields.IsError || fields.Success != nil && !*fields.Success:
+	case a.event == failure || code != nil && *code != 0 || fields.IsError != nil && *fields.IsError ||
+		fields.Success != nil && !*fields.Success:
 		a.end = failed
 	default:
 		a.end = passed

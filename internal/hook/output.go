@@ -21,13 +21,13 @@ type specific struct {
 	// Decision is deny or ask, or nothing for a warning.
 	Decision string `json:"permissionDecision,omitempty"`
 	Reason   string `json:"permissionDecisionReason,omitempty"`
-	// Context is what the model is told.
+	// Context is the text for the model.
 	Context string `json:"additionalContext,omitempty"`
 }
 
 const maxMessage = 8000 // bytes
 
-// json is what stands on stdout: nothing, or one object.
+// json is the output on stdout: nothing, or one object.
 func (a answer) json() []byte {
 	if a == (answer{}) {
 		return nil
@@ -39,7 +39,7 @@ func (a answer) json() []byte {
 	return append(text, '\n')
 }
 
-// answerTo says what the rules say together. The strictest decides, and all that met the act are named.
+// answerTo combines the answers of the rules. The strictest decides, and the message names all that met the act.
 func answerTo(met []verdict) answer {
 	if len(met) == 0 {
 		return answer{}
@@ -54,13 +54,32 @@ func answerTo(met []verdict) answer {
 	s := &specific{Event: before}
 	switch text := short(lines.String(), maxMessage); {
 	case says(rules.Block):
-		s.Decision, s.Reason = "deny", "This is stopped by a policy of the project's rules.json, and is no error of the tool. Another way to the same is not wanted either:"+text
+		s.Decision, s.Reason = "deny", "This is stopped by a policy of the project's rules.json, and is no error of the "+
+			"tool. Another way to the same is not wanted either:"+text
 	case says(rules.Ask):
 		s.Decision, s.Reason = "ask", "A policy of the project's rules.json asks for a person's approval:"+text
 	default:
 		s.Context = "A policy of the project's rules.json warns:" + text
 	}
 	return answer{Specific: s}
+}
+
+// and adds that rules could not be judged, and why. A denial stays one.
+func (a answer) and(coding rules.Coding, unsure []string, why string) answer {
+	if len(unsure) == 0 {
+		return a
+	}
+	more := answerUnknown(coding, unsure, why)
+	switch {
+	case a.Specific == nil:
+		return more
+	case more.Specific == nil:
+		a.Message = more.Message
+	case a.Specific.Decision == "":
+		more.Specific.Context = a.Specific.Context
+		return more
+	}
+	return a
 }
 
 // answerUnknown says that the rules with these names could not be asked.

@@ -57,7 +57,8 @@ func readResults(output string) (r results) {
 		case line == "PASS" || strings.HasPrefix(line, "ok  \t"):
 			r.passes = true
 		case strings.HasPrefix(line, "FAILED ") || strings.HasPrefix(line, "ERROR "): // pytest
-			if first := firstWord(line[strings.IndexByte(line, ' ')+1:]); strings.Contains(first, "::") || strings.HasSuffix(first, ".py") {
+			if first := firstWord(line[strings.IndexByte(line, ' ')+1:]); strings.Contains(first, "::") ||
+				strings.HasSuffix(first, ".py") {
 				name = first
 			}
 		case strings.Contains(line, "::") && pytestVerbose.MatchString(line):
@@ -122,7 +123,8 @@ func short(s string, n int) string {
 	return s[:n]
 }
 
-// endOf says how a run ended, from how the shell text ended and from what it printed. The end of a text is only theirs if nothing else made it.
+// endOf says how a run ended, from how the shell text ended and from what it printed. The end of a text is only theirs
+// if nothing else made it.
 func endOf(run testRun, end outcome, r results) (outcome, []string) {
 	switch {
 	case end == unknown:

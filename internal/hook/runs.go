@@ -8,9 +8,22 @@ import (
 
 // testRun is the tests that a shell text runs. Where it runs several, they are one.
 type testRun struct {
-	command string // without what stands before it and behind it, quoted where it must be
+	command string // without its context, quoted where it must be
 	dir     string // where the first of them runs
 	alone   bool   // how the text ends is how they end
+	parts   []part // of the command
+}
+
+// part is one command of a test run.
+type part struct {
+	runner string   // empty if it runs no tests
+	words  []string // of the runner, without loudness
+	all    bool     // they select nothing
+}
+
+func partOf(c command) part {
+	name, words, _ := runner(c.words)
+	return part{name, withoutLoudness(words), all(words)}
 }
 
 // testsOf returns the test run among the commands of a text.
@@ -26,6 +39,7 @@ func testsOf(commands []command) (run testRun, ok bool) {
 		}
 		run.alone = run.alone && c.alone
 		run.command += quoteWords(c.words)
+		run.parts = append(run.parts, partOf(c))
 	}
 	return run, ok
 }
@@ -45,8 +59,35 @@ func quoteWords(words []string) string {
 	return b.String()
 }
 
+// leading are the options of runners of tests that take a word and may come before the word test.
+var leading = map[string][]string{
+	"go": {"-C"}, "cargo": {"-C", "-Z", "--config", "--color"},
+	"npm": {"--prefix", "-w", "--workspace"}, "pnpm": {"-C", "--dir", "-F", "--filter"},
+	"yarn": {"--cwd"}, "bun": {"--cwd", "--filter", "--env-file"},
+}
+
 // runner says which runner of tests a command calls, and with which words.
 func runner(words []string) (name string, rest []string, ok bool) {
+	skipped := 0
+	if values, ok := leading[words[0]]; ok {
+		behind := words[1:]
+		if words[0] == "cargo" && len(behind) > 0 && strings.HasPrefix(behind[0], "+") { // a toolchain
+			behind = behind[1:]
+		}
+		skipped = len(words) - 1 - len(behindOptions(behind, values))
+	} else if strings.HasPrefix(words[0], "python") {
+		skipped = len(words) - 1 - len(behindOptions(words[1:], []string{"-X", "-W"}, "-m"))
+	}
+	if skipped == 0 {
+		return runnerOf(words)
+	}
+	// They may select tests, so they count among the words of the runner.
+	name, rest, ok = runnerOf(slices.Concat(words[:1], words[1+skipped:]))
+	return name, slices.Concat(words[1:1+skipped], rest), ok
+}
+
+// runnerOf is runner for a command whose leading options are left out.
+func runnerOf(words []string) (name string, rest []string, ok bool) {
 	var second, third string
 	if len(words) > 1 {
 		second = words[1]
@@ -81,7 +122,8 @@ func runner(words []string) (name string, rest []string, ok bool) {
 		case (second == "run" || second == "run-script") && strings.HasPrefix(third, "test"):
 			return first + " " + third, words[3:], true
 		}
-	case "make", "gmake", "just", "task", "ninja", "meson", "mvn", "mvnw", "gradle", "gradlew", "dotnet", "mix", "swift", "rake", "bazel", "sbt", "zig", "composer", "lein", "cabal", "stack":
+	case "make", "gmake", "just", "task", "ninja", "meson", "mvn", "mvnw", "gradle", "gradlew", "dotnet", "mix", "swift",
+		"rake", "bazel", "sbt", "zig", "composer", "lein", "cabal", "stack":
 		for i, word := range words[1:] {
 			if strings.HasPrefix(word, "test") || word == "check" || word == "verify" || word == "spec" {
 				return first + " " + word, slices.Concat(words[1:1+i], words[2+i:]), true
@@ -97,12 +139,16 @@ func runner(words []string) (name string, rest []string, ok bool) {
 
 var (
 	// loudness are options that change what a run prints, not what it runs.
-	loudness = []string{"-v", "-vv", "-q", "-qq", "-s", "--verbose", "--quiet", "--silent", "--nocapture", "-count=1", "-json", "--no-header", "--color=never", "--no-color"}
+	loudness = []string{"-v", "-vv", "-q", "-qq", "-s", "--verbose", "--quiet", "--silent", "--nocapture", "-count=1",
+		"-json", "--no-header", "--color=never", "--no-color"}
 	// settings take a value and choose no tests.
-	settings = []string{"-timeout", "--timeout", "-count", "-parallel", "-cpu", "-tags", "-j", "--jobs", "--maxfail", "--tb", "--reporter", "-c", "--config"}
+	settings = []string{"-timeout", "--timeout", "-count", "-parallel", "-cpu", "-tags", "-j", "--jobs", "--maxfail",
+		"--tb", "--reporter", "-c", "--config"}
 	// selections choose tests.
-	selections = []string{"-run", "-skip", "-k", "-m", "-t", "-g", "-x", "-p", "-failfast", "-short", "--testNamePattern", "--testPathPattern", "--lf", "--last-failed", "--ff", "--sw", "--exitfirst",
-		"--package", "--test", "--lib", "--bin", "--bins", "--doc", "--example", "--exclude", "--grep", "--filter", "--bail", "--onlyFailures", "--onlyChanged", "--changed", "-o", "--related", "--shard", "--deselect", "--ignore"}
+	selections = []string{"-run", "-skip", "-k", "-m", "-t", "-g", "-x", "-p", "-failfast", "-short", "--testNamePattern",
+		"--testPathPattern", "--lf", "--last-failed", "--ff", "--sw", "--exitfirst",
+		"--package", "--test", "--lib", "--bin", "--bins", "--doc", "--example", "--exclude", "--grep", "--filter", "--bail",
+		"--onlyFailures", "--onlyChanged", "--changed", "-o", "--related", "--shard", "--deselect", "--ignore"}
 )
 
 // covers reports whether a run runs all tests of another one: the same, or all of a folder around it.
@@ -110,9 +156,8 @@ func covers(by, other testRun) bool {
 	if by.dir == other.dir && by.command == other.command {
 		return true
 	}
-	whole := parseShell(by.command)
-	for _, part := range parseShell(other.command) {
-		if !slices.ContainsFunc(whole, func(c command) bool { return partCovers(c, by.dir, part, other.dir) }) {
+	for _, p := range other.parts {
+		if !slices.ContainsFunc(by.parts, func(b part) bool { return b.covers(by.dir, p, other.dir) }) {
 			return false
 		}
 	}
@@ -121,10 +166,7 @@ func covers(by, other testRun) bool {
 
 // whole reports whether a run selects no tests of its folder.
 func (r testRun) whole() bool {
-	return !slices.ContainsFunc(parseShell(r.command), func(c command) bool {
-		_, words, is := runner(c.words)
-		return is && !all(words)
-	})
+	return !slices.ContainsFunc(r.parts, func(p part) bool { return p.runner != "" && !p.all })
 }
 
 // around reports whether a folder is another one, or holds it.
@@ -132,16 +174,11 @@ func around(dir, other string) bool {
 	return dir == other || strings.HasPrefix(other, strings.TrimSuffix(dir, "/")+"/")
 }
 
-func partCovers(by command, byDir string, other command, otherDir string) bool {
-	name, words, _ := runner(by.words)
-	otherName, otherWords, _ := runner(other.words)
-	if name != otherName || name == "" {
+func (p part) covers(dir string, other part, otherDir string) bool {
+	if p.runner != other.runner || p.runner == "" {
 		return false
 	}
-	if byDir == otherDir && slices.Equal(withoutLoudness(words), withoutLoudness(otherWords)) {
-		return true
-	}
-	return all(words) && around(byDir, otherDir)
+	return dir == otherDir && slices.Equal(p.words, other.words) || p.all && around(dir, otherDir)
 }
 
 func withoutLoudness(words []string) []string {
@@ -155,7 +192,8 @@ func all(words []string) bool {
 		switch {
 		case slices.Contains(settings, words[i]):
 			i++ // its value
-		case slices.Contains(selections, word) || !strings.HasPrefix(word, "-") && !slices.Contains([]string{"./...", "...", ".", "run"}, word):
+		case slices.Contains(selections, word) || !strings.HasPrefix(word, "-") &&
+			!slices.Contains([]string{"./...", "...", ".", "run"}, word):
 			return false
 		}
 	}

@@ -2,12 +2,16 @@ package hook
 
 import (
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+
+	"mvdan.cc/sh/v3/syntax"
 )
 
-// command is one simple command of a shell text, after the shell has done its part: without quotes, assignments, redirections and
-// the commands that only run another, such as env.
+// command is one simple command of a shell text, after the shell has done its part: without quotes, assignments,
+// redirections and the commands that only run another, such as env.
 type command struct {
 	words []string
 	dir   string // where it runs; relative to where the text does, or absolute
@@ -15,360 +19,393 @@ type command struct {
 	alone  bool
 	writes []string // the files that its output goes into, as seen from where the text runs
 	stdin  string   // a here-document
+	script string   // stdin as a shell gets it that runs it: a * replaces each value
 }
 
 const (
-	maxShellText  = 256 << 10
-	maxShellDepth = 12 // of commands inside of commands
+	maxShellText  = 64 << 10 // the parser recurses: brackets up to here take 256 MiB of stack
+	maxShellDepth = 12       // of texts that a command such as sh -c runs, and of substitutions
 	maxCommands   = 500
+	maxStatements = 2000 // that are followed, with their redirections
 )
 
-// parseShell returns the commands of a text, those inside of others too. It reads as a linter does: a text that it cannot read has fewer of them.
+// parseShell returns the commands of a text, as far as [readShell] can read it.
 func parseShell(text string) []command {
-	all := []command{}
-	readShell(text, "", 0, &all)
-	return all
+	commands, _ := readShell(text)
+	return commands
 }
 
-func readShell(text, dir string, depth int, all *[]command) {
-	if depth > maxShellDepth {
-		return
-	}
-	text = strings.TrimRight(text[:min(len(text), maxShellText)], " \t\r\n;")
-	s := &shell{text: text, depth: depth, dir: dir, all: all}
-	for s.pos < len(s.text) {
-		s.list(0)
-	}
-}
-
-// shell reads a text from pos on.
-type shell struct {
-	text  string
-	pos   int
-	depth int
-	dir   string
-	all   *[]command
-
-	closing byte    // what ends the list that is being read; 0 for the end of the text
-	first   int     // the index in all of the first command whose end is still the end of the text
-	now     command // the command that is being read
-	docs    []hereDoc
-	joined  bool // && leads to it
-}
-
-// hereDoc is one whose text begins on the next line.
-type hereDoc struct {
-	end  string
-	dash bool
-	of   int // the index in all of its command, once that has ended
-}
-
-// list reads commands up to a closing sign, or the end.
-func (s *shell) list(closing byte) {
-	s.closing, s.first = closing, len(*s.all)
-	for s.pos < len(s.text) {
-		c := s.text[s.pos]
-		switch {
-		case closing != 0 && c == closing:
-			s.end()
-			s.pos++
-			return
-		case c == ' ' || c == '\t' || c == '\r':
-			s.pos++
-		case c == '\n':
-			goesOn := s.joined && len(s.now.words) == 0
-			s.end()
-			s.pos++
-			s.readDocs()
-			if !goesOn {
-				s.masked()
-			}
-		case c == '#':
-			s.skipLine()
-		case c == ';' || c == '&' || c == '|':
-			s.operator()
-		case c == '(':
-			s.pos++
-			s.group(')')
-		case c == ')':
-			s.end()
-			s.pos++
-		case c == '<' || c == '>':
-			s.redirect()
-		default:
-			word, quoted := s.word()
-			if word == "" && !quoted {
-				continue // a line that goes on
-			}
-			if s.pos < len(s.text) && (s.text[s.pos] == '<' || s.text[s.pos] == '>') && !quoted && digits(word) {
-				continue // the number of a redirection
-			}
-			s.now.words = append(s.now.words, word)
+// readShell returns the commands of a text, including those inside others. It reads up to the first line that it cannot
+// parse. unread: some of the text was not read, and may have any command.
+func readShell(text string) (commands []command, unread bool) {
+	r := shellReader{all: []command{}}
+	r.text(text, "", 0, true)
+	if r.unread {
+		for i := range r.all { // the rest may have made the end
+			r.all[i].alone = false
 		}
 	}
-	s.end()
+	return r.all, r.unread
 }
 
-// group reads a list of its own: what it does to the directory ends with it.
-func (s *shell) group(closing byte) {
-	inner := &shell{text: s.text, pos: s.pos, depth: s.depth + 1, dir: s.dir, all: s.all}
-	if s.depth > maxShellDepth {
-		s.pos = len(s.text)
+// shellReader collects commands.
+type shellReader struct {
+	all      []command
+	followed int // statements and redirections, of all texts
+	unread   bool
+}
+
+func (r *shellReader) text(text, dir string, depth int, alone bool) {
+	if depth > maxShellDepth {
+		r.unread = true
 		return
 	}
-	inner.list(closing)
-	s.pos = inner.pos
+	if len(text) > maxShellText {
+		r.unread, text = true, text[:maxShellText]
+	}
+	stmts, whole := statements(text)
+	if !whole {
+		// Bash runs a here-document with a fault, such as ${{ x }}, and continues behind it. Quoted, it has no fault.
+		if quoted := quoteHeredocs(text); quoted != text {
+			if again, ok := statements(quoted); ok || len(again) > len(stmts) {
+				text, stmts = quoted, again
+				whole = ok && !substitutes(again)
+			}
+		}
+	}
+	r.unread = r.unread || !whole
+	shellText{r, text, depth}.list(stmts, dir, alone)
+}
+
+// follow reports whether one more statement or redirection may be followed.
+func (r *shellReader) follow() bool {
+	if r.followed == maxStatements {
+		r.unread = true
+		return false
+	}
+	r.followed++
+	return true
+}
+
+// statements parses a text as far as it can be parsed. The parser panics at a few faulty texts.
+func statements(text string) (stmts []*syntax.Stmt, whole bool) {
+	defer func() {
+		if recover() != nil {
+			whole = false
+		}
+	}()
+	whole = true
+	for stmt, err := range syntax.NewParser(syntax.RecoverErrors(10)).StmtsSeq(strings.NewReader(text)) {
+		if err == nil { // an error is the last one; leaving the loop at it makes the parser panic
+			stmts = append(stmts, stmt)
+		} else {
+			whole = false
+		}
+	}
+	return stmts, whole
+}
+
+var heredoc = regexp.MustCompile(`(^|[^<])<<(-?)[ \t]*([A-Za-z_][A-Za-z0-9_]*)`)
+
+// quoteHeredocs quotes the words that end here-documents, so that their bodies are plain text.
+func quoteHeredocs(text string) string { return heredoc.ReplaceAllString(text, "${1}<<${2}'${3}'") }
+
+// substitutes reports whether a here-document of the statements may run commands, were its word not quoted.
+func substitutes(stmts []*syntax.Stmt) (found bool) {
+	for _, stmt := range stmts {
+		syntax.Walk(stmt, func(n syntax.Node) bool {
+			if r, ok := n.(*syntax.Redirect); ok && r.Hdoc != nil {
+				for _, part := range r.Hdoc.Parts {
+					lit, ok := part.(*syntax.Lit)
+					found = found || ok && (strings.Contains(lit.Value, "$(") || strings.Contains(lit.Value, "`"))
+				}
+			}
+			return true
+		})
+	}
+	return found
+}
+
+// shellText is one text, whose statements the reader follows.
+type shellText struct {
+	*shellReader
+	source string
+	depth  int
+}
+
+// list follows statements and returns the directory that they leave. Only the last one's end can be the end of them
+// all.
+func (t shellText) list(stmts []*syntax.Stmt, dir string, alone bool) string {
+	for i, stmt := range stmts {
+		dir = t.stmt(stmt, dir, alone && i == len(stmts)-1)
+	}
+	return dir
+}
+
+func (t shellText) stmt(stmt *syntax.Stmt, dir string, alone bool) string {
+	if !t.follow() {
+		return dir
+	}
+	now := command{dir: dir, alone: alone && !stmt.Background && !stmt.Negated}
+	for _, redirect := range stmt.Redirs {
+		t.redirect(redirect, &now)
+	}
+	first := len(t.all)
+	switch cmd := stmt.Cmd.(type) {
+	case *syntax.CallExpr:
+		return t.call(cmd, now)
+	case *syntax.BinaryCmd:
+		dir = t.stmt(cmd.X, dir, now.alone && cmd.Op == syntax.AndStmt)
+		dir = t.stmt(cmd.Y, dir, now.alone)
+	case *syntax.Block:
+		dir = t.list(cmd.Stmts, dir, now.alone)
+	case *syntax.Subshell: // cd has no effect after it
+		t.list(cmd.Stmts, dir, now.alone)
+	case *syntax.TimeClause:
+		if cmd.Stmt != nil {
+			dir = t.stmt(cmd.Stmt, dir, now.alone)
+		}
+	default: // a condition, a loop, a function, a declaration: its end does not show how its commands ended
+		dir = t.inside(stmt.Cmd, dir)
+	}
+	if len(t.all) == first && len(now.writes) > 0 { // a redirection by itself empties its file
+		now.words = []string{":"}
+		t.add(now)
+	} else if len(t.all) > first {
+		t.all[first].writes = append(t.all[first].writes, now.writes...)
+	}
+	return dir
+}
+
+// inside follows the statements within a part of another.
+func (t shellText) inside(node syntax.Node, dir string) string {
+	if node == nil {
+		return dir
+	}
+	syntax.Walk(node, func(n syntax.Node) bool {
+		switch n := n.(type) {
+		case *syntax.Stmt:
+			dir = t.stmt(n, dir, false)
+			return false
+		case *syntax.CmdSubst:
+			t.substituted(n.Stmts, dir)
+			return false
+		case *syntax.ProcSubst:
+			t.substituted(n.Stmts, dir)
+			return false
+		}
+		return true
+	})
+	return dir
+}
+
+// substituted follows the statements of a substitution.
+func (t shellText) substituted(stmts []*syntax.Stmt, dir string) {
+	if t.depth++; t.depth > maxShellDepth {
+		t.unread = true
+		return
+	}
+	t.list(stmts, dir, false)
+}
+
+func (t shellText) redirect(r *syntax.Redirect, now *command) {
+	if !t.follow() {
+		return
+	}
+	if r.Hdoc != nil {
+		t.inside(r.Hdoc, now.dir)
+		for _, part := range r.Hdoc.Parts {
+			if lit, ok := part.(*syntax.Lit); ok {
+				now.stdin += lit.Value
+				now.script += lit.Value
+			} else {
+				now.script += value(part)
+				to := min(part.End().Offset(), uint(len(t.source))) // in a faulty text, either offset may be anywhere
+				now.stdin += t.source[min(part.Pos().Offset(), to):to]
+			}
+		}
+		return
+	}
+	if r.Word == nil {
+		return
+	}
+	t.inside(r.Word, now.dir)
+	target := wordText(r.Word)
+	if r.Op == syntax.WordHdoc {
+		now.stdin += target
+		now.script += target
+		return
+	}
+	duplicates := r.Op == syntax.DplOut && (digits(target) || target == "-")
+	if strings.Contains(r.Op.String(), ">") && !duplicates && target != "/dev/null" && target != "" {
+		now.writes = append(now.writes, within(now.dir, target))
+	}
+}
+
+// call adds the command that was called, or those of the text that it runs, and returns the directory that it leaves.
+func (t shellText) call(cmd *syntax.CallExpr, now command) string {
+	for _, assign := range cmd.Assigns {
+		t.inside(assign, now.dir)
+	}
+	for _, word := range cmd.Args {
+		t.inside(word, now.dir)
+		if text := wordText(word); text != "" || len(word.Parts) > 0 && !isProcess(word) {
+			now.words = append(now.words, text)
+		}
+	}
+	typed := len(now.words) > 0
+	var unread bool
+	now.words, unread = withoutPrefixes(now.words)
+	t.unread = t.unread || unread
+	if len(now.words) == 0 && typed { // such as sudo -s, which runs a shell
+		t.text(now.script, now.dir, t.depth+1, now.alone)
+	}
+	if len(now.words) == 0 {
+		if len(now.writes) > 0 {
+			now.words = []string{":"}
+			t.add(now)
+		}
+		return now.dir
+	}
+	name, operands := now.words[0], now.words[1:]
+	if inner, ok := script(now.words); ok {
+		first := len(t.all)
+		t.text(inner, now.dir, t.depth+1, now.alone)
+		if len(t.all) > first {
+			t.all[first].writes = append(t.all[first].writes, now.writes...)
+		}
+		return now.dir
+	}
+	if name == "cd" || name == "pushd" {
+		if len(operands) > 0 && !strings.HasPrefix(operands[len(operands)-1], "-") {
+			return within(now.dir, operands[len(operands)-1])
+		}
+		return now.dir
+	}
+	t.add(now)
+	t.unread = t.unread || now.unknown()
+	if slices.Contains(shells, name) && readsStdin(operands) || name == "su" || name == "runuser" {
+		t.text(now.script, now.dir, t.depth+1, now.alone)
+	}
+	return now.dir
+}
+
+func (r *shellReader) add(c command) {
+	if len(r.all) == maxCommands {
+		r.unread = true
+		return
+	}
+	r.all = append(r.all, c)
+}
+
+func isProcess(word *syntax.Word) bool {
+	_, ok := word.Parts[0].(*syntax.ProcSubst)
+	return ok
+}
+
+// wordText returns a word without its quotes. A * replaces an unknown value.
+func wordText(word *syntax.Word) string {
+	var b strings.Builder
+	for _, part := range word.Parts {
+		writePart(&b, part, "")
+	}
+	return b.String()
+}
+
+// value returns a part of a here-document that the shell around it replaces. The commands of a substitution are
+// followed there, and not again in the text.
+func value(part syntax.WordPart) string {
+	var b strings.Builder
+	writePart(&b, part, "")
+	return b.String()
+}
+
+// writePart writes a part of a word. Inside of double quotes a backslash escapes only some characters.
+func writePart(b *strings.Builder, part syntax.WordPart, escapable string) {
+	switch part := part.(type) {
+	case *syntax.Lit:
+		unescape(b, part.Value, escapable)
+	case *syntax.SglQuoted:
+		if part.Dollar {
+			writeANSI(b, part.Value)
+		} else {
+			b.WriteString(part.Value)
+		}
+	case *syntax.DblQuoted:
+		for _, inner := range part.Parts {
+			writePart(b, inner, "\\\"$`\n")
+		}
+	case *syntax.ParamExp:
+		if part.Short && part.Param != nil {
+			b.WriteString("$" + part.Param.Value)
+		} else {
+			b.WriteByte('*')
+		}
+	case *syntax.ProcSubst:
+	default:
+		b.WriteByte('*')
+	}
+}
+
+// ansi are the characters that letters mean behind a backslash in $'…'.
+var ansi = map[byte]byte{'a': 7, 'b': 8, 'e': 27, 'E': 27, 'f': 12, 'n': 10, 'r': 13, 't': 9, 'v': 11}
+
+// writeANSI writes the inside of $'…'.
+func writeANSI(b *strings.Builder, text string) {
+	for i := 0; i < len(text); i++ {
+		if text[i] != '\\' || i+1 == len(text) {
+			b.WriteByte(text[i])
+			continue
+		}
+		i++
+		base, most, from := 16, 0, i+1
+		switch text[i] {
+		case 'x':
+			most = 2
+		case 'u':
+			most = 4
+		case 'U':
+			most = 8
+		case '0', '1', '2', '3', '4', '5', '6', '7':
+			base, most, from = 8, 3, i
+		}
+		to := from
+		for to < len(text) && to-from < most {
+			if _, err := strconv.ParseUint(text[to:to+1], base, 8); err != nil {
+				break
+			}
+			to++
+		}
+		if code, err := strconv.ParseUint(text[from:to], base, 32); err == nil {
+			if most > 3 {
+				b.WriteRune(rune(code)) //nolint:gosec // any other number is written as U+FFFD
+			} else {
+				b.WriteByte(byte(code)) //nolint:gosec // as Bash does
+			}
+			i = to - 1
+		} else if control, ok := ansi[text[i]]; ok {
+			b.WriteByte(control)
+		} else {
+			b.WriteByte(text[i])
+		}
+	}
+}
+
+// unescape leaves out the backslashes of a text, and the ends of lines behind them.
+func unescape(b *strings.Builder, text, escapable string) {
+	for i := 0; i < len(text); i++ {
+		if text[i] == '\\' && i+1 < len(text) && (escapable == "" || strings.IndexByte(escapable, text[i+1]) >= 0) {
+			if i++; text[i] == '\n' {
+				continue
+			}
+		}
+		b.WriteByte(text[i])
+	}
 }
 
 func digits(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }
 
-func (s *shell) skipLine() {
-	if n := strings.IndexByte(s.text[s.pos:], '\n'); n >= 0 {
-		s.pos += n
-	} else {
-		s.pos = len(s.text)
-	}
-}
-
-// operator ends a command. After && its end still counts; after the others another's does.
-func (s *shell) operator() {
-	c := s.text[s.pos]
-	double := s.pos+1 < len(s.text) && s.text[s.pos+1] == c
-	if c == '&' && s.pos+1 < len(s.text) && s.text[s.pos+1] == '>' { // &> is a redirection
-		s.pos++
-		s.redirect()
-		return
-	}
-	s.end()
-	s.pos++
-	if double || c == '|' && s.pos < len(s.text) && s.text[s.pos] == '&' {
-		s.pos++
-	}
-	if s.joined = c == '&' && double; !s.joined {
-		s.masked()
-	}
-}
-
-// masked says of the commands so far that their end is not the text's.
-func (s *shell) masked() {
-	for i := s.first; i < len(*s.all); i++ {
-		(*s.all)[i].alone = false
-	}
-	s.first = len(*s.all)
-}
-
-// redirect reads a redirection and its target.
-func (s *shell) redirect() {
-	start := s.pos
-	for s.pos < len(s.text) && strings.IndexByte("<>&|", s.text[s.pos]) >= 0 && s.pos-start < 3 {
-		s.pos++
-	}
-	sign := s.text[start:s.pos]
-	if s.pos < len(s.text) && s.text[s.pos] == '(' && (sign == "<" || sign == ">") { // a process in place of a file
-		s.pos++
-		s.group(')')
-		return
-	}
-	doc := hereDoc{of: -1}
-	if sign == "<<" {
-		if s.pos < len(s.text) && s.text[s.pos] == '-' {
-			doc.dash = true
-			s.pos++
-		}
-	}
-	for s.pos < len(s.text) && (s.text[s.pos] == ' ' || s.text[s.pos] == '\t') {
-		s.pos++
-	}
-	target, _ := s.word()
-	switch {
-	case sign == "<<" && target != "":
-		doc.end = target
-		s.docs = append(s.docs, doc)
-	case strings.HasSuffix(sign, "&") && (digits(target) || target == "-"): // another of its outputs
-	case strings.Contains(sign, ">") && target != "/dev/null":
-		s.now.writes = append(s.now.writes, within(s.dir, target))
-	}
-}
-
-// readDocs reads the here-documents of the line that has ended.
-func (s *shell) readDocs() {
-	for _, doc := range s.docs {
-		var body strings.Builder
-		for s.pos < len(s.text) {
-			line := s.text[s.pos:]
-			if n := strings.IndexByte(line, '\n'); n >= 0 {
-				line = line[:n]
-			}
-			s.pos = min(s.pos+len(line)+1, len(s.text))
-			plain := strings.TrimRight(line, "\r")
-			if doc.dash {
-				plain = strings.TrimLeft(plain, "\t")
-			}
-			if plain == doc.end {
-				break
-			}
-			body.WriteString(line + "\n")
-		}
-		if doc.of >= 0 && doc.of < len(*s.all) {
-			c := &(*s.all)[doc.of]
-			c.stdin = body.String()
-			if slices.Contains(shells, c.words[0]) && len(behindOptions(c.words[1:], nil)) == 0 {
-				readShell(c.stdin, c.dir, s.depth+1, s.all)
-			}
-		}
-	}
-	s.docs = nil
-}
-
-// word reads one, and reports whether a part of it was quoted. Commands inside of it are read too.
-func (s *shell) word() (text string, quoted bool) {
-	var b strings.Builder
-	for s.pos < len(s.text) {
-		c := s.text[s.pos]
-		switch {
-		case strings.IndexByte(" \t\r\n;&|()<>", c) >= 0 || c == '`' && s.closing == '`':
-			return b.String(), quoted
-		case c == '\'':
-			quoted = true
-			s.pos++
-			s.literal(&b)
-		case c == '"':
-			quoted = true
-			s.pos++
-			s.quoted(&b)
-		case c == '\\':
-			s.pos++
-			if s.pos < len(s.text) && s.text[s.pos] != '\n' {
-				b.WriteByte(s.text[s.pos])
-			}
-			s.pos = min(s.pos+1, len(s.text))
-		case c == '$' || c == '`':
-			s.expansion(&b)
-		default:
-			b.WriteByte(c)
-			s.pos++
-		}
-	}
-	return b.String(), quoted
-}
-
-func (s *shell) literal(b *strings.Builder) {
-	n := strings.IndexByte(s.text[s.pos:], '\'')
-	if n < 0 {
-		n = len(s.text) - s.pos
-	}
-	b.WriteString(s.text[s.pos : s.pos+n])
-	s.pos = min(s.pos+n+1, len(s.text))
-}
-
-// quoted reads up to a closing double quote.
-func (s *shell) quoted(b *strings.Builder) {
-	for s.pos < len(s.text) {
-		switch c := s.text[s.pos]; c {
-		case '"':
-			s.pos++
-			return
-		case '\\':
-			s.pos++
-			if s.pos < len(s.text) {
-				b.WriteByte(s.text[s.pos])
-				s.pos++
-			}
-		case '$', '`':
-			s.expansion(b)
-		default:
-			b.WriteByte(c)
-			s.pos++
-		}
-	}
-}
-
-// expansion reads what begins with $ or a backtick. Its value is not known: a * stands for it. How commands in it end is not how the text ends.
-func (s *shell) expansion(b *strings.Builder) {
-	before := len(*s.all)
-	defer func() {
-		for i := before; i < len(*s.all); i++ {
-			(*s.all)[i].alone = false
-		}
-	}()
-	rest := s.text[s.pos:]
-	switch {
-	case rest[0] == '`':
-		s.pos++
-		s.group('`')
-		b.WriteByte('*')
-	case strings.HasPrefix(rest, "$(("):
-		if n := strings.Index(rest, "))"); n >= 0 {
-			s.pos += n + 2
-		} else {
-			s.pos = len(s.text)
-		}
-		b.WriteByte('*')
-	case strings.HasPrefix(rest, "$("):
-		s.pos += 2
-		s.group(')')
-		b.WriteByte('*')
-	case strings.HasPrefix(rest, "${"):
-		if n := strings.IndexByte(rest, '}'); n >= 0 {
-			s.pos += n + 1
-		} else {
-			s.pos = len(s.text)
-		}
-		b.WriteByte('*')
-	case strings.HasPrefix(rest, "$'"):
-		s.pos += 2
-		for s.pos < len(s.text) && s.text[s.pos] != '\'' {
-			if s.text[s.pos] == '\\' {
-				s.pos++
-			}
-			if s.pos < len(s.text) {
-				b.WriteByte(s.text[s.pos])
-				s.pos++
-			}
-		}
-		s.pos = min(s.pos+1, len(s.text))
-	default:
-		b.WriteByte('$')
-		s.pos++
-	}
-}
-
-// end adds the command that was read, if there is one.
-func (s *shell) end() {
-	now := s.now
-	s.now = command{}
-	if len(*s.all) >= maxCommands {
-		return
-	}
-	now.words = withoutPrefixes(now.words)
-	if len(now.words) == 0 {
-		return
-	}
-	s.joined = false
-	now.dir, now.alone = s.dir, true
-	for i := range s.docs {
-		if s.docs[i].of < 0 {
-			s.docs[i].of = len(*s.all)
-		}
-	}
-	if inner, ok := script(now.words); ok {
-		before := len(*s.all)
-		readShell(inner, s.dir, s.depth+1, s.all)
-		if len(*s.all) > before {
-			(*s.all)[before].writes = append((*s.all)[before].writes, now.writes...)
-		}
-		return
-	}
-	if now.words[0] == "cd" || now.words[0] == "pushd" {
-		if len(now.words) > 1 && !strings.HasPrefix(now.words[len(now.words)-1], "-") {
-			s.dir = within(s.dir, now.words[len(now.words)-1])
-		}
-		return
-	}
-	*s.all = append(*s.all, now)
-}
-
-// within is a directory as seen from another.
+// within returns a path as seen from where the text runs.
 func within(dir, next string) string {
 	if next == "" || filepath.IsAbs(next) || dir == "" {
 		return next
@@ -380,71 +417,197 @@ var shells = []string{"sh", "bash", "zsh", "dash", "ksh"}
 
 // script returns the text that a command such as sh -c or eval runs.
 func script(words []string) (text string, ok bool) {
-	switch words[0] {
-	case "eval":
-		return strings.Join(words[1:], " "), true
-	default:
-		if !slices.Contains(shells, words[0]) {
-			return "", false
+	switch {
+	case words[0] == "eval":
+		return strings.Join(behindOptions(words[1:], nil), " "), true
+	case words[0] == "su" || words[0] == "runuser":
+		for i, word := range words {
+			if (word == "-c" || word == "--command") && i+1 < len(words) {
+				return words[i+1], true
+			}
 		}
-		for i, word := range words[1:] {
-			if len(word) > 1 && word[0] == '-' && word[1] != '-' && strings.HasSuffix(word, "c") && i+2 < len(words) {
-				return words[i+2], true
-			}
-			if !strings.HasPrefix(word, "-") {
-				break
-			}
+	case slices.Contains(shells, words[0]):
+		if flags, operands := shellOptions(words[1:]); strings.Contains(flags, "c") && len(operands) > 0 {
+			return operands[0], true
 		}
 	}
 	return "", false
 }
 
-// keywords may stand where a command begins.
-var keywords = []string{"if", "then", "else", "elif", "fi", "do", "done", "while", "until", "!", "{", "}", "time", "coproc"}
+// shellOptions takes apart the words of a shell: the letters of its options, and the words behind all options.
+func shellOptions(words []string) (flags string, operands []string) {
+	for len(words) > 0 {
+		word := words[0]
+		switch {
+		case word == "--" || word == "-":
+			return flags, words[1:]
+		case word == "--rcfile" || word == "--init-file":
+			words = words[1:]
+		case strings.HasPrefix(word, "--"):
+		case len(word) > 1 && (word[0] == '-' || word[0] == '+'):
+			if word[0] == '-' {
+				flags += word[1:]
+			}
+			if last := word[len(word)-1]; last == 'o' || last == 'O' { // such as -eo pipefail
+				words = words[min(1, len(words)-1):]
+			}
+		default:
+			return flags, words
+		}
+		words = words[min(1, len(words)):]
+	}
+	return flags, nil
+}
 
-// runners run the command behind their options: those of the value take a word each. An operand comes before the command.
+// readsStdin reports whether a shell with these words runs its input.
+func readsStdin(words []string) bool {
+	flags, operands := shellOptions(words)
+	return len(operands) == 0 || strings.Contains(flags, "s")
+}
+
+var envValues = []string{"-u", "--unset", "-C", "--chdir"}
+
+// runners run the command behind their options: those of the value take a word each. An operand comes before the
+// command.
 var runners = map[string]struct {
 	values   []string
 	operands int
 }{
-	"env": {values: []string{"-u", "--unset", "-C", "--chdir", "-S", "--split-string"}}, "sudo": {values: []string{"-u", "-g", "-h", "-p", "-C", "-D", "-R", "-T"}},
-	"doas": {values: []string{"-u", "-C"}}, "nice": {values: []string{"-n", "--adjustment"}}, "ionice": {values: []string{"-c", "-n", "-p"}},
-	"timeout": {values: []string{"-s", "--signal", "-k", "--kill-after"}, operands: 1}, "stdbuf": {values: []string{"-i", "-o", "-e"}},
-	"xargs": {values: []string{"-I", "-n", "-P", "-d", "-L", "-s", "-a", "-E"}},
-	"nohup": {}, "command": {}, "exec": {values: []string{"-a"}}, "builtin": {}, "setsid": {}, "time": {values: []string{"-o", "-f"}},
-	"npx": {values: []string{"-p", "--package"}}, "bunx": {},
+	"env": {values: envValues},
+	"sudo": {values: []string{"-u", "-g", "-h", "-p", "-C", "-D", "-R", "-T", "-r", "-t", "-U", "--user", "--group",
+		"--host", "--prompt", "--close-from", "--chdir", "--chroot", "--command-timeout", "--role", "--type",
+		"--other-user"}},
+	"doas": {values: []string{"-u", "-C"}}, "nice": {values: []string{"-n", "--adjustment"}},
+	"ionice": {values: []string{"-c", "-n", "-p", "--class", "--classdata"}},
+	"flock":  {values: []string{"-w", "-E", "--timeout", "--conflict-exit-code"}, operands: 1},
+	"chrt":   {operands: 1}, "taskset": {operands: 1}, "strace": {values: []string{"-o", "-e", "-p", "-s", "-u"}},
+	"timeout": {values: []string{"-s", "--signal", "-k", "--kill-after"}, operands: 1},
+	"stdbuf":  {values: []string{"-i", "-o", "-e"}},
+	"xargs": {values: []string{"-I", "-n", "-P", "-d", "-L", "-s", "-a", "-E", "--delimiter", "--arg-file",
+		"--process-slot-var"}},
+	"nohup": {}, "command": {}, "exec": {values: []string{"-a"}}, "builtin": {}, "setsid": {},
+	"time": {values: []string{"-o", "-f"}},
+	"npx":  {values: []string{"-p", "--package"}}, "bunx": {},
 }
 
 // throughs are runners of two words.
-var throughs = []string{"uv run", "poetry run", "pipenv run", "hatch run", "rye run", "pdm run", "pnpm exec", "pnpm dlx", "npm exec", "yarn exec", "yarn dlx", "bundle exec"}
+var throughs = []string{"uv run", "poetry run", "pipenv run", "hatch run", "rye run", "pdm run", "pnpm exec",
+	"pnpm dlx", "npm exec", "yarn exec", "yarn dlx", "bundle exec"}
 
-// withoutPrefixes leaves out what stands before a command: keywords, assignments, and the commands that run it. The command's own word is its base name.
-func withoutPrefixes(words []string) []string {
+// throughValues are the options of throughs that take a word.
+var throughValues = []string{"--with", "--with-editable", "--with-requirements", "--extra", "--group", "--python", "-p",
+	"--package", "--project", "--directory", "-C", "--env-file", "--index", "-c", "--call", "-w", "--workspace", "-e"}
+
+// coverageValues are the options of coverage run that take a word.
+var coverageValues = []string{"--source", "--include", "--omit", "--rcfile", "--data-file", "--context",
+	"--concurrency"}
+
+// withoutPrefixes leaves out what precedes a command: assignments, and the commands that run it. The command's own word
+// is its base name. unread: there is more of it than is read.
+func withoutPrefixes(words []string) (rest []string, unread bool) {
+	splits := 0
 	for len(words) > 0 {
 		base := strings.TrimSuffix(filepath.Base(words[0]), ".exe")
 		runner, runs := runners[base]
 		switch {
-		case slices.Contains(keywords, words[0]) || assignment(words[0]):
+		case assignment(words[0]):
 			words = words[1:]
-		case runs && (base != "command" || len(words) < 2 || !strings.HasPrefix(words[1], "-")): // command -v only asks
+		case base == "command" && asks(words[1:]):
+			return append([]string{base}, words[1:]...), false
+		case base == "env" && splits == maxShellDepth:
+			return append([]string{base}, words[1:]...), true
+		case base == "env" && splits < maxShellDepth: // each copies all words
+			splits++
+			words = behindOptions(splitString(words[1:]), runner.values)
+		case runs:
 			words = behindOptions(words[1:], runner.values)
 			words = words[min(runner.operands, len(words)):]
+			if runner.operands > 0 && len(words) > 0 && (words[0] == "-c" || words[0] == "--command") {
+				return append([]string{"sh", "-c"}, words[1:]...), false // as flock runs it
+			}
+			if runner.operands > 0 && len(words) > 0 && words[0] == "--" {
+				words = words[1:]
+			}
 		case len(words) > 1 && slices.Contains(throughs, base+" "+words[1]):
-			words = behindOptions(words[2:], nil)
+			words = behindOptions(words[2:], throughValues)
+		case base == "coverage" && len(words) > 1 && words[1] == "run":
+			options := behindOptions(words[2:], coverageValues, "-m")
+			words = append([]string{"python"}, options...)
 		case words[0] == "":
-			return nil
+			return nil, false
 		default:
-			return append([]string{base}, words[1:]...)
+			return append([]string{base}, words[1:]...), false
 		}
 	}
-	return nil
+	return nil, false
 }
 
-// behindOptions leaves out options, each with its value if it takes one.
-func behindOptions(words, values []string) []string {
-	for len(words) > 0 && strings.HasPrefix(words[0], "-") {
+// asks reports whether command only describes its operands, with -v or -V.
+func asks(words []string) bool {
+	for _, word := range words {
+		if word == "--" || !strings.HasPrefix(word, "-") {
+			break
+		}
+		if strings.ContainsAny(word, "vV") {
+			return true
+		}
+	}
+	return false
+}
+
+// splitString replaces the option -S of env by the words of its value.
+func splitString(words []string) []string {
+	for i := 0; i < len(words); i++ {
+		word := words[i]
+		value, long := strings.CutPrefix(word, "--split-string")
+		letters, after, short := strings.Cut(word, "S")
+		rest := words[i+1:]
+		switch {
+		case word == "--" || !strings.HasPrefix(word, "-"):
+			return words
+		case long:
+			value = strings.TrimPrefix(value, "=")
+		case short && !strings.HasPrefix(word, "--") && strings.Trim(letters, "-iv0") == "":
+			value = after
+		case takesNext(word, envValues):
+			i++
+			continue
+		default:
+			continue
+		}
+		if value == "" && len(rest) > 0 {
+			value, rest = rest[0], rest[1:]
+		}
+		return slices.Concat(words[:i], wordsOf(value), rest)
+	}
+	return words
+}
+
+// wordsOf returns the words of a text that is one command.
+func wordsOf(text string) (words []string) {
+	stmts, _ := statements(text[:min(len(text), maxShellText)])
+	if len(stmts) == 0 {
+		return nil
+	}
+	if call, ok := stmts[0].Cmd.(*syntax.CallExpr); ok {
+		for _, assign := range call.Assigns {
+			if assign.Name != nil {
+				words = append(words, assign.Name.Value+"=")
+			}
+		}
+		for _, word := range call.Args {
+			words = append(words, wordText(word))
+		}
+	}
+	return words
+}
+
+// behindOptions leaves out options up to one of until, each with its value if it takes one. A value may be in the word
+// of its option, and an option behind others in one word. A number behind a long option is its value.
+func behindOptions(words, values []string, until ...string) []string {
+	for len(words) > 0 && strings.HasPrefix(words[0], "-") && !slices.Contains(until, words[0]) {
 		n := 1
-		if slices.Contains(values, words[0]) {
+		if takesNext(words[0], values) || strings.HasPrefix(words[0], "--") && len(words) > 1 && digits(words[1]) {
 			n = 2
 		}
 		if words[0] == "--" {
@@ -455,43 +618,80 @@ func behindOptions(words, values []string) []string {
 	return words
 }
 
+// takesNext reports whether the value of an option is the next word.
+func takesNext(option string, values []string) bool {
+	if slices.Contains(values, option) || strings.HasPrefix(option, "--") {
+		return slices.Contains(values, option)
+	}
+	for i, letter := range option[1:] {
+		if slices.Contains(values, "-"+string(letter)) {
+			return i+2 == len(option)
+		}
+	}
+	return false
+}
+
 // assignment reports whether a word sets a variable.
 func assignment(word string) bool {
 	name, _, ok := strings.Cut(word, "=")
 	name = strings.TrimSuffix(name, "+")
-	return ok && name != "" && strings.Trim(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_") == "" && !digits(name[:1])
+	return ok && name != "" &&
+		strings.Trim(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_") == "" && !digits(name[:1])
+}
+
+var gitValues = []string{"-C", "-c", "--git-dir", "--work-tree", "--namespace", "--super-prefix", "--config-env",
+	"--exec-path", "--attr-source"}
+
+// unknown reports whether what a command does depends on a value that is not known.
+func (c command) unknown() bool {
+	word := c.words[0]
+	if word == "git" {
+		if words := behindOptions(c.words[1:], gitValues); len(words) > 0 {
+			word = words[0]
+		}
+	}
+	return strings.ContainsAny(word, "$*")
 }
 
 // commits reports whether a command makes a commit, or names one.
 func (c command) commits() bool {
 	switch c.words[0] {
 	case "git":
-		words := behindOptions(c.words[1:], []string{"-C", "-c", "--git-dir", "--work-tree", "--namespace", "--super-prefix", "--config-env"})
+		words := behindOptions(c.words[1:], gitValues)
 		return len(words) > 0 && words[0] == "commit"
 	case "jj":
-		words := behindOptions(c.words[1:], []string{"-R", "--repository", "--at-operation", "--at-op", "--color", "--config", "--config-toml", "--config-file"})
+		words := behindOptions(c.words[1:], []string{"-R", "--repository", "--at-operation", "--at-op", "--color", "--config",
+			"--config-toml", "--config-file"})
 		return len(words) > 0 && slices.Contains([]string{"commit", "ci", "describe", "desc", "new"}, words[0])
 	}
 	return false
 }
 
 // looking are commands that change nothing, and of two words where the first has others.
-var looking = []string{"ls", "cat", "head", "tail", "less", "more", "nl", "bat", "grep", "egrep", "fgrep", "rg", "ag", "find", "fd", "wc", "pwd", "echo", "printf",
-	"which", "whereis", "type", "file", "stat", "du", "df", "tree", "date", "printenv", "whoami", "id", "uname", "hostname", "ps", "sort", "uniq", "cut", "tr", "awk",
-	"jq", "diff", "cmp", "true", "false", "test", "[", "[[", "sleep", "basename", "dirname", "realpath", "readlink", "xxd", "od", "sha256sum", "md5sum", "set", "export",
-	"exit", "popd", "for", "case", "esac", "read", "wait", "git status", "git diff", "git log", "git show", "git blame", "git grep", "git branch", "git ls-files", "git rev-parse", "git remote",
-	"git add", "git commit", "git push", "git fetch", "go vet", "go list", "go doc", "go env", "go version", "go build", "cargo check", "cargo build", "cargo clippy"}
+var looking = []string{"ls", "cat", "head", "tail", "less", "more", "nl", "bat", "grep", "egrep", "fgrep", "rg", "ag",
+	"find", "fd", "wc", "pwd", "echo", "printf",
+	"which", "whereis", "type", "file", "stat", "du", "df", "tree", "date", "printenv", "whoami", "id", "uname",
+	"hostname", "ps", "sort", "uniq", "cut", "tr", "awk",
+	"jq", "diff", "cmp", "true", "false", "test", "[", "[[", "sleep", "basename", "dirname", "realpath", "readlink", "xxd",
+	"od", "sha256sum", "md5sum", "set", "export",
+	"exit", "popd", "for", "case", "esac", "read", "wait", "git status", "git diff", "git log", "git show", "git blame",
+	"git grep", "git branch", "git ls-files", "git rev-parse", "git remote",
+	"git add", "git commit", "git push", "git fetch", "go vet", "go list", "go doc", "go env", "go version", "go build",
+	"cargo check", "cargo build", "cargo clippy"}
 
 // changes reports whether a command may have changed a file that tests depend on.
 func (c command) changes() bool {
-	if len(c.writes) > 0 || slices.ContainsFunc(c.words, func(w string) bool { return w == "-delete" || w == "-exec" || w == "-execdir" }) {
+	if len(c.writes) > 0 || slices.ContainsFunc(c.words,
+		func(w string) bool { return w == "-delete" || w == "-exec" || w == "-execdir" }) {
 		return true
 	}
 	if slices.Contains(looking, c.words[0]) {
 		return false
 	}
 	if c.words[0] == "sed" {
-		return slices.ContainsFunc(c.words, func(w string) bool { return strings.HasPrefix(w, "-i") || strings.HasPrefix(w, "--in-place") })
+		return slices.ContainsFunc(c.words, func(w string) bool {
+			return strings.HasPrefix(w, "-i") || strings.HasPrefix(w, "--in-place")
+		})
 	}
 	return len(c.words) < 2 || !slices.Contains(looking, c.words[0]+" "+c.words[1])
 }

@@ -22,7 +22,8 @@ type store struct {
 func (s store) facts(ctx context.Context, a *act, q question) (history []fact, err error) {
 	err = s.with(ctx, s.within, func(ctx context.Context, conn *pgx.Conn) error {
 		var facts []byte
-		if err := conn.QueryRow(ctx, "select gem.hook_facts($1, $2, $3)", s.source, a.session, q.paths()).Scan(&facts); err != nil {
+		if err := conn.QueryRow(ctx, "select gem.hook_facts($1, $2, $3)", s.source, a.session,
+			q.paths()).Scan(&facts); err != nil {
 			return err
 		}
 		return json.Unmarshal(facts, &history)
@@ -30,14 +31,16 @@ func (s store) facts(ctx context.Context, a *act, q question) (history []fact, e
 	return history, err
 }
 
-// record adds the facts of an act. It has ten times as long: nobody waits for a verdict, and what is not recorded makes later ones wrong.
+// record adds the facts of an act. It has ten times as long: nobody waits for a verdict, and what is not recorded makes
+// later ones wrong.
 func (s store) record(ctx context.Context, a *act, facts []fact) error {
 	text, err := json.Marshal(facts)
 	if err != nil {
 		return err
 	}
 	return s.with(ctx, 10*s.within, func(ctx context.Context, conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, "select gem.hook_record($1, $2, $3, $4, $5)", s.source, a.session, a.id, string(a.event), string(text))
+		_, err := conn.Exec(ctx, "select gem.hook_record($1, $2, $3, $4, $5)", s.source, a.session, a.id, string(a.event),
+			string(text))
 		return err
 	})
 }
@@ -59,7 +62,8 @@ func (s store) with(ctx context.Context, within time.Duration, do func(context.C
 	defer cancel()
 	defer func() {
 		if err != nil && (ctx.Err() != nil || pgconn.Timeout(err)) { // a connection's own clock may come first
-			err = fmt.Errorf("Postgres did not answer within %s (GEM_HOOK_TIMEOUT)", within) //nolint:staticcheck // a name begins it
+			err = fmt.Errorf("Postgres did not answer within %s (GEM_HOOK_TIMEOUT)", //nolint:staticcheck // a name begins it
+				within)
 		}
 	}()
 	conn, err := pgx.ConnectConfig(ctx, config)

@@ -13,7 +13,8 @@ import (
 	"github.com/gemworker/gem/rules"
 )
 
-// Trial judges the events of a sequence of a test of rules as [Run] does, in a folder of its own and with a history that nobody else has.
+// Trial judges the events of a sequence of a test of rules as [Run] does, in a folder of its own and with a history
+// that nobody else has.
 type Trial struct {
 	coding rules.Coding
 	dir    string
@@ -54,8 +55,9 @@ func (t *Trial) Write(files map[string]string) error {
 	return nil
 }
 
-// Judge takes what an agent writes to its hook, and returns what the rules say in words of a test of rules: run, or the strictest action with the names of
-// the rules that say so. What the agent is told is the message. unread is why an event could not be read, which gem hook lets through.
+// Judge takes what an agent writes to its hook, and returns the verdict in words of a test of rules: run, or the
+// strictest action with the names of its rules. message is the text for the agent. unread is why an
+// event could not be read, which gem hook lets through.
 func (t *Trial) Judge(ctx context.Context, event []byte) (came, message string, unread, err error) {
 	a, unread := read(bytes.NewReader(event), t.dir)
 	switch {
@@ -64,11 +66,13 @@ func (t *Trial) Judge(ctx context.Context, event []byte) (came, message string, 
 	case a == nil:
 		return "run", "", nil, nil
 	case a.dir != t.dir:
-		return "", "", nil, errors.New("the event has a cwd: leave it out, the acts of a sequence happen in a folder of its own")
+		return "", "", nil, errors.New("the event has a cwd: leave it out, the acts of a sequence happen in a folder of " +
+			"its own")
 	}
 	for _, path := range slices.Concat(a.reads, a.edits) {
 		if !strings.HasPrefix(path, t.dir+string(filepath.Separator)) {
-			return "", "", nil, fmt.Errorf("the event is about %q, which is not in the folder of the sequence: name it by its path in it", path)
+			return "", "", nil, fmt.Errorf("the event is about %q, which is not in the folder of the sequence: name it by its "+
+				"path in it", path)
 		}
 	}
 	said, met := Options{}.answer(ctx, t.past, a, t.coding)
@@ -104,7 +108,7 @@ func (p past) facts(_ context.Context, a *act, _ question) ([]fact, error) {
 	return p[a.session].all, nil
 }
 
-// record passes over an act that is told twice, as the history in Postgres does.
+// record skips an act that is reported twice, as the history in Postgres does.
 func (p past) record(_ context.Context, a *act, facts []fact) error {
 	m := p[a.session]
 	if m == nil {

@@ -8,16 +8,18 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/gemworker/gem/internal/outbound"
 )
 
-// maxAnswer bounds an answer of an issuer, in bytes.
+// maxAnswer limits an answer of an issuer, in bytes.
 const maxAnswer = 1 << 20
 
-// httpClient follows no redirect: it sends requests only to the address that was configured, or that the issuer
-// published.
+// httpClient returns a client that follows no redirect: it sends requests only to the configured address, or to one
+// that the issuer published.
 func httpClient(timeout time.Duration) *http.Client {
 	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &http.Client{Timeout: timeout, CheckRedirect: stay}
+	return &http.Client{Timeout: timeout, CheckRedirect: stay, Transport: outbound.Bounded(http.DefaultTransport)}
 }
 
 // send sends a request that asks for JSON, and returns the status and the body, which must not be longer than
@@ -39,8 +41,8 @@ func send(client *http.Client, req *http.Request) (status int, body []byte, err 
 	return resp.StatusCode, body, nil
 }
 
-// IsSafe reports whether a text is the URL of a server whose answers nobody on the network can change: an https URL, or
-// one of this machine. It must not have a user, a query or a fragment.
+// IsSafe reports whether a text is the URL of a server whose answers nobody on the network can change: an https URL,
+// or one of this machine. It must not have a user, a query or a fragment.
 func IsSafe(text string) bool {
 	u, err := url.Parse(text)
 	return err == nil && u.User == nil && u.RawQuery == "" && u.Fragment == "" && safe(u)

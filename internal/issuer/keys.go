@@ -21,7 +21,7 @@ import (
 
 const (
 	keysPause = time.Minute      // between two fetches of an issuer's keys
-	keysAge   = 10 * time.Minute // after which keys are fetched again: a withdrawn key is valid no longer than that
+	keysAge   = 10 * time.Minute // after which keys are fetched again: the longest validity of a withdrawn key
 )
 
 // Keys holds the keys that an issuer publishes at one address. A token has no influence on that address, and cannot
@@ -33,8 +33,15 @@ type Keys struct {
 
 	known atomic.Pointer[keys]
 
-	fetching sync.Mutex // one fetch at a time; guards tried
+	mu       sync.Mutex
+	fetching *fetching // nil if no fetch is running
 	tried    time.Time
+}
+
+// fetching is a fetch that is running, for all callers that wait for it.
+type fetching struct {
+	done chan struct{}
+	err  error // once done
 }
 
 // keys are those of one answer.
@@ -54,8 +61,8 @@ func NewKeys(url string, now func() time.Time) *Keys {
 	return &Keys{url: url, now: now, client: httpClient(5 * time.Second)}
 }
 
-// key returns the key of an id for an algorithm. Its error is a [*RefusedError] if the issuer has no such key. A
-// token without an id has the only key there is.
+// key returns the key with an id for an algorithm. Its error is a [*RefusedError] if the issuer has no such key. If
+// the token has no id, the issuer must have only one key.
 func (s *Keys) key(ctx context.Context, id, alg string) (crypto.PublicKey, error) {
 	held := s.known.Load()
 	k, ok := held.find(id)
@@ -93,23 +100,48 @@ func (k *keys) find(id string) (publicKey, bool) {
 var ErrKeysAway = errors.New("the issuer's keys are unavailable; they are fetched at most once a minute")
 
 // fetch reads the keys, unless someone did since held, or within the last minute. After a failure the keys that are
-// known stay.
+// known stay. A caller waits no longer than its context; the fetch continues for the others.
 func (s *Keys) fetch(ctx context.Context, held *keys) error {
-	s.fetching.Lock()
-	defer s.fetching.Unlock()
-	if s.known.Load() != held {
-		return nil
+	f, err := s.begin(ctx, held)
+	if f == nil {
+		return err
 	}
-	if !s.tried.IsZero() && s.now().Sub(s.tried) < keysPause {
-		return ErrKeysAway
+	select {
+	case <-f.done:
+		return f.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// begin returns the fetch to wait for, which it starts if none is running; nil if there is none to wait for.
+func (s *Keys) begin(ctx context.Context, held *keys) (*fetching, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.known.Load() != held:
+		return nil, nil
+	case s.fetching != nil:
+		return s.fetching, nil
+	case !s.tried.IsZero() && s.now().Sub(s.tried) < keysPause:
+		return nil, ErrKeysAway
 	}
 	s.tried = s.now()
-	fetched, err := s.get(context.WithoutCancel(ctx)) // others wait for it too
-	if err != nil {
-		return fmt.Errorf("fetch the issuer's keys: %w", err)
-	}
-	s.known.Store(&keys{byID: fetched, at: s.tried})
-	return nil
+	f, at := &fetching{done: make(chan struct{})}, s.tried
+	s.fetching = f
+	go func() {
+		fetched, err := s.get(context.WithoutCancel(ctx)) // the client bounds its time
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if err != nil {
+			f.err = fmt.Errorf("fetch the issuer's keys: %w", err)
+		} else {
+			s.known.Store(&keys{byID: fetched, at: at})
+		}
+		s.fetching = nil
+		close(f.done)
+	}()
+	return f, nil
 }
 
 func (s *Keys) get(ctx context.Context) (map[string]publicKey, error) {
@@ -127,7 +159,7 @@ func (s *Keys) get(ctx context.Context) (map[string]publicKey, error) {
 	return parseKeys(text)
 }
 
-// jwk is a key as RFC 7517 and RFC 7518 write it, as far as public keys for signatures need.
+// jwk is a key in the format of RFC 7517 and RFC 7518, with the fields that public keys for signatures need.
 type jwk struct {
 	Kty string `json:"kty"`
 	Kid string `json:"kid"`
@@ -140,14 +172,14 @@ type jwk struct {
 	Y   string `json:"y"`
 }
 
-// parseKeys reads a JWK Set. Keys that are not for signatures, symmetric ones, and those that cannot be read are left
-// out; so is an id that two keys have.
+// parseKeys reads a JWK Set. It ignores keys that are not for signatures, symmetric keys, unreadable keys, and ids
+// that two keys share.
 func parseKeys(text []byte) (map[string]publicKey, error) {
 	var set struct {
 		Keys []json.RawMessage `json:"keys"`
 	}
 	if err := json.Unmarshal(text, &set); err != nil {
-		return nil, errors.New("the answer is no JWK Set")
+		return nil, errors.New("the answer is not a JWK Set")
 	}
 	all, twice := map[string]publicKey{}, map[string]bool{}
 	for _, raw := range set.Keys {
@@ -174,7 +206,7 @@ func parseKeys(text []byte) (map[string]publicKey, error) {
 	return all, nil
 }
 
-// public returns the key, or nil if it is none that signatures are checked with.
+// public returns the key, or nil if it cannot check signatures.
 func (k jwk) public() crypto.PublicKey {
 	n, e, x, y := number(k.N), number(k.E), number(k.X), number(k.Y)
 	switch {
@@ -185,7 +217,8 @@ func (k jwk) public() crypto.PublicKey {
 		}
 		return &rsa.PublicKey{N: modulus, E: int(exponent.Int64())}
 	case k.Kty == "EC" && x != nil && y != nil:
-		curve := map[string]elliptic.Curve{"P-256": elliptic.P256(), "P-384": elliptic.P384(), "P-521": elliptic.P521()}[k.Crv]
+		curve := map[string]elliptic.Curve{"P-256": elliptic.P256(), "P-384": elliptic.P384(),
+			"P-521": elliptic.P521()}[k.Crv]
 		if curve == nil {
 			return nil
 		}
@@ -193,7 +226,8 @@ func (k jwk) public() crypto.PublicKey {
 		if len(x) != size || len(y) != size {
 			return nil
 		}
-		key, err := ecdsa.ParseUncompressedPublicKey(curve, append(append([]byte{4}, x...), y...)) // refuses what is not on the curve
+		// rejects a point that is not on the curve
+		key, err := ecdsa.ParseUncompressedPublicKey(curve, append(append([]byte{4}, x...), y...))
 		if err != nil {
 			return nil
 		}
@@ -204,7 +238,7 @@ func (k jwk) public() crypto.PublicKey {
 	return nil
 }
 
-// number decodes a member of a key; nil if it is missing or wrong.
+// number decodes a member of a key. It returns nil if the member is missing or wrong.
 func number(text string) []byte {
 	b, err := base64.RawURLEncoding.DecodeString(strings.TrimRight(text, "="))
 	if err != nil || len(b) == 0 {

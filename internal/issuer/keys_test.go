@@ -1,15 +1,18 @@
 package issuer
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/gemworker/gem/internal/issuer/issuertest"
+	"github.com/gemworker/gem/internal/testing/issuertest"
+	"github.com/gemworker/gem/internal/testing/switching"
 	"github.com/golang-jwt/jwt/v5"
 )
 
@@ -22,6 +25,73 @@ func sign(t *testing.T, i *issuertest.Issuer, kid string) string {
 	t.Helper()
 	return issuertest.Sign(t, jwt.SigningMethodES256, i.EC, kid, map[string]any{
 		"iss": testIssuer, "aud": testAudience, "sub": "ada", "exp": time.Now().Add(time.Hour).Unix()})
+}
+
+func TestAnIssuerThatSwitchesProtocolsHoldsNobody(t *testing.T) {
+	t.Parallel()
+	url, closed := switching.New(t)
+	keys := NewKeys(url, time.Now)
+	if _, err := keys.key(t.Context(), "a", "ES256"); err == nil {
+		t.Error("there is a key")
+	}
+	<-closed
+}
+
+func TestAnIssuerThatDoesNotAnswerHoldsNobodyBeyondTheirContext(t *testing.T) {
+	t.Parallel()
+	asked, answer := make(chan struct{}, 10), make(chan struct{})
+	i := issuertest.New(t)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked <- struct{}{}
+		<-answer
+		http.Redirect(w, r, "/", http.StatusFound)
+	}))
+	t.Cleanup(s.Close)
+	keys := NewKeys(s.URL, time.Now)
+	waits := make(chan error, 1)
+	go func() {
+		_, err := keys.key(t.Context(), "a", "ES256")
+		waits <- err
+	}()
+	<-asked
+	hurried, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := keys.key(hurried, "a", "ES256"); !errors.Is(err, context.Canceled) {
+		t.Errorf("a caller who cannot wait: %v", err)
+	}
+	close(answer)
+	if err := <-waits; err == nil || errors.Is(err, context.Canceled) {
+		t.Errorf("the caller who waits: %v", err)
+	}
+	if n := len(asked); n > 0 {
+		t.Errorf("%d more fetches", n)
+	}
+
+	// The caller who began the fetch may leave it to the others.
+	began, answered := make(chan struct{}), make(chan struct{})
+	slow := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		close(began)
+		<-answered
+		http.Redirect(w, r, i.URL, http.StatusFound)
+	}))
+	t.Cleanup(slow.Close)
+	keys = NewKeys(slow.URL, time.Now)
+	keys.client.CheckRedirect = nil
+	first, leave := context.WithCancel(t.Context())
+	left := make(chan error, 1)
+	go func() {
+		_, err := keys.key(first, "ec", "ES256")
+		left <- err
+	}()
+	<-began
+	leave()
+	if err := <-left; !errors.Is(err, context.Canceled) {
+		t.Errorf("the caller who left: %v", err)
+	}
+	close(answered)
+	if _, err := keys.key(t.Context(), "ec", "ES256"); err != nil {
+		t.Errorf("the next caller: %v", err)
+	}
 }
 
 func TestUnknownKeysAreFetchedOnceAMinute(t *testing.T) {
@@ -73,10 +143,12 @@ func TestATokenIsNotRefusedWhileNobodyKnowsTheKeys(t *testing.T) {
 	i := issuertest.New(t)
 	elsewhere := issuertest.New(t)
 	for name, answer := range map[string]http.HandlerFunc{
-		"away":           func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "", http.StatusServiceUnavailable) },
-		"no keys":        func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"keys":[]}`)) },
-		"not JSON":       func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`<html>`)) },
-		"a redirect":     func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, elsewhere.URL, http.StatusFound) },
+		"away":     func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "", http.StatusServiceUnavailable) },
+		"no keys":  func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"keys":[]}`)) },
+		"not JSON": func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`<html>`)) },
+		"a redirect": func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, elsewhere.URL, http.StatusFound)
+		},
 		"without an end": func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 2*maxAnswer)) },
 	} {
 		i.Answers(answer)

@@ -20,7 +20,7 @@ import (
 
 const (
 	metadataAge   = time.Hour        // after which the metadata is fetched again
-	metadataPause = 10 * time.Second // between a fetch that failed and the next
+	metadataPause = 10 * time.Second // between a failed fetch and the next
 	mostExchanges = 8                // at a time; others wait
 )
 
@@ -30,7 +30,7 @@ type Client struct {
 	http      *http.Client
 	exchanges chan struct{}
 
-	fetching sync.Mutex // one fetch at a time; guards all below
+	fetching sync.Mutex // one fetch at a time; guards all fields below
 	known    *Metadata
 	at       time.Time
 	tried    time.Time
@@ -38,7 +38,7 @@ type Client struct {
 	keys     *Keys
 }
 
-// ClientOptions are those of [NewClient]. Secret and Scopes may be empty.
+// ClientOptions are the options of [NewClient]. Secret and Scopes may be empty.
 type ClientOptions struct {
 	Issuer   string
 	ID       string
@@ -48,7 +48,7 @@ type ClientOptions struct {
 	Now      func() time.Time
 }
 
-// Metadata is what an issuer publishes about itself, as far as a client needs it.
+// Metadata is the part of an issuer's published metadata that a client needs.
 type Metadata struct {
 	Issuer        string   `json:"issuer"`
 	Authorization string   `json:"authorization_endpoint"`
@@ -61,7 +61,7 @@ type Metadata struct {
 	NamesIssuer   bool     `json:"authorization_response_iss_parameter_supported"`
 }
 
-// Pairwise reports whether the issuer gives every client another `sub` for the same person.
+// Pairwise reports whether the issuer gives each client a different `sub` for the same person.
 func (m *Metadata) Pairwise() bool {
 	return slices.Contains(m.SubjectTypes, "pairwise") && !slices.Contains(m.SubjectTypes, "public")
 }
@@ -71,8 +71,8 @@ func NewClient(o ClientOptions) *Client {
 	return &Client{o: o, http: httpClient(10 * time.Second), exchanges: make(chan struct{}, mostExchanges)}
 }
 
-// Metadata returns the issuer's metadata, which is fetched once an hour. After a failure the metadata that is known
-// remains in use.
+// Metadata returns the issuer's metadata, which is fetched once an hour. After a failure the known metadata stays in
+// use.
 func (c *Client) Metadata(ctx context.Context) (*Metadata, error) {
 	m, _, err := c.metadata(ctx)
 	return m, err
@@ -85,7 +85,7 @@ func (c *Client) metadata(ctx context.Context) (*Metadata, *Keys, error) {
 	stale := c.known == nil || now.Sub(c.at) > metadataAge
 	if stale && (c.tried.IsZero() || now.Sub(c.tried) >= metadataPause) {
 		c.tried = now
-		m, err := c.fetch(context.WithoutCancel(ctx)) // others wait for it, too
+		m, err := c.fetch(context.WithoutCancel(ctx)) // other requests wait for it, too
 		c.failure = err
 		if err == nil {
 			if c.known == nil || c.known.JWKS != m.JWKS {
@@ -124,7 +124,7 @@ func (c *Client) fetch(ctx context.Context) (*Metadata, error) {
 	} {
 		u, err := url.Parse(endpoint)
 		wrong := err != nil || u.User != nil || u.Fragment != "" || !safe(u)
-		// An issuer elsewhere must not make this process send requests to this machine.
+		// A remote issuer must not make this process send requests to this machine.
 		if wrong || strings.HasPrefix(c.o.Issuer, "https:") && u.Scheme != "https" {
 			return nil, fmt.Errorf("%s: %s is %.200q, and must be an https URL", address, name, endpoint)
 		}
@@ -136,8 +136,8 @@ func (c *Client) fetch(ctx context.Context) (*Metadata, error) {
 	return m, nil
 }
 
-// Start returns the address at which a person signs in. The browser brings back state, and the token nonce; verifier is
-// that of PKCE.
+// Start returns the address where a person signs in. The browser returns state, and the token contains nonce;
+// verifier is that of PKCE.
 func (c *Client) Start(ctx context.Context, state, nonce, verifier string) (address string, err error) {
 	m, err := c.Metadata(ctx)
 	if err != nil {
@@ -166,15 +166,15 @@ func (c *Client) Start(ctx context.Context, state, nonce, verifier string) (addr
 	return u.String(), nil
 }
 
-// Finish exchanges the code that the browser brought back, and returns the claims of the ID token. iss is the
-// parameter of that name. The error is a [*RefusedError] if the sign-in is not valid.
+// Finish exchanges the code that the browser returned, and returns the claims of the ID token. iss is the parameter
+// of that name. The error is a [*RefusedError] if the sign-in is not valid.
 func (c *Client) Finish(ctx context.Context, code, iss, nonce, verifier string) (claims map[string]any, err error) {
 	m, keys, err := c.metadata(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if iss != "" && iss != m.Issuer || iss == "" && m.NamesIssuer { // RFC 9207
-		return nil, refuse("the answer is of another issuer")
+		return nil, refuse("the answer is from another issuer")
 	}
 	select {
 	case c.exchanges <- struct{}{}:
@@ -207,7 +207,7 @@ func (c *Client) Finish(ctx context.Context, code, iss, nonce, verifier string) 
 	return claims, nil
 }
 
-// errorCode is the form of the OAuth 2.0 error codes that may be repeated.
+// errorCode matches the OAuth 2.0 error codes that may be quoted.
 var errorCode = regexp.MustCompile(`^[a-z_]{1,40}$`)
 
 // exchange returns the ID token for a code.

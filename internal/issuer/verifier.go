@@ -1,5 +1,5 @@
-// Package issuer deals with an issuer of tokens: it fetches the issuer's keys, verifies the tokens that the issuer
-// signed, and lets people sign in there by OpenID Connect.
+// Package issuer handles an issuer of tokens: it fetches the issuer's keys, verifies the tokens that the issuer
+// signed, and lets people sign in there with OpenID Connect.
 package issuer
 
 import (
@@ -18,8 +18,8 @@ import (
 // Skew is how far the clocks of an issuer and of this process may differ.
 const Skew = 30 * time.Second
 
-// RefusedError says why a token or a sign-in is not valid. The person who sent it may read the reason, which quotes
-// nothing of the token.
+// RefusedError is the reason for which a token or a sign-in is not valid. The sender may read the reason, which
+// quotes nothing of the token.
 type RefusedError struct{ Reason string }
 
 func (e *RefusedError) Error() string { return e.Reason }
@@ -33,8 +33,7 @@ type Verifier struct {
 	secret handlers.Secret // of HS256
 }
 
-// asymmetric are the algorithms whose keys an issuer publishes. HS256 is not among them: its key would be a published
-// text.
+// asymmetric are the algorithms with public keys. HS256 is not one of them: its key would be a published text.
 var asymmetric = []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
 
 // NewVerifier returns a verifier with published keys, or with a secret if keys is nil.
@@ -50,7 +49,7 @@ func NewVerifier(issuer, audience string, keys *Keys, secret handlers.Secret, no
 }
 
 // Verify returns the claims of a token; numbers are of type [json.Number]. The error is a [*RefusedError] if the
-// token is not valid. With any other error, it is not known whether it is.
+// token is not valid. Any other error means that the validity is unknown.
 func (v *Verifier) Verify(ctx context.Context, token string) (claims map[string]any, err error) {
 	claims = map[string]any{}
 	var keyErr error
@@ -76,7 +75,7 @@ func (v *Verifier) Verify(ctx context.Context, token string) (claims map[string]
 	case errors.Is(err, jwt.ErrTokenInvalidAudience):
 		return nil, refuse("the token is for another audience")
 	case errors.Is(err, jwt.ErrTokenInvalidIssuer):
-		return nil, refuse("the token is of another issuer")
+		return nil, refuse("the token is from another issuer")
 	case errors.Is(err, jwt.ErrTokenRequiredClaimMissing):
 		return nil, refuse("the token lacks exp, iss or aud")
 	case err != nil: // its text may quote the token
@@ -87,8 +86,8 @@ func (v *Verifier) Verify(ctx context.Context, token string) (claims map[string]
 	return claims, nil
 }
 
-// hasUniqueNames reports whether no object in the claims of a verified token has a name twice. Other readers of such
-// a token might read another value.
+// hasUniqueNames reports whether no object in the claims of a verified token has a duplicate name. Other readers of
+// such a token might read another value.
 func hasUniqueNames(token string) bool {
 	payload, err := base64.RawURLEncoding.DecodeString(strings.Split(token, ".")[1])
 	if err != nil {
@@ -99,7 +98,7 @@ func hasUniqueNames(token string) bool {
 	return uniqueIn(d)
 }
 
-// uniqueIn reads one value.
+// uniqueIn reads one value, and reports whether its names are unique.
 func uniqueIn(d *json.Decoder) bool {
 	begin, err := d.Token()
 	if err != nil {

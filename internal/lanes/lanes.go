@@ -1,9 +1,10 @@
-// Package lanes runs the transactions of handlers and writes receipts, for more calls at once than there are connections.
+// Package lanes runs the transactions of handlers and writes receipts, for more calls at once than there are
+// connections.
 //
-// A lane is a connection in use. When it is free, it sends what waits by then in one round trip, each transaction with a sync of
-// its own, and reads the answers in that order:
+// A lane is a connection in use. When it is free, it sends what waits by then in one round trip, each transaction with
+// a sync of its own, and reads the answers in that order:
 //
-//	receipt and commit of the transaction that had the lane │ receipt │ receipt │ … │ begin, first statement of the next one
+//	receipt and commit of the lane's transaction │ receipt │ receipt │ … │ begin, first statement of the next one
 //
 // That transaction then has the lane to its end. Nothing is held back to be sent with something else.
 package lanes
@@ -16,7 +17,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gemworker/gem/internal/pgpool"
+	"github.com/gemworker/gem/internal/postgres/pgpool"
 	"github.com/gemworker/gem/internal/store"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -29,22 +30,26 @@ const (
 	maxReceipts      = 16               // in a round trip: one that waits for a lock keeps those behind it waiting
 )
 
-// The errors of transactions and receipts, beside those of Postgres.
+// The errors of transactions and receipts, in addition to those of Postgres.
 var (
 	ErrNoConnection   = errors.New("no connection to Postgres was free in the call's time") // and nothing was sent
 	ErrConnectionLost = errors.New("the connection to Postgres was lost")                   // or could not be opened
-	ErrBlocked        = fmt.Errorf("the receipt could not be committed within %s: the database was blocked", StatementTimeout)
-	ErrEnded          = errors.New("the call has ended, and its transaction with it")
-	ErrStatementOpen  = errors.New("a statement of this transaction is under way: read its rows to the end, or close them, before the next")
-	ErrNoTransaction  = errors.New("it ended the transaction that it shares with its receipt, with commit or rollback; what it committed stays")
-	ErrBroken         = errors.New("continued after a statement had failed") // whose error [Tx.Rollback] returns
+	ErrBlocked        = fmt.Errorf("the receipt could not be committed within %s: the database was blocked",
+		StatementTimeout)
+	ErrEnded         = errors.New("the call has ended, and its transaction with it")
+	ErrStatementOpen = errors.New("a statement of this transaction is under way: read its rows to the end, or close " +
+		"them, before the next")
+	ErrNoTransaction = errors.New("it ended the transaction that it shares with its receipt, with commit or rollback; " +
+		"what it committed stays")
+	ErrBroken = errors.New("continued after a statement had failed") // whose error [Tx.Rollback] returns
 )
 
 // Lanes share the connections of a pool.
 type Lanes struct {
 	pool *pgxpool.Pool
-	// keeps means that a client keeps its server connection: statements stay prepared on it, and a transaction is sent before
-	// the one ahead of it is answered. Some poolers take the connection back at the first answer, and lose what is behind it.
+	// keeps means that a client keeps its server connection: statements stay prepared on it, and a transaction is sent
+	// before the one ahead of it is answered. Some poolers take the connection back at the first answer, and lose what is
+	// behind it.
 	keeps bool
 	mu    sync.Mutex
 	spare int // lanes that are not in use; there are as many as the pool has connections
@@ -75,7 +80,8 @@ func (l *Lanes) Write(ctx context.Context, s store.Statement) error {
 	return l.do(ctx, &job{sql: s.SQL, args: s.Args, done: make(chan error, 1)})
 }
 
-// do waits until a job is done, or ctx ends. A first statement that is being sent is waited for: its arguments are in use.
+// do waits until a job is done, or ctx ends. A first statement that is being sent is waited for: its arguments are in
+// use.
 func (l *Lanes) do(ctx context.Context, j *job) error {
 	l.mu.Lock()
 	l.queue = append(l.queue, j)
@@ -103,7 +109,8 @@ func (l *Lanes) do(ctx context.Context, j *job) error {
 	return <-j.done
 }
 
-// serve makes round trips until no job waits, or a transaction has the lane. conn is nil for a lane without a connection.
+// serve makes round trips until no job waits, or a transaction has the lane. conn is nil for a lane without a
+// connection.
 func (l *Lanes) serve(conn *pgxpool.Conn) {
 	for {
 		l.mu.Lock()
@@ -130,7 +137,8 @@ func (l *Lanes) serve(conn *pgxpool.Conn) {
 	}
 }
 
-// connect gets a connection for a lane, or ends the lane. Other lanes serve the queue then; if there are none, its jobs fail.
+// connect gets a connection for a lane, or ends the lane. Other lanes serve the queue then; if there are none, its jobs
+// fail.
 func (l *Lanes) connect() *pgxpool.Conn {
 	ctx, cancel := context.WithTimeout(context.Background(), StatementTimeout)
 	defer cancel()
@@ -153,8 +161,8 @@ func (l *Lanes) connect() *pgxpool.Conn {
 	return nil
 }
 
-// take adds to a commit, if there is one, what the same round trip sends: receipts, and at most one first statement. Behind a
-// commit nothing can be prepared: an error would break the transaction.
+// take adds to a commit, if there is one, what the same round trip sends: receipts, and at most one first statement.
+// Behind a commit nothing can be prepared: an error would break the transaction.
 func (l *Lanes) take(commit []*job, s *statements) []*job {
 	l.mu.Lock()
 	defer l.mu.Unlock()

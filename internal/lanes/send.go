@@ -13,7 +13,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// roundTrip sends a commit, if there is one, and what waits in the queue. It reports whether another transaction has the lane now.
+// roundTrip sends a commit, if there is one, and what waits in the queue. It reports whether another transaction has
+// the lane now.
 func (l *Lanes) roundTrip(conn *pgxpool.Conn, commit ...*job) (taken bool) {
 	s, _ := l.statements(context.Background(), conn)
 	jobs := l.take(commit, s)
@@ -101,13 +102,14 @@ func readAnswer(pipeline *pgconn.Pipeline, withRows bool) (*pgconn.ResultReader,
 
 // statements is the statement cache of one connection.
 type statements struct {
-	conn     *pgx.Conn
-	keeps    bool                                    // they stay on the server; otherwise only their descriptions stay here
+	conn *pgx.Conn
+	// they stay on the server; otherwise only their descriptions stay here
+	keeps    bool
 	prepared map[string]*pgconn.StatementDescription // by SQL
 	builder  pgx.ExtendedQueryBuilder
 }
 
-// begin says what the state machine is made for, whatever the server's default is.
+// begin sets the isolation level that the state machine requires, whatever the server's default is.
 const begin = "begin isolation level read committed"
 
 // cacheKey is where a connection keeps its cache. A connection whose cache is full is closed.
@@ -120,7 +122,8 @@ func (l *Lanes) statements(ctx context.Context, conn *pgxpool.Conn) (s *statemen
 	if !ok {
 		s = &statements{conn: conn.Conn(), keeps: l.keeps, prepared: map[string]*pgconn.StatementDescription{}}
 		data[cacheKey] = s
-		err = errors.Join(s.prepare(ctx, store.FinishSQL), s.prepare(ctx, store.StepSQL), s.prepare(ctx, begin), s.prepare(ctx, "commit"))
+		err = errors.Join(s.prepare(ctx, store.FinishSQL), s.prepare(ctx, store.StepSQL), s.prepare(ctx, begin),
+			s.prepare(ctx, "commit"))
 	}
 	return s, err
 }

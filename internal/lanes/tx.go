@@ -11,8 +11,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Tx is the transaction that a handler and its receipt share. It begins with the handler's first statement and commits with the
-// receipt, each in one round trip. After its end it refuses statements: a handler may ignore that its call has ended.
+// Tx is the transaction that a handler and its receipt share. It begins with the handler's first statement and commits
+// with the receipt, each in one round trip. After its end it refuses statements: a handler may ignore that its call has
+// ended.
 type Tx struct {
 	lanes  *Lanes
 	ctx    context.Context // every statement ends with it, whatever context the handler passes
@@ -25,8 +26,8 @@ type Tx struct {
 	failed  error // the first error of a statement: from then on it can only be rolled back
 }
 
-// Begin returns a transaction for a handler that may take so long, and the context that ends with it. It must be finished or
-// rolled back.
+// Begin returns a transaction for a handler that may take so long, and the context that ends with it. It must be
+// finished or rolled back.
 func (l *Lanes) Begin(ctx context.Context, timeout time.Duration) (context.Context, *Tx) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	return ctx, &Tx{lanes: l, ctx: ctx, cancel: cancel}
@@ -47,7 +48,9 @@ func (t *Tx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	rows, err := t.Query(ctx, sql, args...)
 	return txRow(func(dest ...any) error {
 		if err == nil {
-			_, err = pgx.CollectOneRow(rows, func(row pgx.CollectableRow) (none struct{}, err error) { return none, row.Scan(dest...) })
+			_, err = pgx.CollectOneRow(rows, func(row pgx.CollectableRow) (none struct{}, err error) {
+				return none, row.Scan(dest...)
+			})
 		}
 		return err
 	})
@@ -89,7 +92,8 @@ func (t *Tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, erro
 	return rows, nil
 }
 
-// begin gets a lane, on which begin and the first statement were sent, and reads the answers up to the statement's rows.
+// begin gets a lane, on which begin and the first statement were sent, and reads the answers up to the statement's
+// rows.
 func (t *Tx) begin(ctx context.Context, rows *txRows, sql string, args []any) (err error) {
 	if len(args) > 0 {
 		if rewriter, ok := args[0].(pgx.QueryRewriter); ok { // such as pgx.NamedArgs
@@ -103,7 +107,7 @@ func (t *Tx) begin(ctx context.Context, rows *txRows, sql string, args []any) (e
 		return err
 	}
 	t.mu.Lock()
-	if t.ended { // the call was given up meanwhile
+	if t.ended { // the call was abandoned in the meantime
 		t.mu.Unlock()
 		first.cancel()
 		_ = first.pipeline.Close()
@@ -131,8 +135,9 @@ func (t *Tx) Open() bool {
 	return !t.ended && (t.conn != nil || t.failed != nil)
 }
 
-// Finish runs a last statement and commits, in one round trip. written means that the statement was accepted, and the error is the
-// commit's. After an error the transaction must be rolled back. If the connection broke, only the database knows what stays.
+// Finish runs a last statement and commits, in one round trip. written means that the statement was accepted, and the
+// error is the commit's. After an error the transaction must be rolled back. If the connection broke, only the database
+// knows what stays.
 func (t *Tx) Finish(last store.Statement) (written bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -156,8 +161,8 @@ func (t *Tx) Finish(last store.Statement) (written bool, err error) {
 	return commit.written, <-commit.done
 }
 
-// Rollback ends the transaction without a trace, if it has not ended, and returns the first error of a statement or of the
-// connection. A statement under way is told to stop, and loses its connection if it does not.
+// Rollback ends the transaction without a trace, unless it has ended, and returns the first error of a statement or of
+// the connection. It cancels a statement under way, and closes the connection if the statement does not stop.
 func (t *Tx) Rollback() error {
 	t.cancel()
 	t.mu.Lock()
@@ -219,7 +224,8 @@ func (r *txRows) end(err error) {
 	}
 	r.release()
 	r.release = nil
-	stale := r.pipeline != nil && store.IsStale(err) // asked before the lock: an argument of the handler's may have made the error
+	// asked before the lock: an argument of the handler's may have made the error
+	stale := r.pipeline != nil && store.IsStale(err)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if err == nil && t.conn != nil && t.conn.Conn().PgConn().TxStatus() == 'I' {

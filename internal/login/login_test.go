@@ -14,11 +14,11 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/dashboard"
-	"github.com/gemworker/gem/internal/pgpool"
+	"github.com/gemworker/gem/internal/postgres/pgpool"
 )
 
-// pages serves a dashboard that these options let people into. Its database is away: a page that there is not needs none.
-func pages(t *testing.T, o Options) (*httptest.Server, *Door, http.Handler) {
+// pages serves a dashboard with these options. Its database is unreachable: a missing page needs none.
+func pages(t *testing.T, o Options) (*httptest.Server, *Authenticator, http.Handler) {
 	t.Helper()
 	server := httptest.NewUnstartedServer(nil)
 	d, h := serve(t, server, o)
@@ -26,7 +26,7 @@ func pages(t *testing.T, o Options) (*httptest.Server, *Door, http.Handler) {
 }
 
 // serve starts a server with the pages.
-func serve(t *testing.T, server *httptest.Server, o Options) (*Door, http.Handler) {
+func serve(t *testing.T, server *httptest.Server, o Options) (*Authenticator, http.Handler) {
 	t.Helper()
 	d, err := New(o)
 	if err != nil {
@@ -111,7 +111,8 @@ func TestALinkIsGoodForOneBrowser(t *testing.T) {
 	wants(t, "the link again", status, path, 401, "/login")
 	status, path = ask(t, eve, "GET", server.URL+"/login?token=", "")
 	wants(t, "no token", status, path, 401, "/login")
-	for _, to := range []string{"//evil.example/x", "/../other", "/calls/%2e%2e/%2E%2E/other", "/\\evil.example", "https://evil.example/"} {
+	for _, to := range []string{"//evil.example/x", "/../other", "/calls/%2e%2e/%2E%2E/other", "/\\evil.example",
+		"https://evil.example/"} {
 		_, path = ask(t, browser(t), "GET", server.URL+"/login?token="+next+"&to="+url.QueryEscape(to), "")
 		wants(t, "the next link, to "+to, 0, path, 0, "/") // whatever the overview is without its database
 	}
@@ -123,7 +124,8 @@ func TestALinkIsGoodForOneBrowser(t *testing.T) {
 
 func TestTheCookieOfASessionIsForThesePagesAlone(t *testing.T) {
 	t.Parallel()
-	_, d, h := pages(t, Options{Auth: "link", Cookie: "gem_8470", Used: func(string) {}, Proxies: Proxies{netip.MustParsePrefix("10.0.0.0/8")}})
+	_, d, h := pages(t, Options{Auth: "link", Cookie: "gem_8470", Used: func(string) {},
+		Proxies: Proxies{netip.MustParsePrefix("10.0.0.0/8")}})
 	for _, c := range []struct {
 		peer, proto, prefix string
 		want                string
@@ -137,13 +139,14 @@ func TestTheCookieOfASessionIsForThesePagesAlone(t *testing.T) {
 		r.Header.Set("X-Forwarded-Prefix", c.prefix)
 		h.ServeHTTP(w, r)
 		name, rest, _ := strings.Cut(w.Header().Get("Set-Cookie"), "=")
-		if _, attributes, _ := strings.Cut(rest, "; "); name != "gem_8470" || attributes != c.want || w.Code != http.StatusSeeOther {
+		if _, attributes, _ := strings.Cut(rest, "; "); name != "gem_8470" || attributes != c.want ||
+			w.Code != http.StatusSeeOther {
 			t.Errorf("from %s: %d %s, want %s", c.peer, w.Code, w.Header().Get("Set-Cookie"), c.want)
 		}
 	}
 }
 
-// A browser keeps a strict cookie back when another site led here: the login page looks for it again by itself.
+// A browser does not send a strict cookie after a link on another site: the login page then reloads the page.
 func TestALinkOnAnotherSiteLeadsToThePage(t *testing.T) {
 	t.Parallel()
 	_, d, h := pages(t, Options{Auth: "link", Used: func(string) {}})
@@ -198,19 +201,23 @@ func TestPasswordsAreTriedFiveTimesAMinute(t *testing.T) {
 		t.Fatal(made, err)
 	}
 	const hash = "$2a$04$a4UO.H8zsMtfEfgXec4md.VwH4rONr.My/XDNBTifW28IBCjmthuC" // the same at the least cost
-	server, _, _ := pages(t, Options{Auth: "password", PasswordHash: hash, Name: "ada", Proxies: Proxies{netip.MustParsePrefix("127.0.0.1/32")}})
+	server, _, _ := pages(t, Options{Auth: "password", PasswordHash: hash, Name: "ada",
+		Proxies: Proxies{netip.MustParsePrefix("127.0.0.1/32")}})
 	login := server.URL + "/login"
 	ada := browser(t)
-	status, path := ask(t, ada, "POST", login, "password=correct+horse&to="+url.QueryEscape(none), "X-Forwarded-For", "198.51.100.7")
+	status, path := ask(t, ada, "POST", login, "password=correct+horse&to="+url.QueryEscape(none), "X-Forwarded-For",
+		"198.51.100.7")
 	wants(t, "the password", status, path, 404, none)
 	eve := browser(t)
 	for i := range mostTries {
-		status, path = ask(t, eve, "POST", login, "password=wrong", "X-Forwarded-For", fmt.Sprintf("203.0.113.%d, 198.51.100.7", i))
+		status, path = ask(t, eve, "POST", login, "password=wrong", "X-Forwarded-For",
+			fmt.Sprintf("203.0.113.%d, 198.51.100.7", i))
 		wants(t, "a wrong one", status, path, 401, "/login")
 	}
 	status, path = ask(t, eve, "POST", login, "password=correct+horse", "X-Forwarded-For", "198.51.100.7")
 	wants(t, "after five wrong ones", status, path, 429, "/login")
-	status, path = ask(t, browser(t), "POST", login, "password=correct+horse&to="+url.QueryEscape(none), "X-Forwarded-For", "198.51.100.8")
+	status, path = ask(t, browser(t), "POST", login, "password=correct+horse&to="+url.QueryEscape(none), "X-Forwarded-For",
+		"198.51.100.8")
 	wants(t, "from another address", status, path, 404, none)
 	status, path = ask(t, eve, "GET", server.URL+none, "")
 	wants(t, "without a session", status, path, 200, "/login")
@@ -280,7 +287,7 @@ func TestAProxyNamesTheUser(t *testing.T) {
 		{"10.1.2.3:4", "service_role", "ops", 403, false},
 		{"10.1.2.3:4", "ada\u202e", "", 401, false},
 		{"10.1.2.3:4", "ada|eve", "ops", 401, false},
-		{"10.1.2.3:4", "carl", "ops|staff", 401, false}, // the first may be of whom the proxy serves
+		{"10.1.2.3:4", "carl", "ops|staff", 401, false}, // the first may be from the proxy's client
 	} {
 		r := httptest.NewRequest(http.MethodGet, none, nil)
 		r.RemoteAddr = c.peer
@@ -299,7 +306,8 @@ func TestAProxyNamesTheUser(t *testing.T) {
 	}
 }
 
-// Nobody is let in while it is not known whether a role has the name. The page says that the database is away.
+// Nobody is let in while the server cannot check whether a role has the name. The page says that the database is
+// unreachable.
 func TestNamesAreLookedUpInTheDatabase(t *testing.T) {
 	t.Parallel()
 	away, err := pgpool.Open(t.Context(), "postgres://nobody@127.0.0.1:1/none", pgpool.Options{})
@@ -308,7 +316,8 @@ func TestNamesAreLookedUpInTheDatabase(t *testing.T) {
 	}
 	t.Cleanup(away.Close)
 	asked, down := 0, true
-	_, _, h := pages(t, Options{Auth: "header", UserHeader: "X-User", Proxies: Proxies{netip.MustParsePrefix("10.0.0.0/8")},
+	_, _, h := pages(t, Options{Auth: "header", UserHeader: "X-User",
+		Proxies: Proxies{netip.MustParsePrefix("10.0.0.0/8")},
 		IsRole: func(ctx context.Context, name string) (bool, error) {
 			if asked++; down {
 				return false, away.Ping(ctx)
@@ -349,16 +358,18 @@ func TestRolesThatCannotBeRead(t *testing.T) {
 func TestOptionsThatDoNotGoTogether(t *testing.T) {
 	t.Parallel()
 	for want, o := range map[string]Options{
-		"GEM_DASHBOARD_PASSWORD_HASH is not set":                {Auth: "password"},
-		"single quotes":                                         {Auth: "password", PasswordHash: "$2y"},
-		"its cost is 31":                                        {Auth: "password", PasswordHash: "$2a$31$abcdefghijklmnopqrstuuQeVtbDmSLMgi2EM/RjZxM.n0MMVRvEq"},
+		"GEM_DASHBOARD_PASSWORD_HASH is not set": {Auth: "password"},
+		"single quotes":                          {Auth: "password", PasswordHash: "$2y"},
+		"its cost is 31": {Auth: "password",
+			PasswordHash: "$2a$31$abcdefghijklmnopqrstuuQeVtbDmSLMgi2EM/RjZxM.n0MMVRvEq"},
 		"needs GEM_DASHBOARD_USER_HEADER":                       {Auth: "header", UserHeader: "X-User"},
-		"GEM_DASHBOARD_ROLES counts only with --auth header":    {Auth: "link", Roles: Roles{"viewer": {"*"}}},
+		"GEM_DASHBOARD_ROLES applies only with --auth header":   {Auth: "link", Roles: Roles{"viewer": {"*"}}},
 		`--auth is "saml"; it may be link, password, header, o`: {Auth: "saml"},
 		"needs GEM_DASHBOARD_OIDC_ISSUER":                       {Auth: "oidc", OIDC: OIDC{ClientID: "gem"}},
 		"GEM_DASHBOARD_OIDC_CLIENT_ID":                          {Auth: "oidc", OIDC: OIDC{Issuer: "https://issuer.example"}},
-		"needs GEM_DASHBOARD_URL":                               {Auth: "oidc", OIDC: OIDC{Issuer: "https://issuer.example", ClientID: "gem"}},
-		"does not say who is a viewer": {Auth: "oidc", Roles: Roles{"operator": {"ada"}},
+		"needs GEM_DASHBOARD_URL": {Auth: "oidc",
+			OIDC: OIDC{Issuer: "https://issuer.example", ClientID: "gem"}},
+		"names no viewer": {Auth: "oidc", Roles: Roles{"operator": {"ada"}},
 			OIDC: OIDC{Issuer: "https://issuer.example", ClientID: "gem", URL: "https://ops.example/"}},
 		"IsRole is required": {Auth: "header", UserHeader: "X-User", Proxies: Proxies{netip.MustParsePrefix("10.0.0.0/8")}},
 	} {

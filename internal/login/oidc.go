@@ -22,23 +22,23 @@ import (
 	"go.uber.org/zap"
 )
 
-// OIDC are the options of signing in at an OpenID Connect issuer.
+// OIDC are the options for signing in at an OpenID Connect issuer.
 type OIDC struct {
 	Issuer       string
 	ClientID     string
 	ClientSecret handlers.Secret // empty for a public client
-	GroupsClaim  string          // names the claim with the user's groups. Empty: there are no groups
-	SubjectClaim string          // names the claim that is the subject. The default is sub
-	URL          string          // of the overview, as people reach it
-	// Frontends are the issuers of the tokens with which calls are made, as far as they are known.
+	GroupsClaim  string          // names the claim with the user's groups; empty means no groups
+	SubjectClaim string          // names the claim with the subject. The default is sub
+	URL          string          // of the overview, for people
+	// Frontends are the known issuers of the tokens that frontends use.
 	Frontends []string
 }
 
 const (
 	signInTime  = 10 * time.Minute // from the first page to the return from the issuer
-	mostStates  = 10_000           // used ones that are remembered; the oldest is dropped first
+	mostStates  = 10_000           // remembered used states; the oldest is dropped first
 	mostGroups  = 1000
-	mostIssuers = 300 // characters of a text of the issuer's that a page shows
+	mostIssuers = 300 // characters of an issuer's text on a page
 )
 
 func (o *OIDC) check() error {
@@ -47,29 +47,30 @@ func (o *OIDC) check() error {
 		return errors.New("--auth oidc needs GEM_DASHBOARD_OIDC_ISSUER, the issuer that people sign in at, and " +
 			"GEM_DASHBOARD_OIDC_CLIENT_ID, the client id of this dashboard there")
 	case o.URL == "":
-		return errors.New("--auth oidc needs GEM_DASHBOARD_URL, since the issuer sends people back to it and this address can " +
+		return errors.New("--auth oidc needs GEM_DASHBOARD_URL, since the issuer sends people back to it and this address " +
+			"can " +
 			"be reached under several names")
 	}
 	return nil
 }
 
 // byIssuer signs people in at an issuer. The state of an unfinished sign-in is in the browser's cookie, encrypted, so
-// nobody can fill the process with sign-ins that they do not finish.
+// that unfinished sign-ins use no memory.
 type byIssuer struct {
-	*Door
+	*Authenticator
 	client *issuer.Client
 	seal   cipher.AEAD
 	used   once
 }
 
-func newByIssuer(d *Door, now func() time.Time) (*byIssuer, error) {
+func newByIssuer(d *Authenticator, now func() time.Time) (*byIssuer, error) {
 	key := make([]byte, 32)
 	_, _ = rand.Read(key) // never fails
 	block, err := aes.NewCipher(key)
 	if err != nil {
 		return nil, err
 	}
-	b := &byIssuer{Door: d, used: once{now: now}}
+	b := &byIssuer{Authenticator: d, used: once{now: now}}
 	if b.seal, err = cipher.NewGCM(block); err != nil {
 		return nil, err
 	}
@@ -101,8 +102,8 @@ func (b *byIssuer) Issuer() string {
 	return u.Host
 }
 
-// StartAt returns the address where a sign-in starts: under the name to which the issuer sends people back, so that the
-// browser sends the cookie.
+// StartAt returns the address where a sign-in starts. It has the host to which the issuer sends people back, so that
+// the browser sends the cookie.
 func (b *byIssuer) StartAt(to string) string {
 	return b.o.OIDC.URL + "login/start?to=" + url.QueryEscape(to)
 }
@@ -148,7 +149,8 @@ func (b *byIssuer) signInOf(r *http.Request) (signIn, bool) {
 }
 
 var errNotStarted = &dashboard.Refusal{Status: http.StatusUnauthorized,
-	Text: "This sign-in was not started in this browser, was started more than ten minutes ago, or has ended. Sign in again."}
+	Text: "This sign-in was not started in this browser, was started more than ten minutes ago, or has ended. Sign in " +
+		"again."}
 
 // Finish opens a session for the person whom the issuer names.
 func (b *byIssuer) Finish(r *http.Request) (cookie *http.Cookie, to string, err error) {
@@ -175,7 +177,7 @@ func (b *byIssuer) Finish(r *http.Request) (cookie *http.Cookie, to string, err 
 	user, err := b.userOf(r.Context(), claims)
 	if err != nil {
 		if known := (*dashboard.Refusal)(nil); errors.As(err, &known) {
-			b.o.Log.Warn("a sign-in was refused", zap.String("reason", known.Text))
+			b.o.Log.Warn("a sign-in was rejected", zap.String("reason", known.Text))
 		}
 		return nil, s.To, err
 	}
@@ -184,12 +186,12 @@ func (b *byIssuer) Finish(r *http.Request) (cookie *http.Cookie, to string, err 
 }
 
 func (b *byIssuer) refused(reason string) error {
-	b.o.Log.Warn("a sign-in was refused", zap.String("reason", reason))
+	b.o.Log.Warn("a sign-in was rejected", zap.String("reason", reason))
 	return &dashboard.Refusal{Status: http.StatusUnauthorized,
 		Text: "You were not signed in: " + reason + ". Sign in again."}
 }
 
-// away returns the error of an issuer that is unavailable, or whose answer shows that one side is misconfigured.
+// away returns the error for an issuer that is unavailable, or whose answer shows that one side is misconfigured.
 func (b *byIssuer) away(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return err
@@ -215,11 +217,12 @@ func (b *byIssuer) userOf(ctx context.Context, claims map[string]any) (dashboard
 	}
 	if !isName(subject) {
 		return dashboard.User{}, b.refused("the claim " + o.SubjectClaim +
-			" of your token has more than 255 characters, or some that cannot be printed")
+			" of your token has more than 255 characters, or unprintable ones")
 	}
 	groups, ok := groupsOf(claims[o.GroupsClaim])
 	if !ok {
-		return dashboard.User{}, b.refused(fmt.Sprintf("the claim %s of your token is neither a text nor a list of at most %d texts",
+		return dashboard.User{}, b.refused(fmt.Sprintf(
+			"the claim %s of your token is neither a text nor a list of at most %d texts",
 			o.GroupsClaim, mostGroups))
 	}
 	user, err := b.person(ctx, subject, groups)
@@ -254,7 +257,8 @@ func groupsOf(claim any) (groups []string, ok bool) {
 	return nil, false
 }
 
-// otherName explains why a person's calls may have a name other than the one here; empty if it is the same.
+// otherName explains why a person's calls may have a name other than the one here. It returns "" if the name is the
+// same.
 func (o *OIDC) otherName(m *issuer.Metadata) string {
 	other := slices.IndexFunc(o.Frontends, func(of string) bool { return of != o.Issuer })
 	switch {
@@ -270,7 +274,7 @@ func (o *OIDC) otherName(m *issuer.Metadata) string {
 	return ""
 }
 
-// announce reports in the log whether people will be able to sign in, and to approve what others asked for.
+// announce logs whether people will be able to sign in, and to approve others' requests.
 func (b *byIssuer) announce(ctx context.Context) {
 	m, err := b.client.Metadata(ctx)
 	if ctx.Err() != nil {
@@ -281,18 +285,18 @@ func (b *byIssuer) announce(ctx context.Context) {
 		return
 	}
 	if reason := b.o.OIDC.otherName(m); reason != "" {
-		b.o.Log.Warn("approvals that take someone other than the asker are refused on these pages: "+reason,
+		b.o.Log.Warn("approvals that need someone other than the asker are refused on these pages: "+reason,
 			zap.String("issuer", m.Issuer))
 	}
 }
 
-// shorten cuts a text of the issuer's. The page shows it as text.
+// shorten cuts an issuer's text.
 func shorten(s string) string {
 	r := []rune(strings.ToValidUTF8(s, "?"))
 	return strings.TrimRight(string(r[:min(len(r), mostIssuers)]), ". ")
 }
 
-// once remembers used states as long as they would be valid.
+// once remembers used states for as long as they would be valid.
 type once struct {
 	now func() time.Time
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Proxies are the addresses of those whose headers are believed.
+// Proxies are the addresses of trusted proxies.
 type Proxies []netip.Prefix
 
 // ParseProxies reads addresses and networks, such as 10.0.0.0/8.
@@ -28,7 +28,7 @@ func ParseProxies(texts []string) (all Proxies, err error) {
 	return all, nil
 }
 
-// sent reports whether a request came from one of them.
+// sent reports whether a request came from a trusted proxy.
 func (p Proxies) sent(r *http.Request) bool { return p.has(peer(r)) }
 
 func (p Proxies) has(a netip.Addr) bool {
@@ -40,7 +40,8 @@ func (p Proxies) has(a netip.Addr) bool {
 	return false
 }
 
-// client is where a request began: the last address that is not a proxy's. A client can write addresses before it, and none behind it.
+// client returns the origin of a request: the last address that is not a proxy's. A client can add addresses before
+// it, but not after it.
 func (p Proxies) client(r *http.Request) netip.Addr {
 	from := peer(r)
 	hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
@@ -54,7 +55,7 @@ func (p Proxies) client(r *http.Request) netip.Addr {
 	return from
 }
 
-// peer is the address at the other end of the connection.
+// peer returns the address at the other end of the connection.
 func peer(r *http.Request) netip.Addr {
 	a, _ := netip.ParseAddrPort(r.RemoteAddr)
 	return a.Addr().Unmap().WithZone("")

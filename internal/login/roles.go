@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Roles say who may do what: the members of each role by name, groups with an @ before it, * for everyone. A role that is not named here has no members,
-// but for viewer, which is everyone's then.
+// Roles are the members of each role: names of users, groups with a leading @, and * for everyone. A role without an
+// entry has no members, except viewer, which then includes everyone.
 type Roles map[string][]string
 
 // ParseRoles reads roles such as `operator=ada,@ops viewer=*`.

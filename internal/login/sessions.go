@@ -14,21 +14,21 @@ const (
 	mostSessions = 1000 // the oldest makes room for one more
 )
 
-// sessions are those of one process, by the hash of their cookie's value: whoever reads its memory gets nobody's cookie.
+// sessions are the sessions of one process, by the hash of the cookie's value: its memory reveals no cookie.
 type sessions struct {
 	now func() time.Time
 
 	mu   sync.Mutex
 	ends map[[sha256.Size]byte]time.Time
-	of   map[[sha256.Size]byte]dashboard.User // the sessions of people whom an issuer named
-	link [sha256.Size]byte                    // of the link, which can be used once; zero for none
+	of   map[[sha256.Size]byte]dashboard.User // the sessions of people who signed in at an issuer
+	link [sha256.Size]byte                    // of the link, which can be used once; zero if there is none
 }
 
 func newSessions(now func() time.Time) *sessions {
 	return &sessions{now: now, ends: map[[sha256.Size]byte]time.Time{}, of: map[[sha256.Size]byte]dashboard.User{}}
 }
 
-// newLink makes the token of a link, and ends that of the one before.
+// newLink returns the token of a new link, and invalidates the previous one.
 func (s *sessions) newLink() (token string) {
 	token = rand.Text()
 	s.mu.Lock()
@@ -82,13 +82,13 @@ func (s *sessions) add() (cookie string) {
 	return cookie
 }
 
-// has reports whether a cookie is that of an open session.
+// has reports whether a cookie belongs to an open session.
 func (s *sessions) has(cookie string) bool {
 	_, open := s.user(cookie)
 	return open
 }
 
-// user returns the user of an open session, which is zero unless an issuer named one.
+// user returns the user of an open session. It is zero unless the person signed in at an issuer.
 func (s *sessions) user(cookie string) (u dashboard.User, open bool) {
 	hash := sha256.Sum256([]byte(cookie))
 	s.mu.Lock()

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	freeTime = time.Minute // how long a name that no role has is not looked up again
-	mostFree = 1000        // such names
+	freeTime = time.Minute // how long a name without a role is cached
+	mostFree = 1000        // cached names
 )
 
 // subjects checks the names of people. A person with the name of a database role could give the answers of that login,
@@ -22,12 +22,14 @@ type subjects struct {
 	now    func() time.Time
 
 	mu   sync.Mutex
-	free map[string]time.Time // names that no role has, until when that counts
+	free map[string]time.Time // names without a role, and when their entries expire
 }
 
-// errTaken refuses a name.
+// errTaken rejects a name that a role has.
 var errTaken = &dashboard.Refusal{Status: http.StatusForbidden,
-	Text: "Your name here is also the name of a role of the database, so your answers could pass for those of its login. " +
+	Text: "Your name here is also the name of a role of the database, so your answers could be mistaken for those of " +
+		"its " +
+		"login. " +
 		"You need another name."}
 
 // check returns nil for a name that a person may have, and [errTaken] for the name of a role, ignoring case.
@@ -58,7 +60,7 @@ func (s *subjects) check(ctx context.Context, name string) error {
 }
 
 // person returns the user with a name and groups, from a proxy or an issuer.
-func (d *Door) person(ctx context.Context, name string, groups []string) (dashboard.User, error) {
+func (d *Authenticator) person(ctx context.Context, name string, groups []string) (dashboard.User, error) {
 	if !isName(name) {
 		return dashboard.User{}, errNoName
 	}
@@ -68,8 +70,8 @@ func (d *Door) person(ctx context.Context, name string, groups []string) (dashbo
 	operator, viewer := d.o.Roles.of(name, groups)
 	if !viewer {
 		return dashboard.User{}, &dashboard.Refusal{Status: http.StatusForbidden,
-			Text: "You may not look at this dashboard: GEM_DASHBOARD_ROLES names neither you, who are " +
-				name + " here, nor one of your groups."}
+			Text: "You may not see this dashboard: GEM_DASHBOARD_ROLES names neither you, as " +
+				name + ", nor one of your groups."}
 	}
 	return dashboard.User{Name: name, Subject: name, Operator: operator}, nil
 }

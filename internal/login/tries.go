@@ -7,9 +7,9 @@ import (
 )
 
 const (
-	mostTries     = 5 // a minute, of one address
+	mostTries     = 5 // per minute and address
 	triesTime     = time.Minute
-	mostAddresses = 10_000 // with a try within the last minute; further ones wait
+	mostAddresses = 10_000 // with an attempt in the last minute; further ones wait
 )
 
 // tries counts the wrong passwords of each address.
@@ -26,7 +26,8 @@ type tried struct {
 	n     int
 }
 
-// begin counts a try, before it is known to be wrong: many at once are as many. It returns how long the address has to wait instead, if it does.
+// begin counts an attempt before its result is known, so that parallel attempts count too. It returns how long the
+// address has to wait, or 0.
 func (t *tries) begin(from netip.Addr) (wait time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -52,7 +53,7 @@ func (t *tries) begin(from netip.Addr) (wait time.Duration) {
 	return 0
 }
 
-// right takes a try back, whose password was right.
+// right removes an attempt with the right password.
 func (t *tries) right(from netip.Addr) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -61,7 +62,7 @@ func (t *tries) right(from netip.Addr) {
 	}
 }
 
-// forget makes room, once there is none. It looks through all of them at most once a second.
+// forget removes old addresses if the limit is reached. It scans all of them at most once a second.
 func (t *tries) forget(now time.Time) {
 	if len(t.of) < mostAddresses || now.Sub(t.looked) < time.Second {
 		return
@@ -74,12 +75,12 @@ func (t *tries) forget(now time.Time) {
 	}
 }
 
-// network is what one person has: an address of IPv4, or the 2⁶⁴ of IPv6.
+// network returns the network of one person: an IPv4 address, or 2⁶⁴ IPv6 addresses.
 func network(a netip.Addr) netip.Prefix {
 	bits := 32
 	if a.Is6() {
 		bits = 64
 	}
-	p, _ := a.Prefix(bits) // zero for no address
+	p, _ := a.Prefix(bits) // zero for an invalid address
 	return p
 }

@@ -1,5 +1,5 @@
 // Package oneline prints callers' values on one line, for a person who decides about them. A value cannot break the
-// line, change its direction, or pass for the words next to it.
+// line, change its direction, or look like the words next to it.
 package oneline
 
 import (
@@ -16,30 +16,30 @@ import (
 // Missing is printed for a missing value.
 const Missing = "–"
 
-// Most is how many characters of a value are printed, quotes and ellipsis included.
+// Most is the number of printed characters of a value, including quotes and ellipsis.
 const Most = 100
 
-// Value prints a JSON value: a single word, a number, a boolean and null as they are, any other text in double quotes,
+// Value prints a JSON value: a single word, a number, a boolean and null unchanged, any other text in double quotes,
 // lists and objects as compact JSON.
 func Value(v any) string {
 	switch v := v.(type) {
 	case string:
 		text := clean(v)
 		if isWord(text) {
-			return cut(text)
+			return Cut(text, Most)
 		}
 		return quote(text)
 	case json.Number:
-		return cut(v.String())
+		return Cut(v.String(), Most)
 	}
 	var compact strings.Builder
 	e := json.NewEncoder(&compact)
 	e.SetEscapeHTML(false)
-	_ = e.Encode(v) // it comes from JSON
-	return cut(clean(compact.String()))
+	_ = e.Encode(v) // it was decoded from JSON
+	return Cut(clean(compact.String()), Most)
 }
 
-// Quoted prints a text for a place that already has double quotes around it. It prints other values as [Value] does.
+// Quoted prints a text for a place that already has double quotes. It prints other values like [Value].
 func Quoted(v any) string {
 	if text, ok := v.(string); ok {
 		return strings.TrimSuffix(strings.TrimPrefix(quote(clean(text)), `"`), `"`)
@@ -47,11 +47,11 @@ func Quoted(v any) string {
 	return Value(v)
 }
 
-// mostFields is how many fields of an input [Call] prints.
+// mostFields is the number of fields of an input that [Call] prints.
 const mostFields = 8
 
-// Call describes a call by its tool and the fields of its input: those in first come first, and the others follow in
-// the order of their names. It has no full stop at its end.
+// Call describes a call by its tool and the fields of its input: the fields in first, then the others in the order of
+// their names. It does not end with a full stop.
 func Call(tool string, input map[string]any, first []string) string {
 	names := slices.DeleteFunc(slices.Clone(first), func(name string) bool { _, has := input[name]; return !has })
 	for _, name := range slices.Sorted(maps.Keys(input)) {
@@ -83,11 +83,11 @@ func CallOf(tool string, input json.RawMessage) string {
 	return Call(tool, fields, nil)
 }
 
-// Text prints a text, such as JSON, on one line, cut to so many characters.
-func Text(text string, most int) string { return cutTo(clean(text), most) }
+// Text prints a text, such as JSON, on one line, cut to a number of characters.
+func Text(text string, most int) string { return Cut(clean(text), most) }
 
-// clean puts a text on one line: white space and control characters become single spaces, and characters without a
-// shape of their own, such as those that change the direction of the text, are dropped.
+// clean puts a text on one line. White space and control characters become single spaces. It removes characters
+// without a visible shape, for example characters that change the direction of the text.
 func clean(s string) string {
 	s = strings.Map(func(r rune) rune {
 		switch {
@@ -101,14 +101,17 @@ func clean(s string) string {
 	return strings.Join(strings.Fields(s), " ")
 }
 
-// cut shortens a text to [Most] characters.
-func cut(s string) string { return cutTo(s, Most) }
-
-func cutTo(s string, most int) string {
-	if utf8.RuneCountInString(s) <= most {
+// Cut shortens a text to at most n characters. The last one is then an ellipsis.
+func Cut(s string, n int) string {
+	if len(s) <= n || utf8.RuneCountInString(s) <= n {
 		return s
 	}
-	return string([]rune(s)[:most-1]) + "…"
+	for i := range s {
+		if n--; n == 0 {
+			return s[:i] + "…"
+		}
+	}
+	return s
 }
 
 // isWord reports whether a text needs no quotes among other words.
@@ -129,7 +132,7 @@ func quote(s string) string {
 			piece = `\` + piece
 		}
 		left := room - utf8.RuneCountInString(piece)
-		if left < 0 || left == 0 && i < len(runes)-1 { // the ellipsis needs the last place
+		if left < 0 || left == 0 && i < len(runes)-1 { // the ellipsis needs the last position
 			out.WriteString("…")
 			break
 		}

@@ -7,8 +7,12 @@ import (
 	"syscall"
 )
 
-// noFollow makes the open fail for a link, and return at once for a pipe.
-const noFollow = syscall.O_NOFOLLOW | syscall.O_NONBLOCK
+const (
+	// noBlock makes the open of a pipe return at once.
+	noBlock = syscall.O_NONBLOCK
+	// noFollow makes the open of a link fail.
+	noFollow = syscall.O_NOFOLLOW | noBlock
+)
 
 // block removes O_NONBLOCK from the file, since a child may inherit it.
 func block(f *os.File) error {

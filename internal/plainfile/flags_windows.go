@@ -2,6 +2,9 @@ package plainfile
 
 import "os"
 
-const noFollow = 0
+const (
+	noBlock  = 0
+	noFollow = 0
+)
 
 func block(*os.File) error { return nil }

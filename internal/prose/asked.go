@@ -1,12 +1,13 @@
 package prose
 
 import (
+	"cmp"
 	"strings"
 
 	"github.com/gemworker/gem/client"
 )
 
-// Waiting is the state of a waiting call of a tool in words: "waiting for " and [Awaited], or "sleeping".
+// Waiting returns the state of a tool's waiting call in words: "waiting for " and [Awaited], or "sleeping".
 func Waiting(tool, waitsFor string, approval bool) string {
 	if waitsFor == "time" {
 		return "sleeping"
@@ -14,8 +15,17 @@ func Waiting(tool, waitsFor string, approval bool) string {
 	return "waiting for " + Awaited(tool, waitsFor, approval)
 }
 
-// Awaited names the thing that a waiting call of a tool waits for. waitsFor is its column waits_for, and approval means
-// that the call waits for approvals that rules ask for: these questions are calls.
+// Ended returns the outcome of a tool's call in words. An approval succeeds whatever the decision is, so its outcome
+// is the decision.
+func Ended(tool, outcome, decision string) string {
+	if tool != "wait.approval" || outcome != "succeeded" {
+		return outcome
+	}
+	return cmp.Or(decision, "ended")
+}
+
+// Awaited names the thing that a tool's call waits for. waitsFor is its column waits_for, and approval means that the
+// call waits for approvals that rules ask for, since these questions are calls.
 func Awaited(tool, waitsFor string, approval bool) string {
 	switch {
 	case approval, waitsFor == "answer" && tool == "wait.approval":
@@ -36,8 +46,8 @@ func Awaited(tool, waitsFor string, approval bool) string {
 	return waitsFor
 }
 
-// AskedFor describes in one line what a call waits for, who may answer, where or how, and who asks. dashboard is the address
-// of the pages, or empty.
+// AskedFor describes in one line the answer that a call waits for, who may give it, where or how, and who asks.
+// dashboard is the address of the pages, or empty.
 func AskedFor(q client.Asked, dashboard string) string {
 	said, how := "It waits for an answer", "gem answer "+q.ID+" VALUE"
 	switch {
@@ -63,7 +73,8 @@ func AskedFor(q client.Asked, dashboard string) string {
 	return said
 }
 
-// QuestionLink is the page where people answer a question; empty without a dashboard that has an address.
+// QuestionLink returns the page where people answer a question. It returns "" without a dashboard that has an
+// address.
 func QuestionLink(dashboard, id string) string {
 	if !strings.HasPrefix(dashboard, "http") {
 		return ""

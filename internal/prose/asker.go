@@ -8,8 +8,8 @@ import (
 	"github.com/gemworker/gem/internal/oneline"
 )
 
-// Asker describes who asks a question, to be shown before its text. waiting reports whether a call waits for the answer: a model then chose a
-// user's question.
+// Asker describes the asker of a question, to be shown before its text. waiting reports whether a call waits for the
+// answer: then a model chose a user's question.
 func Asker(kind client.Asker, by string, waiting bool) string {
 	whose := "a call that names no caller"
 	if by != "" {
@@ -23,7 +23,8 @@ func Asker(kind client.Asker, by string, waiting bool) string {
 	case kind == client.AskerHandler:
 		return "A handler asks, on behalf of " + whose
 	case waiting:
-		return "A model asks, on behalf of " + whose + ". Neither a rule nor a handler's code asks this; the text is the model's own"
+		return "A model asks, on behalf of " + whose + ". Neither a rule nor a handler's code asks this; the text is the " +
+			"model's own"
 	}
 	if by == "" {
 		whose = "A server or a database login"
@@ -34,12 +35,13 @@ func Asker(kind client.Asker, by string, waiting bool) string {
 // AskerOf is [Asker] of a question.
 func AskerOf(q *client.Question) string { return Asker(q.AskedFor, q.AskedBy, q.CallID != "") }
 
-// Said quotes someone else's text, on one line and cut to so many characters, so that it cannot look like the text around it.
+// Said quotes others' text, on one line and cut to a number of characters, so that it cannot look like the text
+// around it.
 func Said(text string, most int) string {
 	return "\u201c" + cmp.Or(Inside(oneline.Text(text, most)), oneline.Missing) + "\u201d"
 }
 
-// Inside replaces the quotation marks of a text that is to be quoted, so that it cannot end the quotation.
+// Inside replaces the quotation marks of a text, so that it cannot end a quotation.
 func Inside(text string) string {
 	return strings.NewReplacer("\u201c", `"`, "\u201d", `"`).Replace(text)
 }

@@ -3,6 +3,7 @@ package prose
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -11,21 +12,25 @@ import (
 	"github.com/gemworker/gem/registry"
 )
 
-// Explanation says where a call stands, why, and what to do.
+// Explanation describes the state of a call, the reason, and what to do.
 func Explanation(e *client.Explanation) string {
 	said := explanation(e)
 	if e.Receipt == nil && e.Call.Status != "running" && !e.CancelAt.IsZero() {
 		said += requestedEnd(e)
 	}
 	if e.AgainOf != "" {
-		said = fmt.Sprintf("%s had the call %s made again by this one%s. %s", Person(e.Again), e.AgainOf, Because(e.Again), said)
+		said = fmt.Sprintf("%s repeated the call %s with this one%s. %s", Person(e.Again), e.AgainOf, Because(e.Again),
+			said)
 	}
 	return said
 }
 
-// requestedEnd reports that the end of a call without a worker was requested, and how long its handler may clean up.
+// requestedEnd reports that the cancellation of a call without a worker was requested, and how long its handler may
+// clean up.
 func requestedEnd(e *client.Explanation) string {
-	return fmt.Sprintf(" Its end was requested at %s by %s%s. Its handler may clean up until %s. To end it without that: gem cancel %s",
+	return fmt.Sprintf(" Its cancellation was requested at %s by %s%s. Its handler may clean up until %s. To end it "+
+		"without "+
+		"that: gem cancel %s",
 		Moment(e.CancelAt), Person(e.Cancel), Because(e.Cancel), Moment(e.CancelAt.Add(time.Hour)), e.Call.ID)
 }
 
@@ -41,7 +46,8 @@ func explanation(e *client.Explanation) string {
 		if e.Misfit.Name != "" {
 			said += fmt.Sprintf(" That is the name %q in its journal.", e.Misfit.Name)
 		}
-		return said + fmt.Sprintf(" Start workers of a program that fits: docs/durable.md explains how code may change. GEM tries again at %s, "+
+		return said + fmt.Sprintf(" Start workers of a program that fits: docs/durable.md explains how code may change. "+
+			"GEM tries again at %s, "+
 			"when a worker starts, and after gem resume %s.", Moment(c.WakeAt), c.ID)
 	case e.WaitsFor == client.ForApproval:
 		return explainApprovals(e)
@@ -50,20 +56,22 @@ func explanation(e *client.Explanation) string {
 	case e.WaitsFor == client.ForCalls || c.Status == "waiting" && e.WaitsFor == client.ForTime:
 		return explainParked(e)
 	case c.Status == "waiting" && e.KeyHolder == nil:
-		return fmt.Sprintf("It waits for its key, %s, whose holder no longer runs: a worker takes it within seconds.", c.Key)
+		return fmt.Sprintf("It waits for its key, %s, whose holder no longer runs: a worker claims it within seconds.", c.Key)
 	case c.Status == "waiting":
 		h := e.KeyHolder
 		if h.Status != "running" {
-			return fmt.Sprintf("It waits for call %s, which holds the same key, %s, and is %s. If that call succeeds, its result is repeated; "+
+			return fmt.Sprintf("It waits for call %s, which holds the same key, %s, and is %s. If that call succeeds, its "+
+				"result is repeated; "+
 				"otherwise this one runs.", h.ID, c.Key, h.Status)
 		}
 		return fmt.Sprintf("It waits for call %s, which holds the same key, %s, and has been running on %s since %s. "+
-			"If that call succeeds, its result is repeated; otherwise this one runs.", h.ID, c.Key, h.WorkerID, Moment(h.ClaimedAt))
+			"If that call succeeds, its result is repeated; otherwise this one runs.", h.ID, c.Key, h.WorkerID,
+			Moment(h.ClaimedAt))
 	}
 	return strings.TrimSpace(cameBack(e) + " " + explainQueued(e))
 }
 
-// explainParked says what a durable handler waits for.
+// explainParked explains what a durable handler waits for.
 func explainParked(e *client.Explanation) string {
 	c := &e.Call
 	at := ""
@@ -85,8 +93,11 @@ func explainParked(e *client.Explanation) string {
 		said += ". These have not ended: " + strings.Join(open, ", ")
 	}
 	said += "."
+	if len(e.Asked) > 0 && !slices.ContainsFunc(e.Children, func(c client.Call) bool { return !IsQuestion(c.Tool) }) {
+		said = "" // its questions say it
+	}
 	for _, q := range e.Asked {
-		said += " " + Sentence(AskedFor(q, ""))
+		said = strings.TrimSpace(said + " " + Sentence(AskedFor(q, "")))
 	}
 	if at != "" {
 		at = strings.Replace(at, "It continues at", "If they take too long, it is woken at", 1)
@@ -94,7 +105,7 @@ func explainParked(e *client.Explanation) string {
 	return said + at
 }
 
-// explainQuestion says what is asked, and how it is answered.
+// explainQuestion describes the question, and how to answer it.
 func explainQuestion(e *client.Explanation) string {
 	c := &e.Call
 	said, give := "It waits for an answer: gem answer "+c.ID+" VALUE", "answer it"
@@ -133,7 +144,7 @@ func explainQuestion(e *client.Explanation) string {
 	return strings.Join(parts, " ")
 }
 
-// cameBack says why a call is in the queue again.
+// cameBack explains why a call is in the queue again.
 func cameBack(explained *client.Explanation) string {
 	e := explained.CameBack
 	if e == nil {
@@ -141,7 +152,7 @@ func cameBack(explained *client.Explanation) string {
 	}
 	switch data := DataOf(*e); e.Event {
 	case "delayed":
-		return gaveTurn(explained)
+		return delayedBy(explained)
 	case "retried":
 		said := fmt.Sprintf("Attempt %d ended with a transient error: %s", e.Attempt, Sentence(Cut(data.Error.Message, 500)))
 		return strings.TrimSpace(said + " " + causeOf(data.Error.Message))
@@ -149,7 +160,8 @@ func cameBack(explained *client.Explanation) string {
 		return fmt.Sprintf("Attempt %d lost its worker, %s, which died.", e.Attempt, data.LostWorker)
 	case "released":
 		if tool, ok := strings.CutPrefix(data.Needs, "tool "); ok {
-			return fmt.Sprintf("The worker of attempt %d does not know %s, and left the call to one that does.", e.Attempt, Cut(tool, 200))
+			return fmt.Sprintf("The worker of attempt %d does not have %s, and left the call to one that does.", e.Attempt,
+				Cut(tool, 200))
 		}
 		return fmt.Sprintf("The worker of attempt %d stopped and handed it over.", e.Attempt)
 	case "woken":
@@ -161,31 +173,33 @@ func cameBack(explained *client.Explanation) string {
 func explainQueued(e *client.Explanation) string {
 	c, w := &e.Call, e.Workers
 	switch e.WaitsFor {
-	case client.ForTime, client.ForTurn:
+	case client.ForTime, client.ForLimit:
 		if e.ClockBack > 0 {
-			return fmt.Sprintf("It is to run at %s. Postgres's clock went back by %s, and has not caught up.", Moment(c.RunAt), Span(e.ClockBack))
+			return fmt.Sprintf("It is scheduled for %s. Postgres's clock was set back by %s, and has not caught up.",
+				Moment(c.RunAt), Span(e.ClockBack))
 		}
 		pause := Span(c.RunAt.Sub(e.At))
-		if e.WaitsFor == client.ForTurn {
-			return fmt.Sprintf("It is in the queue, and runs in %s, at %s.", pause, Moment(c.RunAt))
+		if e.WaitsFor == client.ForLimit {
+			return fmt.Sprintf("It runs in %s, at %s.", pause, Moment(c.RunAt))
 		}
 		if e.CameBack != nil {
-			return fmt.Sprintf("The next attempt starts in %s, at %s.", pause, Moment(c.RunAt))
+			return fmt.Sprintf("The next attempt is scheduled: it starts in %s, at %s.", pause, Moment(c.RunAt))
 		}
-		return fmt.Sprintf("It is queued to run no earlier than %s, in %s, as its run_at says.", Moment(c.RunAt), pause)
+		return fmt.Sprintf("It is scheduled to run no earlier than %s, in %s, by its run_at.", Moment(c.RunAt), pause)
 	case client.ForWorker:
 		last := "no worker has ever connected"
 		if w.Last != "" {
 			last = fmt.Sprintf("the last one, %s, was seen %s ago", w.Last, Span(e.At.Sub(w.LastAt)))
 		}
-		return fmt.Sprintf("It is queued, and no worker is running that could take it; %s. Start one: gem worker", last)
+		return fmt.Sprintf("It is queued, and no worker is running that could claim it; %s. Start one: gem worker", last)
 	case client.ForCapability:
 		tool := strings.TrimPrefix(c.Needs, "tool ")
-		return fmt.Sprintf("It is queued for a worker whose registry has %s, and none is alive. Start the program that has it, or cancel the call: gem cancel %s. After some minutes without one, any worker ends it.",
+		return fmt.Sprintf("It is queued for a worker whose registry has %s, and none is alive. Start the program that has "+
+			"it, or cancel the call: gem cancel %s. After some minutes without one, any worker ends it.",
 			Cut(tool, 200), c.ID)
 	case client.ForIdleWorker:
 		return fmt.Sprintf("It is queued. It has lost %d workers and may have killed them, "+
-			"so a worker takes it only while running no other such call.", c.Kills)
+			"so a worker claims it only while running no other such call.", c.Kills)
 	}
 
 	place := "next in line"
@@ -203,9 +217,9 @@ func explainQueued(e *client.Explanation) string {
 		place, w.Running, Count(w.Slots, "slot"), Count(w.Alive, "worker"), verb)
 	switch {
 	case w.Running >= w.Slots:
-		return said + " More slots (WORKER_CONCURRENCY) or more workers take calls sooner."
+		return said + " More slots (WORKER_CONCURRENCY) or more workers claim calls sooner."
 	case e.Ahead == 0:
-		return said + " A worker is about to take it."
+		return said + " A worker will claim it soon."
 	}
 	return said
 }
@@ -219,10 +233,12 @@ func explainRunning(e *client.Explanation) string {
 	}
 	if e.WaitsFor == client.ForHandler {
 		if c.CancelRequested {
-			return said + "; " + Person(e.Cancel) + " asked to cancel it" + Because(e.Cancel) + ", and its worker is about to end it."
+			return said + "; " + Person(e.Cancel) + " asked to cancel it" + Because(e.Cancel) +
+				", and its worker will end it soon."
 		}
 		if e.Timeout > 0 && e.At.Sub(c.ClaimedAt) > e.Timeout+time.Minute {
-			return said + ". That time is over: its worker knows how it ended, and keeps trying to write the receipt. The worker's log says why it cannot."
+			return said + ". That time is over: its worker knows how it ended, and keeps trying to write the receipt. The " +
+				"worker's log says why it cannot."
 		}
 		return said + "."
 	}
@@ -245,32 +261,40 @@ func explainEnded(e *client.Explanation) string {
 		return explainNotConfigured(r)
 	}
 	var effects receipts.Effects
-	_ = json.Unmarshal(r.Effects, &effects) // what an imported receipt has may be of another form
+	_ = json.Unmarshal(r.Effects, &effects) // an imported receipt may have another form
 	key := effects.Idempotency
 	if r.ReplayOf != "" {
 		differs := ""
 		if key.InputDiffers {
 			differs = " The input of that call was different."
 		}
-		return fmt.Sprintf("It succeeded by repeating receipt %s of call %s, which had succeeded with the same key, %s: nothing ran again.%s%s",
+		return fmt.Sprintf("It succeeded by repeating receipt %s of call %s, which had succeeded with the same key, %s: "+
+			"nothing ran again.%s%s",
 			r.ReplayOf, e.RepeatedCall, r.IdempotencyKey, differs, theResult(r))
 	}
-	took, ignored := "", ""
+	took, ignored, run := "", "", "attempt"
 	if key.KeyIgnored {
 		ignored = " Its idempotency_key was ignored, since the tool's mode is " + key.Mode + "."
 	}
 	if effects.Durable != nil {
-		took = " " + Span(r.CreatedAt.Sub(e.Call.CreatedAt)) + " after it was made"
+		took, run = " "+Span(r.CreatedAt.Sub(e.Call.CreatedAt))+" after it was made", "run"
 	} else if r.DurationMS > 0 {
 		took = " in " + Span(Milliseconds(r.DurationMS))
+	}
+	if r.Attempt > 1 && e.Call.Retries+e.Call.Losses == 0 { // the call waited
+		run = "run"
 	}
 	if said := decided(e); said != "" {
 		return said
 	}
-	return fmt.Sprintf("It succeeded%s, in attempt %d on %s.%s%s%s", took, r.Attempt, r.WorkerID, ignored, warned(effects.Rules), theResult(r))
+	if r.Attempt == 0 && IsQuestion(r.ToolName) { // no worker claimed it
+		return fmt.Sprintf("It was answered %s after it was made.%s", Span(r.CreatedAt.Sub(e.Call.CreatedAt)), theResult(r))
+	}
+	return fmt.Sprintf("It succeeded%s, in %s %d on %s.%s%s%s",
+		took, run, r.Attempt, r.WorkerID, ignored, warned(effects.Rules), theResult(r))
 }
 
-// theResult says what the result is, if it was read: not everyone may see it.
+// theResult returns a sentence about the result, if it was read: not everyone may see it.
 func theResult(r *receipts.Receipt) string {
 	if r.Result == nil {
 		return ""
@@ -282,7 +306,7 @@ func explainNotConfigured(r *receipts.Receipt) string {
 	m := MissingSetup(r)
 	said := "The tool exists, but its setup is missing: " + Sentence(Cut(m.Reason, 1000))
 	if len(m.RequiredEnv) > 0 {
-		return said + fmt.Sprintf(" Set %s for the worker, and make the call again.", strings.Join(m.RequiredEnv, ", "))
+		return said + fmt.Sprintf(" Set %s for the worker, and repeat the call.", strings.Join(m.RequiredEnv, ", "))
 	}
 	if len(m.NextSteps) > 0 {
 		said += " Next steps:"
@@ -297,54 +321,61 @@ func explainFailed(explained *client.Explanation) string {
 	r := explained.Receipt
 	e, ok := r.Error()
 	if !ok {
-		return "It failed, and its receipt does not say why."
+		return "It failed, and its receipt gives no reason."
 	}
 	message, tool := Sentence(Cut(e.Message, 1000)), Cut(r.ToolName, 200)
 	switch e.Code {
 	case receipts.UnknownTool:
 		if _, own := registry.Own().Tool(tool); own {
 			return fmt.Sprintf(`The registry of the worker (version %s) has no tool %s, which comes with GEM: add %[2]q to `+
-				`"include" in the registry, and restart the workers; then make the call again.`, r.RegistryVersion, tool)
+				`"include" in the registry, and restart the workers; then repeat the call.`, r.RegistryVersion, tool)
 		}
-		return fmt.Sprintf("The registry of the worker (version %s) has no tool %s%s Compare the name with `gem registry list`, "+
-			"or add the tool to the registry and restart the workers; then make the call again.", r.RegistryVersion, tool, suggestion(e.Message))
+		return fmt.Sprintf("The registry of the worker (version %s) has no tool %s%s Compare the name with `gem registry "+
+			"list`, "+
+			"or add the tool to the registry and restart the workers; then repeat the call.", r.RegistryVersion, tool,
+			suggestion(e.Message))
 	case receipts.ValidationError:
 		return fmt.Sprintf("Its input does not fit the schema of %s: %s. Correct it and make a new call.", tool, faults(e))
 	case receipts.Timeout:
 		if strings.Contains(string(e.Details), "deadline_ms") {
-			return message + " Make the call again, or raise the tool's deadline_ms in the registry if it needs more time."
+			return message + " Repeat the call, or raise the tool's deadline_ms in the registry if it needs more time."
 		}
-		return message + " Make the call again, or raise the tool's timeout_ms in the registry if it needs more time."
+		return message + " Repeat the call, or raise the tool's timeout_ms in the registry if it needs more time."
 	case receipts.Panic:
-		return message + fmt.Sprintf(" That is a fault in the handler's code: the worker's log has the stack, under call_id %s.", r.CallID)
+		return message + fmt.Sprintf(" That is a fault in the handler's code: the worker's log has the stack, under "+
+			"call_id %s.", r.CallID)
 	case receipts.OutputInvalid:
 		if listed := faults(e); listed != strings.TrimSuffix(message, ".") {
 			message = fmt.Sprintf("%s (%s).", strings.TrimSuffix(message, "."), listed)
 		}
-		return fmt.Sprintf("The handler ran, but its output cannot be a result: %s Correct the handler or the tool's output_schema.", message)
+		return fmt.Sprintf("The handler ran, but its output cannot be a result: %s Correct the handler or the tool's "+
+			"output_schema.", message)
 	case receipts.OutcomeUnknown:
 		return message + " The known effects are on the receipt."
 	case receipts.Cancelled:
 		if explained.Cancel.By != "" {
 			message = fmt.Sprintf("Cancelled by %s%s. %s", Person(explained.Cancel), Because(explained.Cancel), message)
 		}
-		return message + " Make a new call if it is to run after all."
+		return message + " Make a new call if it should run after all."
 	case receipts.JournalFull, receipts.KeyDeadlock, receipts.NotAllowed:
 		return message
-	case receipts.RuleBlocked, receipts.LimitReached, receipts.ApprovalDenied, receipts.ApprovalExpired, receipts.RuleError:
+	case receipts.RuleBlocked, receipts.LimitReached, receipts.ApprovalDenied, receipts.ApprovalExpired,
+		receipts.RuleError:
 		return explainRuled(explained, e, message)
 	case receipts.KeyReused:
 		return message + " The earlier receipt is in the details."
 	case receipts.WorkerLost:
-		return message + " The last log lines of those workers show why: most often they ran out of memory. Make a new call when that is solved."
+		return message + " The last log lines of those workers show why: most often they ran out of memory. Make a new " +
+			"call when that is solved."
 	case receipts.ExecutionError:
 		return fmt.Sprintf("The handler of %s returned an error: %s %s", tool, message, whatNext(r, e))
 	}
-	said := fmt.Sprintf("The handler of %s failed with its own code %s: %s %s", tool, Cut(string(e.Code), 100), message, whatNext(r, e))
+	said := fmt.Sprintf("The handler of %s failed with its own code %s: %s %s", tool, Cut(string(e.Code), 100), message,
+		whatNext(r, e))
 	return strings.TrimSpace(said)
 }
 
-// suggestion is the part of a message that names the tool which was probably meant, or else a full stop.
+// suggestion returns the part of a message that suggests another tool, or else a full stop.
 func suggestion(message string) string {
 	if _, after, has := strings.Cut(message, ": did you mean "); has {
 		name, _, _ := strings.Cut(after, "?")
@@ -353,7 +384,7 @@ func suggestion(message string) string {
 	return "."
 }
 
-// faults lists what is wrong with each field, or returns the message where the details list nothing.
+// faults lists the faults of each field, or returns the message if the details list none.
 func faults(e receipts.Error) string {
 	var list []struct{ Path, Message string }
 	if json.Unmarshal(e.Details, &list) != nil || len(list) == 0 {

@@ -3,6 +3,7 @@ package prose
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/receipts"
@@ -52,13 +53,42 @@ func TestTheReceiptOfAnApprovalSaysWhoDecidedWhat(t *testing.T) {
 	}
 }
 
+func TestAQuestionThatNoWorkerClaimedWasAnswered(t *testing.T) {
+	t.Parallel()
+	made := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	said := Explanation(&client.Explanation{Call: client.Call{CreatedAt: made}, Receipt: &receipts.Receipt{
+		ToolName: "wait.answer", Status: receipts.Succeeded, CreatedAt: made.Add(90 * time.Second),
+		Result: []byte(`{"answer": "blue", "by": "ada"}`)}})
+	if want := "It was answered 1 min 30 s after it was made. The result: "; !strings.HasPrefix(said, want) {
+		t.Errorf("got %q", said)
+	}
+	event := receipts.Event{Event: "waiting", Data: []byte(`{"for": ["#answer"]}`)}
+	if said := Happened(event); said != "it waits for the answer" {
+		t.Errorf("got %q", said)
+	}
+}
+
+func TestOnlyAFailureMakesARunAnAttempt(t *testing.T) {
+	t.Parallel()
+	r := &receipts.Receipt{ToolName: "shop.refund", Status: receipts.Succeeded, Attempt: 2, WorkerID: "w"}
+	for want, call := range map[string]client.Call{
+		"in run 2 on w.": {}, "in attempt 2 on w.": {Retries: 1}, "attempt 2 on w.": {Losses: 1},
+	} {
+		if said := Explanation(&client.Explanation{Call: call, Receipt: r}); !strings.HasSuffix(said, want) {
+			t.Errorf("%+v: %s", call, said)
+		}
+	}
+}
+
 func TestOnlyANamedCallerIsExcludedFromApproving(t *testing.T) {
 	t.Parallel()
 	for caller, want := range map[string]string{
-		"ada": "Only someone with the role boss may approve it: gem approve Q, or gem deny Q. The person who made the call, ada, may not approve it.",
-		"":    "Only someone with the role boss may approve it: gem approve Q, or gem deny Q. gem roles list",
+		"ada": "Only someone with the role boss may approve it: gem approve Q, or gem deny Q. The person who made the " +
+			"call, ada, may not approve it.",
+		"": "Only someone with the role boss may approve it: gem approve Q, or gem deny Q. gem roles list",
 	} {
-		e := &client.Explanation{WaitsFor: client.ForApproval, Call: client.Call{CreatedBy: caller, Status: "waiting"}, Rules: []string{"big"},
+		e := &client.Explanation{WaitsFor: client.ForApproval, Call: client.Call{CreatedBy: caller, Status: "waiting"},
+			Rules:     []string{"big"},
 			Approvals: []client.Question{{ID: "Q", By: []string{"role:boss"}}}}
 		if said := Explanation(e); !strings.Contains(said, want) {
 			t.Errorf("%q: %s", caller, said)

@@ -13,22 +13,30 @@ import (
 	"github.com/gemworker/gem/registry"
 )
 
-// IsQuestion reports whether the calls of a tool take one answer, under no name of their own.
+// IsQuestion reports whether the calls of a tool take one answer, without a name.
 func IsQuestion(tool string) bool { return slices.Contains(registry.Asking, tool) }
 
-// Ending says in one line how a call ended.
+// Ending describes in one line how a call ended.
 func Ending(r *receipts.Receipt) string {
 	said := string(r.Status)
 	if r.ReplayOf != "" {
 		said += " by repeating receipt " + r.ReplayOf
 	}
-	if r.DurationMS > 0 {
-		said += " in " + Span(Milliseconds(r.DurationMS))
+	if run := Span(Milliseconds(r.DurationMS)); r.DurationMS > 0 && durable(r) {
+		said += ", its last run in " + run
+	} else if r.DurationMS > 0 {
+		said += " in " + run
 	}
 	return said + ": " + Upshot(r)
 }
 
-// EventData is what the events of a journal carry; what an event does not carry is empty.
+// durable reports whether the receipt belongs to a handler with a journal, which runs again after each wait.
+func durable(r *receipts.Receipt) bool {
+	var effects receipts.Effects
+	return json.Unmarshal(r.Effects, &effects) == nil && effects.Durable != nil
+}
+
+// EventData is the data of a journal's events. Fields that an event does not have are empty.
 type EventData struct {
 	Was        string         `json:"was"`
 	RunAt      time.Time      `json:"run_at"`
@@ -45,22 +53,22 @@ type EventData struct {
 	LostWorker string         `json:"lost_worker"`
 	Error      receipts.Error `json:"error"`
 
-	Rules []string `json:"rules"` // that let it wait for a turn, or ask
+	Rules []string `json:"rules"` // that delayed it, or ask
 
 	Value json.RawMessage `json:"value"` // of an answer
-	By    string          `json:"by"`    // who answered, asked for the end, or made the call again
+	By    string          `json:"by"`    // who answered, cancelled or repeated the call
 
-	Login   string `json:"login"` // of whom `by` names
+	Login   string `json:"login"` // of the person in `by`
 	Reason  string `json:"reason"`
 	AgainOf string `json:"again_of"`
 
-	Code struct{ Name, Message string } `json:"code"` // why it waits for code
+	Code struct{ Name, Message string } `json:"code"` // the reason why it waits for code
 	Kind string                         `json:"kind"` // of a step
 
 	Result json.RawMessage `json:"result"` // of a step
 }
 
-// DataOf reads what an event carries.
+// DataOf reads the data of an event.
 func DataOf(e receipts.Event) (d EventData) {
 	_ = json.Unmarshal(e.Data, &d)
 	return d
@@ -68,7 +76,7 @@ func DataOf(e receipts.Event) (d EventData) {
 
 func (d EventData) act() client.Act { return client.Act{By: d.By, Login: d.Login, Reason: d.Reason} }
 
-// Person names who acted.
+// Person names the person who acted.
 func Person(a client.Act) string {
 	switch {
 	case a.By == "":
@@ -79,7 +87,7 @@ func Person(a client.Act) string {
 	return Cut(Printable(a.By), 100)
 }
 
-// Because gives the reason, where there is one.
+// Because returns the reason, if there is one.
 func Because(a client.Act) string {
 	if a.Reason == "" {
 		return ""
@@ -87,7 +95,7 @@ func Because(a client.Act) string {
 	return fmt.Sprintf(" (%s)", Cut(Printable(a.Reason), 300))
 }
 
-// Named lists names of a journal: those of answers begin with #.
+// Named lists names of a journal: the names of answers begin with #.
 func Named(names []string) string {
 	all := make([]string, len(names))
 	for i, name := range names {
@@ -99,7 +107,7 @@ func Named(names []string) string {
 	return Printable(strings.Join(all, ", "))
 }
 
-// under says which answer it is, where that is not the one that most have.
+// under names an answer, unless it has the default name.
 func under(name string) string {
 	if name = strings.TrimPrefix(name, "#"); name == "answer" {
 		return ""
@@ -107,7 +115,7 @@ func under(name string) string {
 	return " under the name " + Printable(name)
 }
 
-// Happened says what an event of a journal tells.
+// Happened describes an event of a journal.
 func Happened(e receipts.Event) string {
 	data := DataOf(e)
 	switch e.Event {
@@ -116,7 +124,8 @@ func Happened(e receipts.Event) string {
 	case "queued":
 		said := "inserted"
 		if data.AgainOf != "" {
-			said = fmt.Sprintf("%s had the call %s made again%s", Person(data.act()), Printable(data.AgainOf), Because(data.act()))
+			said = fmt.Sprintf("%s repeated the call %s%s", Person(data.act()), Printable(data.AgainOf),
+				Because(data.act()))
 		}
 		if data.RunAt.Sub(e.At) > time.Millisecond {
 			said += ", to run no earlier than " + Moment(data.RunAt)
@@ -126,7 +135,7 @@ func Happened(e receipts.Event) string {
 		}
 		return said
 	case "claimed":
-		return "the worker took it"
+		return "the worker claimed it"
 	case "waiting":
 		if data.Code.Message != "" {
 			said := "no program can continue it: " + Cut(Printable(data.Code.Message), 200)
@@ -139,6 +148,9 @@ func Happened(e receipts.Event) string {
 			return "an approval is required by " + TheRules(data.Rules, "")
 		}
 		if len(data.For) > 0 {
+			if e.Attempt == 0 {
+				return "it waits for " + Cut(Named(data.For), 200)
+			}
 			if data.CleanUp {
 				return "its handler cleans up, and waits for " + Cut(Named(data.For), 200)
 			}
@@ -148,16 +160,20 @@ func Happened(e receipts.Event) string {
 	case "woken":
 		return "back in the queue"
 	case "delayed":
-		return "it waits for its turn, in " + Span(data.RunAt.Sub(e.At)) + ", by " + TheRules(data.Rules, "")
+		return "scheduled by " + TheRules(data.Rules, "") + ", to run in " + Span(data.RunAt.Sub(e.At))
 	case "ruled":
 		return ruling(e.Data)
 	case "called":
 		if AsksPeople([]string{data.Name}) {
 			return "the question to people: " + data.CallID
 		}
-		return fmt.Sprintf("its handler makes a call of %s under the name %s: %s", Cut(data.Tool, 200), data.Name, data.CallID)
+		return fmt.Sprintf("its handler makes a call of %s under the name %s: %s", Cut(data.Tool, 200), data.Name,
+			data.CallID)
 	case "returned":
 		if AsksPeople([]string{data.Name}) {
+			if data.Status == "succeeded" { // whatever they decided
+				return "a question to people has ended"
+			}
 			return "a question to people has ended: " + data.Status
 		}
 		return fmt.Sprintf("the call %s has ended: %s", data.Name, data.Status)
@@ -189,7 +205,7 @@ func Happened(e receipts.Event) string {
 			return "the call " + data.Name + " could not be made: " + Cut(data.Error.Message, 200)
 		}
 		if data.Kind == "version" {
-			return "the version of " + data.Name + " was asked for"
+			return "the version of " + data.Name + " was checked"
 		}
 		if data.Error.Message != "" {
 			return "the step " + data.Name + " failed: " + Cut(data.Error.Message, 200)

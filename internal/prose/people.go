@@ -30,7 +30,7 @@ func Answerers(by []string) string {
 	return Cut(strings.Join(people, " or "), 300)
 }
 
-// exclusion returns a sentence that the caller may not approve the call, if the call names one.
+// exclusion returns a sentence that the caller may not approve the call, if the call names a caller.
 func exclusion(createdBy string) string {
 	if createdBy == "" {
 		return ""

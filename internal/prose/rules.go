@@ -11,8 +11,8 @@ import (
 	"github.com/gemworker/gem/rules"
 )
 
-// explainRuled says why rules ended a call. The message names the rule, its version, what it saw and what to do; what it says of times was true
-// when the call ended.
+// explainRuled explains why rules ended a call. The message names the rule, its version, what it saw and what to do.
+// Its times refer to the end of the call.
 func explainRuled(e *client.Explanation, failure receipts.Error, message string) string {
 	var details struct {
 		FreeAt time.Time `json:"free_at"`
@@ -39,7 +39,7 @@ func explainRuled(e *client.Explanation, failure receipts.Error, message string)
 func explainApprovals(e *client.Explanation) string {
 	by := requires(e)
 	if len(e.Approvals) == 0 {
-		return "It waited for an approval, as " + by + ". Everything is decided: a worker takes it within seconds."
+		return "It waited for an approval, as " + by + ". Everything is decided: a worker claims it within seconds."
 	}
 	said := "It waits for an approval, as " + by + "."
 	for _, q := range e.Approvals {
@@ -64,7 +64,7 @@ func requires(e *client.Explanation) string {
 	return said + " require"
 }
 
-// decided describes the decision of an approval. It is empty for other calls.
+// decided describes the decision on an approval. It returns "" for other calls.
 func decided(e *client.Explanation) string {
 	var about struct{ Tool string }
 	var is struct {
@@ -88,19 +88,20 @@ func decided(e *client.Explanation) string {
 	if *is.Approved {
 		did = "approved"
 	}
-	return fmt.Sprintf("%s %s %s at %s%s.", Cut(Printable(is.By), 200), did, call, Moment(is.At), Because(client.Act{Reason: is.Reason}))
+	return fmt.Sprintf("%s %s %s at %s%s.", Cut(Printable(is.By), 200), did, call, Moment(is.At),
+		Because(client.Act{Reason: is.Reason}))
 }
 
-// gaveTurn says which rules let a call wait in the queue.
-func gaveTurn(e *client.Explanation) string {
+// delayedBy names the rules that delayed a call in the queue.
+func delayedBy(e *client.Explanation) string {
 	by := TheRules(e.Rules, e.RulesVersion)
-	if e.WaitsFor == client.ForTurn {
-		return fmt.Sprintf("It waits for its turn, by %s.", by)
+	if e.WaitsFor == client.ForLimit {
+		return fmt.Sprintf("It is scheduled by %s.", by)
 	}
-	return fmt.Sprintf("It waited for its turn, which has come, by %s.", by)
+	return fmt.Sprintf("It was scheduled by %s, and its time has come.", by)
 }
 
-// TheRules names rules, of a version where that is known.
+// TheRules names rules, with their version if it is known.
 func TheRules(names []string, version string) string {
 	said := "the rule "
 	if len(names) != 1 {
@@ -113,7 +114,8 @@ func TheRules(names []string, version string) string {
 	return said
 }
 
-// AsksPeople reports whether a call waits, under these names, for people whom rules ask: no handler chooses such a name.
+// AsksPeople reports whether a call waits, under these names, for people whom rules ask: no handler chooses such a
+// name.
 func AsksPeople(names []string) bool { return len(names) > 0 && strings.HasPrefix(names[0], "##") }
 
 // ruling lists the verdicts in the journal of a call, and who approved it.
@@ -133,7 +135,7 @@ func ruling(data json.RawMessage) string {
 	return "the rules " + Cut(Printable(r.Version), 100) + " applied to it: " + Cut(strings.Join(all, ", "), 300)
 }
 
-// warned says, of a call that ran, what rules warned of, and who approved it.
+// warned describes the warnings of rules about a call that ran, and who approved it.
 func warned(r *receipts.Rules) string {
 	if r == nil {
 		return ""

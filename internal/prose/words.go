@@ -1,5 +1,5 @@
-// Package prose says in words what the values of package client and receipts mean, for people: where a call stands and why, what an event of
-// its journal tells. Commands and pages say it alike.
+// Package prose puts the values of packages client and receipts into words for people: the state of a call and the
+// reason, and the events of its journal. Commands and pages use the same words.
 package prose
 
 import (
@@ -7,25 +7,33 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
-	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/internal/oneline"
 	"github.com/gemworker/gem/receipts"
 )
 
-// Moment writes a time for people: in UTC, as the logs and the database do.
+// Moment formats a time for people: in UTC, like the logs and the database.
 func Moment(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
 
-// Span writes a duration for people: 12 ms, 3.2 s, 4 min 10 s, 2 h 5 min, 3 d 4 h.
+// Span formats a duration for people, rounded: 12 ms, 3.2 s, 4 min 10 s, 2 h 5 min, 3 d 4 h.
 func Span(d time.Duration) string {
 	const day = 24 * time.Hour
 	two := func(big time.Duration, bigName string, small time.Duration, smallName string) string {
 		said := fmt.Sprintf("%d %s %d %s", d/big, bigName, d%big/small, smallName)
 		return strings.TrimSuffix(said, " 0 "+smallName)
+	}
+	for _, shown := range []struct{ below, unit time.Duration }{
+		{time.Second, time.Millisecond}, {time.Minute, 100 * time.Millisecond}, {time.Hour, time.Second}, {day, time.Minute},
+		{math.MaxInt64, time.Hour},
+	} {
+		if d < shown.below {
+			d = d.Round(shown.unit)
+			break
+		}
 	}
 	switch {
 	case d < time.Millisecond:
@@ -33,7 +41,7 @@ func Span(d time.Duration) string {
 	case d < time.Second:
 		return fmt.Sprintf("%d ms", d.Milliseconds())
 	case d < time.Minute:
-		return strings.TrimSuffix(fmt.Sprintf("%.1f", d.Truncate(100*time.Millisecond).Seconds()), ".0") + " s"
+		return strings.TrimSuffix(fmt.Sprintf("%.1f", d.Seconds()), ".0") + " s"
 	case d < time.Hour:
 		return two(time.Minute, "min", time.Second, "s")
 	case d < day:
@@ -42,10 +50,10 @@ func Span(d time.Duration) string {
 	return two(day, "d", time.Hour, "h")
 }
 
-// Milliseconds is the duration that a receipt states.
+// Milliseconds returns the duration of a receipt.
 func Milliseconds(ms float64) time.Duration { return time.Duration(ms * float64(time.Millisecond)) }
 
-// Count writes a number of things: 1 call, 2 calls.
+// Count formats a number of things: 1 call, 2 calls.
 func Count(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing
@@ -56,17 +64,13 @@ func Count(n int, thing string) string {
 	return fmt.Sprintf("%d %ss", n, thing)
 }
 
-// Cut shortens a text to one line of at most n characters. Frontends and services choose much of what is shown, so what
-// could steer a terminal becomes a space.
+// Cut shortens a text to one line of at most n characters. Frontends and services choose much of the text, so
+// characters that could control a terminal become spaces.
 func Cut(s string, n int) string {
-	s = strings.Join(strings.Fields(Printable(s)), " ")
-	if utf8.RuneCountInString(s) <= n {
-		return s
-	}
-	return string([]rune(s)[:n-1]) + "…"
+	return oneline.Cut(strings.Join(strings.Fields(Printable(s)), " "), n)
 }
 
-// Sentence ends a text with a full stop where it has no end.
+// Sentence adds a full stop to a text without an end mark.
 func Sentence(s string) string {
 	s = strings.TrimSpace(s)
 	if said := strings.TrimRight(s, "\u201d"); said == "" || strings.ContainsAny(said[len(said)-1:], ".!?") {
@@ -75,7 +79,7 @@ func Sentence(s string) string {
 	return s + "."
 }
 
-// Upshot says in a few words what came of a call.
+// Upshot describes the result of a call in a few words.
 func Upshot(r *receipts.Receipt) string {
 	switch r.Status {
 	case receipts.Failed:
@@ -93,15 +97,15 @@ func Upshot(r *receipts.Receipt) string {
 }
 
 // MissingSetup is what a not_configured receipt says; what is not there stays empty.
-func MissingSetup(r *receipts.Receipt) (m handlers.NotConfigured) {
+func MissingSetup(r *receipts.Receipt) (m receipts.Setup) {
 	_ = json.Unmarshal(r.Result, &m)
-	for i, variable := range m.RequiredEnv { // a service elsewhere may have named it
+	for i, variable := range m.RequiredEnv { // a backend may have named it
 		m.RequiredEnv[i] = Cut(variable, 200)
 	}
 	return m
 }
 
-// Brief writes a JSON object as its fields: a text or a number as it is, a list as its length.
+// Brief formats a JSON object as its fields: a text or a number unchanged, a list as its length.
 func Brief(result json.RawMessage) string {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(result, &fields) != nil || len(fields) == 0 {
@@ -111,7 +115,7 @@ func Brief(result json.RawMessage) string {
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		said := string(fields[name])
 		var value any
-		_ = json.Unmarshal(fields[name], &value) // has been valid as part of the whole
+		_ = json.Unmarshal(fields[name], &value) // it is valid as a part of valid JSON
 		switch v := value.(type) {
 		case map[string]any:
 			said = "{…}"
@@ -125,13 +129,13 @@ func Brief(result json.RawMessage) string {
 	return strings.Join(parts, ", ")
 }
 
-// Argument is a text of others, printable and in quotes, as one word of a command that is shown to be copied into a shell.
+// Argument quotes others' text as one printable word of a shell command that people copy.
 func Argument(s string) string { return "'" + strings.ReplaceAll(Printable(s), "'", `'\''`) + "'" }
 
-// Printable keeps a text of others from drawing on a terminal, or turning its lines round.
+// Printable prevents others' text from drawing on a terminal, or reordering its lines.
 func Printable(s string) string {
 	return strings.Map(func(r rune) rune {
-		if unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) {
+		if oneline.Hidden(r) || r == '\n' || r == '\t' {
 			return ' '
 		}
 		return r

@@ -9,25 +9,24 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/registry"
 	"github.com/gemworker/gem/rules"
 )
 
-// DraftReport is what rules would have made of calls that were made.
+// DraftReport describes the effect of draft rules on past calls.
 type DraftReport struct {
 	Since    time.Time `json:"since"`
 	Version  string    `json:"rules_version"`
 	Registry string    `json:"registry_version"`
-	Calls    int       `json:"calls"`   // that were judged
-	Stopped  int       `json:"stopped"` // of these
-	Rules    []Effect  `json:"rules"`   // those that are not off, in their order
-	// Unknown counts calls that could not be judged, by the reason.
+	Calls    int       `json:"calls"`   // the calls that were judged
+	Stopped  int       `json:"stopped"` // the judged calls that the rules stop
+	Rules    []Effect  `json:"rules"`   // the rules that are not off, in their order
+	// Unknown counts the calls that could not be judged, by reason.
 	Unknown map[string]int `json:"unknown,omitempty"`
 }
 
-// Effect is what one rule would have made of calls.
+// Effect is the effect of one rule on past calls.
 type Effect struct {
 	Rule    string       `json:"rule"`
 	Action  rules.Action `json:"action"`
@@ -36,26 +35,29 @@ type Effect struct {
 	Blocked int          `json:"blocked"`
 	Asked   int          `json:"asked"`
 	Delayed int          `json:"delayed"`
-	// MedianDelayMS is that of the delayed calls.
+	// MedianDelayMS is the median delay of the delayed calls.
 	MedianDelayMS int64 `json:"median_delay_ms,omitempty"`
-	// Succeeded are those of the calls met that had succeeded.
+	// Succeeded counts the matched calls that had succeeded.
 	Succeeded int      `json:"succeeded"`
-	Examples  []string `json:"examples"` // ids of calls met, the first ones
+	Examples  []string `json:"examples"` // the ids of the first matched calls
 
 	delays []time.Duration
 }
 
-// examples is how many calls are named for each rule.
+// examples is the number of calls that are named for each rule.
 const examples = 3
 
-// Draft judges the calls that were made since a time by other rules, in the order in which they were first claimed, in one read-only snapshot. Calls
-// that would have been stopped count as not run; those that would have waited run at their turn, and those of which people would have been asked
-// run at once. The tools are those of the registry that was recorded last, or of other where none was. The role must see all rows.
-func Draft(ctx context.Context, db Beginner, since time.Time, set *rules.Set, other *registry.Registry) (*DraftReport, error) {
-	d := &draft{set: set, effects: map[string]*Effect{}, report: &DraftReport{Since: since, Version: set.Version, Rules: []Effect{}, Unknown: map[string]int{}}}
+// Draft judges the calls since a time by other rules, in the order in which they were first claimed, in one read-only
+// snapshot. A stopped call counts as not run. A call that waits runs at its start, and a call about which people are
+// asked runs at once. The tools are those of the registry that was recorded last, or of other if none was recorded. The
+// role must see all rows.
+func Draft(ctx context.Context, db Beginner, since time.Time, set *rules.Set, other *registry.Registry) (*DraftReport,
+	error) {
+	d := &draft{set: set, effects: map[string]*Effect{},
+		report: &DraftReport{Since: since, Version: set.Version, Rules: []Effect{}, Unknown: map[string]int{}}}
 	err := snapshot(ctx, db, since, func(l *log) error {
 		if d.log, d.tools = l, cmp.Or(l.tools[l.latest], other); d.tools == nil {
-			return errors.New("no registry was recorded that this program can read, and it has none of its own")
+			return errors.New("this program cannot read a recorded registry, and has none of its own")
 		}
 		d.judge, d.report.Registry = set.For(d.tools), d.tools.Version
 		for _, rule := range set.Rules() {
@@ -84,7 +86,7 @@ func Draft(ctx context.Context, db Beginner, since time.Time, set *rules.Set, ot
 	return d.report, nil
 }
 
-// draft judges a log by rules that did not judge it.
+// draft judges a log by rules that did not judge it before.
 type draft struct {
 	log     *log
 	set     *rules.Set
@@ -96,15 +98,15 @@ type draft struct {
 	report  *DraftReport
 }
 
-// tried is a call that the draft judges, maybe twice.
+// tried is a call that the draft judges once or twice.
 type tried struct {
 	*call
 	seen    rules.Call
 	claimed time.Time
-	met     map[string]map[string]bool // what it was to each rule
+	met     map[string]map[string]bool // the actions of each rule on it
 }
 
-// remember tells of what was before the first call: places in counters of the same names, and ends in sessions.
+// remember replays earlier events: places in counters of the same names, and ends in sessions.
 func (d *draft) remember() {
 	ours := map[string]bool{}
 	for _, id := range d.log.calls {
@@ -117,7 +119,7 @@ func (d *draft) remember() {
 			}
 			d.memory.Counted(counter, row.Place)
 			if e, ended := d.log.of[row.CallID]; ended {
-				e.SessionID = "" // told below
+				e.SessionID = "" // replayed below
 				d.memory.Ended(e)
 			}
 		}
@@ -135,7 +137,8 @@ func (d *draft) remember() {
 func (d *draft) next(c *call) error {
 	t := &tried{call: c, claimed: c.Claims[0].At, met: map[string]map[string]bool{}}
 	d.until(t.claimed)
-	if c.Receipt != nil && (c.Receipt.Status == "not_configured" || slices.Contains(neverJudged, receipts.Code(c.Receipt.Code))) {
+	if c.Receipt != nil && (c.Receipt.Status == "not_configured" ||
+		slices.Contains(neverJudged, receipts.Code(c.Receipt.Code))) {
 		d.end(t, 0)
 		return nil
 	}
@@ -145,19 +148,22 @@ func (d *draft) next(c *call) error {
 		d.end(t, 0)
 		return nil
 	}
-	t.seen = rules.Call{ID: c.ID, Tool: tool, Input: c.Input, SessionID: c.Session, CreatedBy: c.Caller, SignedIn: c.SignedIn, Child: c.Child}
+	t.seen = rules.Call{ID: c.ID, Tool: tool, Input: c.Input, SessionID: c.Session, CreatedBy: c.Caller,
+		SignedIn: c.SignedIn, Child: c.Child}
 	d.report.Calls++
 	d.gate(t, t.claimed)
 	return nil
 }
 
-// neverJudged are the ends of calls that rules were not asked about.
-var neverJudged = []receipts.Code{receipts.UnknownTool, receipts.NotAllowed, receipts.ValidationError, receipts.KeyReused, receipts.KeyDeadlock}
+// neverJudged are the ends of calls that no rules judged.
+var neverJudged = []receipts.Code{receipts.UnknownTool, receipts.NotAllowed, receipts.ValidationError,
+	receipts.KeyReused, receipts.KeyDeadlock}
 
-// gate judges a call at a time: when it was claimed, or at its turn.
+// gate judges a call at the time of its claim or its start.
 func (d *draft) gate(t *tried, now time.Time) {
 	judgement := d.judge.Judge(t.seen)
-	if t.Receipt != nil && t.Receipt.ReplayOf != "" && len(judgement.Checks) > 0 { // its key is asked before the rules' checks
+	// a hit on the key precedes the rules' checks
+	if t.Receipt != nil && t.Receipt.ReplayOf != "" && len(judgement.Checks) > 0 {
 		judgement.Checks, judgement.Verdicts = nil, nil
 	}
 	answer := rules.Answer{Outcome: rules.Passed}
@@ -181,10 +187,10 @@ func (d *draft) gate(t *tried, now time.Time) {
 	case answer.Outcome == rules.Delayed:
 		for _, met := range answer.Met {
 			if check := judgement.Checks[met.Check]; check.Action == rules.Wait {
-				d.effects[check.Rule].delays = append(d.effects[check.Rule].delays, answer.Turn.Sub(now))
+				d.effects[check.Rule].delays = append(d.effects[check.Rule].delays, answer.StartsAt.Sub(now))
 			}
 		}
-		d.later(answer.Turn, func() { d.gate(t, answer.Turn) })
+		d.later(answer.StartsAt, func() { d.gate(t, answer.StartsAt) })
 	case d.blocksResult(t):
 		d.report.Stopped++
 	default:
@@ -192,7 +198,7 @@ func (d *draft) gate(t *tried, now time.Time) {
 	}
 }
 
-// note counts what the rules say of a call, each once.
+// note counts each verdict on a call once.
 func (d *draft) note(t *tried, judgement rules.Judgement, answer rules.Answer) {
 	for _, v := range judgement.Verdicts {
 		d.count(t, v.Rule, string(v.Action))
@@ -207,7 +213,7 @@ func (d *draft) note(t *tried, judgement rules.Judgement, answer rules.Answer) {
 	}
 }
 
-// count counts what a rule is to a call.
+// count counts a rule's action on a call.
 func (d *draft) count(t *tried, rule, action string) {
 	e := d.effects[rule]
 	switch {
@@ -235,7 +241,7 @@ func (d *draft) count(t *tried, rule, action string) {
 	}
 }
 
-// blocksResult judges what the handler did, and reports whether that is blocked.
+// blocksResult judges the handler's result and effects, and reports whether a rule blocks them.
 func (d *draft) blocksResult(t *tried) (blocked bool) {
 	if t.Receipt == nil || t.Receipt.Status != "succeeded" || t.Receipt.ReplayOf != "" {
 		return false
@@ -247,9 +253,9 @@ func (d *draft) blocksResult(t *tried) (blocked bool) {
 	return blocked
 }
 
-// effects are those that the handler recorded.
+// effects returns the effects that the handler recorded.
 func (r *receipt) effects() json.RawMessage {
-	var effects handlers.Effects
+	var effects receipts.HandlerEffects
 	if json.Unmarshal(r.Effects, &effects) == nil {
 		if text, err := json.Marshal(effects); err == nil {
 			return text
@@ -258,14 +264,16 @@ func (r *receipt) effects() json.RawMessage {
 	return json.RawMessage("{}")
 }
 
-// end tells, when its time comes, how a call ended that runs as much later as it waited. Of one that other rules had stopped that is not known.
+// end records how a call ended, later by the time that the call waited. The end of a call that other rules had stopped
+// is unknown.
 func (d *draft) end(t *tried, later time.Duration) {
 	if t.Receipt == nil || slices.Contains(stopped, receipts.Code(t.Receipt.Code)) {
 		return
 	}
 	at := t.Receipt.CreatedAt.Add(later)
 	d.later(at, func() {
-		d.memory.Ended(rules.Ended{CallID: t.ID, Tool: t.Tool, Status: t.Receipt.Status, Code: t.Receipt.Code, ReceiptID: t.Receipt.ID, SessionID: t.Session,
+		d.memory.Ended(rules.Ended{CallID: t.ID, Tool: t.Tool, Status: t.Receipt.Status, Code: t.Receipt.Code,
+			ReceiptID: t.Receipt.ID, SessionID: t.Session,
 			CreatedBy: t.Caller, At: at})
 	})
 }
@@ -273,10 +281,10 @@ func (d *draft) end(t *tried, later time.Duration) {
 // stopped are the ends of calls that rules stopped without asking people.
 var stopped = []receipts.Code{receipts.RuleBlocked, receipts.LimitReached, receipts.RuleError}
 
-// coming is what happens at some time: the turn of a call, or its end.
+// coming is a future event: the start of a call, or its end.
 type coming struct {
 	at     time.Time
-	number int // of those at one time, the first first
+	number int // orders events of the same time
 	do     func()
 }
 
@@ -285,14 +293,14 @@ func (d *draft) later(at time.Time, do func()) {
 	heap.Push(&d.coming, coming{at, d.coming.made, do})
 }
 
-// until lets happen what comes before a time, or all if it is zero.
+// until applies the events before a time, or all if the time is zero.
 func (d *draft) until(at time.Time) {
 	for len(d.coming.all) > 0 && (at.IsZero() || !d.coming.all[0].at.After(at)) {
 		heap.Pop(&d.coming).(coming).do()
 	}
 }
 
-// comings are in the order of time.
+// comings are sorted by time.
 type comings struct {
 	all  []coming
 	made int

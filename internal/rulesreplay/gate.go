@@ -10,17 +10,19 @@ import (
 	"github.com/gemworker/gem/rules"
 )
 
-// looks says how a decision is computed again.
+// looks describes how a decision is computed again.
 type looks struct {
 	now     time.Time
-	retried bool      // a try before may have counted the call, and its answer was lost
-	again   bool      // it had
-	seen    time.Time // up to when ends were known
+	retried bool      // an earlier try may have counted the call before its answer was lost
+	again   bool      // an earlier try has counted it
+	seen    time.Time // the time up to which ends were known
 }
 
-// compare computes a decision again. It is the recorded one if it comes out of what its gate may have seen: the call's own places, or not, where
-// an earlier try may have made them, and ends of calls up to a time shortly before, where those that came later may not have been committed.
-func (r *recomputed) compare(p program, at time.Time, recorded string, judgement rules.Judgement, how looks, say func(rules.Answer) string) {
+// compare computes a decision again. The decision is the recorded one if any view that the gate may have had leads to
+// it: with or without the call's own places, if an earlier try may have made them, and with the ends up to a time
+// shortly before, since later ones may not have been committed.
+func (r *recomputed) compare(p program, at time.Time, recorded string, judgement rules.Judgement, how looks,
+	say func(rules.Answer) string) {
 	r.report.Decisions++
 	first, tries := "", []looks{how}
 	if how.retried {
@@ -32,7 +34,7 @@ func (r *recomputed) compare(p program, at time.Time, recorded string, judgement
 		for _, try := range tries {
 			try.seen = seen
 			answer, lost := rules.Answer{Outcome: rules.Passed}, ""
-			if len(judgement.Checks) > 0 {
+			if len(judgement.Checks) > 0 || len(r.denials()) > 0 {
 				answer, lost = r.gate(judgement.Checks, try)
 			}
 			if lost != "" {
@@ -51,7 +53,8 @@ func (r *recomputed) compare(p program, at time.Time, recorded string, judgement
 	r.differ(p, at, recorded, first)
 }
 
-// horizons are the times up to which the gate may have known of ends: its own, and those just before ends that may not have been committed.
+// horizons yields the times up to which the gate may have known ends: its own time, and those just before ends that may
+// not have been committed.
 func (r *recomputed) horizons(j rules.Judgement, now time.Time) iter.Seq2[int, time.Time] {
 	return func(yield func(int, time.Time) bool) {
 		if !yield(0, now) {
@@ -65,10 +68,11 @@ func (r *recomputed) horizons(j rules.Judgement, now time.Time) iter.Seq2[int, t
 	}
 }
 
-// uncertain are the times just before the ends of which the gate may not have known yet, the last first.
+// uncertain returns the times just before the ends that the gate may not have known, the last first.
 func (r *recomputed) uncertain(j rules.Judgement, now time.Time) (times []time.Time) {
 	add := func(e rules.Ended) {
-		if !e.At.After(now) && e.At.After(now.Add(-slack)) || !e.At.After(r.CreatedAt) && e.At.After(r.CreatedAt.Add(-slack)) {
+		if !e.At.After(now) && e.At.After(now.Add(-slack)) || !e.At.After(r.CreatedAt) &&
+			e.At.After(r.CreatedAt.Add(-slack)) {
 			times = append(times, e.At.Add(-time.Microsecond))
 		}
 	}
@@ -89,11 +93,14 @@ func (r *recomputed) uncertain(j rules.Judgement, now time.Time) (times []time.T
 			}
 		}
 	}
+	for _, d := range r.denials() {
+		add(rules.Ended{At: d.At})
+	}
 	slices.SortFunc(times, func(a, b time.Time) int { return b.Compare(a) })
 	return slices.CompactFunc(times, time.Time.Equal)
 }
 
-// gate answers the checks as of a time, from what the log says was there. lost says why that cannot be known.
+// gate answers the checks as of a time, from the log's state at that time. lost is the reason if this state is unknown.
 func (r *recomputed) gate(checks []rules.Check, how looks) (a rules.Answer, lost string) {
 	var m rules.Memory
 	for _, check := range checks {
@@ -107,14 +114,12 @@ func (r *recomputed) gate(checks []rules.Check, how looks) (a rules.Answer, lost
 				return a, lost
 			}
 		}
-		if check.Digest != "" {
-			r.tellQuestion(&m, check, how.now)
-		}
 	}
+	r.tellQuestions(&m, how.now, how.seen)
 	return m.Gate(how.now, r.atGate(), checks), ""
 }
 
-// tellEnds tells of the ends in the session of the call.
+// tellEnds adds the ends in the call's session to m.
 func (r *recomputed) tellEnds(m *rules.Memory, check rules.Check, seen time.Time) string {
 	found := false
 	for _, e := range r.ends[[2]string{r.Session, r.Caller}] {
@@ -123,13 +128,14 @@ func (r *recomputed) tellEnds(m *rules.Memory, check rules.Check, seen time.Time
 			found = true
 		}
 	}
-	if r.pruned && !found && (check.WithinMS == 0 || r.CreatedAt.Add(-time.Duration(check.WithinMS)*time.Millisecond).Before(r.since)) {
+	if r.pruned && !found && (check.WithinMS == 0 ||
+		r.CreatedAt.Add(-time.Duration(check.WithinMS)*time.Millisecond).Before(r.since)) {
 		return callsPruned
 	}
 	return ""
 }
 
-// tellRows tells of the rows that a counter had: of its last ones, as many as the check looks at.
+// tellRows adds the last rows of a counter to m: as many as the check reads.
 func (r *recomputed) tellRows(m *rules.Memory, check rules.Check, how looks) string {
 	rows := r.runs[check.Counter]
 	upto := r.before(check.Counter, how.now)
@@ -138,8 +144,9 @@ func (r *recomputed) tellRows(m *rules.Memory, check rules.Check, how looks) str
 			m.Counted(check.Counter, own.Place)
 			return ""
 		}
-		if later := rows[i].written.After(how.now); !later || i > 0 && rows[i].written.Equal(rows[i-1].At) { // after a row ahead of the clock
-			upto = i // it gets this place now, and otherwise when it comes to the gate again
+		// after a row ahead of the clock
+		if later := rows[i].written.After(how.now); !later || i > 0 && rows[i].written.Equal(rows[i-1].At) {
+			upto = i // it gets this place now, or when it returns to the gate
 		}
 	}
 	var from int
@@ -157,8 +164,9 @@ func (r *recomputed) tellRows(m *rules.Memory, check rules.Check, how looks) str
 		from = upto - 1000
 	}
 	gone := len(rows) > 0 && rows[0].n > 1
-	if window := time.Duration(max(check.WithinMS, check.RestMS)) * time.Millisecond; r.pruned && how.now.Add(-window).Before(r.complete) {
-		gone = true // a counter whose calls all were pruned begins again
+	if window := time.Duration(max(check.WithinMS, check.RestMS)) * time.Millisecond; r.pruned &&
+		how.now.Add(-window).Before(r.complete) {
+		gone = true // a counter whose calls were all pruned starts again
 	}
 	if gone && (from < 0 || upto == 0) {
 		return rowsPruned
@@ -169,14 +177,14 @@ func (r *recomputed) tellRows(m *rules.Memory, check rules.Check, how looks) str
 			continue
 		}
 		if e, ended := r.of[row.CallID]; ended && !e.At.After(how.seen) {
-			e.SessionID = "" // a failure, and nothing that requires or after look at
+			e.SessionID = "" // it counts as a failure only, and not for requires or after
 			m.Ended(e)
 		}
 	}
 	return ""
 }
 
-// most is how many places of a count the gate looks back: one at least, which has the counter's time.
+// most returns how many places of a count the gate reads: at least one, which has the counter's time.
 func most(n json.Number) int {
 	r, ok := new(big.Rat).SetString(string(n))
 	if !ok || !r.IsInt() {
@@ -185,23 +193,46 @@ func most(n json.Number) int {
 	return max(1, int(r.Num().Int64()))
 }
 
-// tellQuestion tells what had become of a question.
-func (r *recomputed) tellQuestion(m *rules.Memory, check rules.Check, now time.Time) {
+// denials returns people's denials of the call, in order.
+func (r *recomputed) denials() (all []rules.Decision) {
 	for _, q := range r.Questions {
+		if given := q.Answer; given.By != "" && !given.Value.Approved {
+			all = append(all, rules.Decision{CallID: r.ID, Rule: q.Rule, Digest: q.Digest, ID: q.ID, By: given.By, At: given.At,
+				Outcome: rules.Denied, Reason: given.Value.Reason})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b rules.Decision) int { return a.At.Compare(b.At) })
+	return all
+}
+
+// tellQuestions adds the known denials to m, and the outcomes of the questions about the call, in the order in which
+// they ended.
+func (r *recomputed) tellQuestions(m *rules.Memory, now, seen time.Time) {
+	for _, d := range r.denials() {
+		if !d.At.After(seen) {
+			m.Denied(d)
+		}
+	}
+	inOrder := slices.SortedStableFunc(slices.Values(r.Questions),
+		func(a, b question) int { return a.EndedAt.Compare(b.EndedAt) })
+	for _, q := range inOrder {
 		switch {
-		case q.Digest != check.Digest || !q.CreatedAt.Before(now):
+		case !q.CreatedAt.Before(now):
 		case q.Status != "succeeded" && q.Status != "failed" && q.Status != "not_configured" || q.EndedAt.After(now):
 			m.Asked(q.Digest)
-		case q.Result.Error.Code == "cancelled": // it is asked anew
+		case q.Result.Error.Code == "cancelled": // it is asked again
 		default:
-			m.Decided(q.decision())
+			d := q.decision()
+			d.CallID = r.ID
+			m.Decided(d)
 		}
 	}
 }
 
-// decision is what came of a question that has ended.
+// decision returns the decision of a question that has ended.
 func (q question) decision() rules.Decision {
-	d := rules.Decision{Digest: q.Digest, ID: q.ID, By: q.Result.By, At: q.Result.At, Outcome: rules.Denied, Reason: q.Result.Reason}
+	d := rules.Decision{Rule: q.Rule, Digest: q.Digest, ID: q.ID, By: q.Result.By, At: q.Result.At, Outcome: rules.Denied,
+		Reason: q.Result.Reason}
 	switch {
 	case q.Result.Approved:
 		d.Outcome = rules.Passed
@@ -213,7 +244,7 @@ func (q question) decision() rules.Decision {
 	return d
 }
 
-// plain is a number without zeros that say nothing.
+// plain returns a number without redundant zeros.
 func plain(n json.Number) json.Number {
 	r, ok := new(big.Rat).SetString(string(n))
 	if !ok {

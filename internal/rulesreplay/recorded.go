@@ -13,7 +13,8 @@ import (
 	"github.com/gemworker/gem/rules"
 )
 
-// recomputed computes the decisions on one call again, each by itself: from the rows that others had in the counters then.
+// recomputed computes the decisions on one call again, each independently, from the rows that other calls had in the
+// counters.
 type recomputed struct {
 	*log
 	*call
@@ -21,10 +22,10 @@ type recomputed struct {
 	unknown map[string]bool
 }
 
-// slack is how long after its time the end of a call may have been committed: who judged meanwhile may not have seen it.
+// slack is how long after its time the end of a call may be committed. A gate may not have seen an end until then.
 const slack = time.Minute
 
-// all computes every decision again that the log has of the call.
+// all computes every logged decision on the call again.
 func (r *recomputed) all() {
 	for _, e := range r.Events {
 		if e.Event == "delayed" {
@@ -37,7 +38,7 @@ func (r *recomputed) all() {
 	r.ended()
 }
 
-// by returns with what a worker judged: what its row says, or what else is known of it.
+// by returns the program of a worker: from the worker's row, or else from other records.
 func (r *recomputed) by(worker, version string) (program, bool) {
 	p, known := r.workers[worker]
 	if version != "" {
@@ -51,25 +52,25 @@ func (r *recomputed) by(worker, version string) (program, bool) {
 	return p, true
 }
 
-// judgement is what the rules of a program make of the call by what it shows.
-func (r *recomputed) judgement(p program) (judgement rules.Judgement, j *rules.Judge, known bool) {
-	j, known = r.judge(p)
+// judgement returns the verdict of a program's rules on the call itself.
+func (r *recomputed) judgement(p program) (judgement rules.Judgement, known bool) {
+	j, known := r.judge(p)
 	if !known {
 		r.unknown[versionLost] = true
-		return judgement, j, false
+		return judgement, false
 	}
 	if j == nil {
-		return judgement, nil, true
+		return judgement, true
 	}
 	seen, found := r.rulesCall(r.call, p.registry)
 	if !found {
 		r.unknown[toolLost] = true
-		return judgement, j, false
+		return judgement, false
 	}
-	return j.Judge(seen), j, true
+	return j.Judge(seen), true
 }
 
-// claimer is the worker that had the call at a time.
+// claimer returns the worker that held the call at a time.
 func (r *recomputed) claimer(at time.Time) (worker string) {
 	for _, e := range r.Claims {
 		if !e.At.After(at) {
@@ -79,16 +80,16 @@ func (r *recomputed) claimer(at time.Time) (worker string) {
 	return worker
 }
 
-// delayed computes a turn again.
+// delayed computes a delay again.
 func (r *recomputed) delayed(e event) {
 	version := ""
 	for counter, i := range r.places[r.ID] {
-		if row := r.runs[counter][i]; row.turn && row.At.Equal(e.Data.RunAt) {
+		if row := r.runs[counter][i]; row.delayed && row.At.Equal(e.Data.RunAt) {
 			version = row.version
 		}
 	}
 	if version == "" {
-		r.unknown[turnMissed] = true
+		r.unknown[startMissed] = true
 		return
 	}
 	p, known := r.by(e.Worker, version)
@@ -96,26 +97,22 @@ func (r *recomputed) delayed(e event) {
 		r.unknown[versionLost] = true
 		return
 	}
-	judgement, _, known := r.judgement(p)
+	judgement, known := r.judgement(p)
 	if !known {
 		return
 	}
-	now := e.At // of the event, written just after the gate looked
-	if !now.Before(e.Data.RunAt) {
-		now = e.Data.RunAt.Add(-time.Microsecond)
+	said := func(waits []string, start time.Time) string {
+		return "delayed to " + moment(start) + " by " + strings.Join(waits, ", ")
 	}
-	said := func(waits []string, turn time.Time) string {
-		return "delayed to " + moment(turn) + " by " + strings.Join(waits, ", ")
-	}
-	r.compare(p, now, said(e.Data.Rules, e.Data.RunAt), judgement, looks{now: now}, func(a rules.Answer) string {
+	r.compare(p, e.At, said(e.Data.Rules, e.Data.RunAt), judgement, looks{now: e.At}, func(a rules.Answer) string {
 		if a.Outcome != rules.Delayed {
 			return string(a.Outcome)
 		}
-		return said(names(judgement, a, rules.Wait), a.Turn)
+		return said(names(judgement, a, rules.Wait), a.StartsAt)
 	})
 }
 
-// asked computes again whom the call waits for.
+// asked computes again which people the call waits for.
 func (r *recomputed) asked(e event) {
 	version := ""
 	if r.Receipt != nil && len(r.Claims) > 0 && r.Claims[len(r.Claims)-1].Worker == e.Worker {
@@ -126,7 +123,7 @@ func (r *recomputed) asked(e event) {
 		r.unknown[versionLost] = true
 		return
 	}
-	judgement, _, known := r.judgement(p)
+	judgement, known := r.judgement(p)
 	if !known {
 		return
 	}
@@ -139,31 +136,33 @@ func (r *recomputed) asked(e event) {
 	})
 }
 
-// names are the rules that met a call with an action, and were not answered.
+// names returns the rules that met a call with an action, and were not answered.
 func names(j rules.Judgement, a rules.Answer, action rules.Action) (all []string) {
 	for _, met := range a.Met {
 		check := j.Checks[met.Check]
-		if check.Action == action && !slices.ContainsFunc(a.Approvals, func(given rules.Approval) bool { return given.Digest == check.Digest && check.Digest != "" }) {
+		if check.Action == action && !slices.ContainsFunc(a.Approvals,
+			func(given receipts.Approval) bool { return given.Digest == check.Digest && check.Digest != "" }) {
 			all = append(all, check.Rule)
 		}
 	}
 	return all
 }
 
-// counted computes again that the call was let through where it has places in counters.
+// counted computes again that the call was let through, if it has places in counters.
 func (r *recomputed) counted() {
-	at := map[time.Time]string{} // the version by which it was counted
+	at := map[time.Time]string{} // the version that counted it
 	for counter, i := range r.places[r.ID] {
 		rows := r.runs[counter]
 		row := rows[i]
-		if row.turn {
+		if row.delayed {
 			continue
 		}
 		at[row.At] = row.version
-		ahead := i > 0 && !row.At.After(rows[i-1].At) // where the clock went back
+		ahead := i > 0 && !row.At.After(rows[i-1].At) // after the clock went back
 		if r.Receipt != nil && row.At.After(r.Receipt.CreatedAt) && !ahead {
 			p, _ := r.by("", row.version)
-			r.differ(p, row.At, "counted in "+counter+" at "+moment(row.At), "its end came at "+moment(r.Receipt.CreatedAt)+", before that")
+			r.differ(p, row.At, "counted in "+counter+" at "+moment(row.At),
+				"it ended at "+moment(r.Receipt.CreatedAt)+", before that")
 		}
 	}
 	for _, now := range slices.SortedFunc(maps.Keys(at), time.Time.Compare) {
@@ -172,7 +171,7 @@ func (r *recomputed) counted() {
 			r.unknown[versionLost] = true
 			continue
 		}
-		judgement, _, known := r.judgement(p)
+		judgement, known := r.judgement(p)
 		if !known {
 			continue
 		}
@@ -186,7 +185,7 @@ func (r *recomputed) counted() {
 					counters = append(counters, check.Counter)
 				}
 			}
-			for _, counter := range counters { // a place under another version counts for this one
+			for _, counter := range counters { // a place under another version also counts for this one
 				if row, has := r.own(counter, r.ID); has && row.version != p.rules {
 					counters = slices.DeleteFunc(counters, func(c string) bool { return c == counter })
 				}
@@ -196,7 +195,7 @@ func (r *recomputed) counted() {
 	}
 }
 
-// placesOf says where the call was counted by the rules of a version.
+// placesOf describes where the rules of a version counted the call.
 func (r *recomputed) placesOf(version string) string {
 	var counters []string
 	for counter, i := range r.places[r.ID] {
@@ -212,12 +211,14 @@ func countedIn(counters []string) string {
 	return "counted in " + strings.Join(slices.Compact(counters), "; ")
 }
 
-// unjudged are the ends that a call may have without having been judged.
-var unjudged = []receipts.Code{receipts.UnknownTool, receipts.NotAllowed, receipts.ValidationError, receipts.Cancelled, receipts.OutcomeUnknown,
+// unjudged are the ends of calls that may not have been judged.
+var unjudged = []receipts.Code{receipts.UnknownTool, receipts.NotAllowed, receipts.ValidationError, receipts.Cancelled,
+	receipts.OutcomeUnknown,
 	receipts.WorkerLost, receipts.KeyReused, receipts.KeyDeadlock, receipts.Timeout}
 
-// ruled are the ends that rules give.
-var ruled = []receipts.Code{receipts.RuleBlocked, receipts.LimitReached, receipts.ApprovalDenied, receipts.ApprovalExpired, receipts.RuleError}
+// ruled are the ends that rules cause.
+var ruled = []receipts.Code{receipts.RuleBlocked, receipts.LimitReached, receipts.ApprovalDenied,
+	receipts.ApprovalExpired, receipts.RuleError}
 
 func (r *recomputed) ruling() receipts.Rules {
 	var effects receipts.Effects
@@ -227,7 +228,7 @@ func (r *recomputed) ruling() receipts.Rules {
 	return *effects.Rules
 }
 
-// ended computes again what the receipt says of the rules.
+// ended computes the receipt's part on rules again.
 func (r *recomputed) ended() {
 	if r.Receipt == nil {
 		return
@@ -245,12 +246,18 @@ func (r *recomputed) ended() {
 		}
 		return
 	}
-	judgement, j, known := r.judgement(p)
+	judgement, known := r.judgement(p)
 	if !known {
 		return
 	}
-	before, after := r.split(j, p, recorded.Verdicts)
-	if r.Receipt.ReplayOf != "" && len(judgement.Checks) > 0 { // the key came first
+	last := r.endedIn(p)
+	onEnd, known := r.judge(last)
+	if !known {
+		r.unknown[versionLost] = true
+		return
+	}
+	before, after := r.split(onEnd, last, recorded.Verdicts)
+	if r.Receipt.ReplayOf != "" && len(judgement.Checks) > 0 { // the key took precedence
 		judgement.Checks, judgement.Verdicts = nil, nil
 	}
 	now := r.judgedAt(recorded.At)
@@ -261,26 +268,28 @@ func (r *recomputed) ended() {
 	if now.IsZero() {
 		now = r.CreatedAt
 	}
-	if !byRules || slices.ContainsFunc(after, func(v rules.Verdict) bool { return v.Action == rules.Block }) {
+	if !byRules || slices.ContainsFunc(after, func(v receipts.Verdict) bool { return v.Action == rules.Block }) {
 		code = ""
 	}
-	r.compare(p, now, said(code, before, recorded.Approvals), judgement, looks{now: now, retried: true}, func(a rules.Answer) string {
-		ruling := judgement.Rule(p.rules, a)
-		if a.Outcome == rules.Asked || a.Outcome == rules.Delayed {
-			return string(a.Outcome)
-		}
-		text := said(receipts.Code(ruling.Code), ruling.Verdicts, a.Approvals)
-		for _, check := range judgement.Checks {
-			if _, has := r.own(check.Counter, r.ID); a.Outcome == rules.Passed && check.Counter != "" && !has {
-				text += "; counted in " + check.Counter
+	r.compare(p, now, said(code, before, recorded.Approvals), judgement, looks{now: now, retried: true},
+		func(a rules.Answer) string {
+			ruling := judgement.Rule(p.rules, a)
+			if a.Outcome == rules.Asked || a.Outcome == rules.Delayed {
+				return string(a.Outcome)
 			}
-		}
-		return text
-	})
-	r.resultOf(p, j, now, after)
+			text := said(receipts.Code(ruling.Code), rules.OnReceipt(ruling.Verdicts), a.Approvals)
+			for _, check := range judgement.Checks {
+				if _, has := r.own(check.Counter, r.ID); a.Outcome == rules.Passed && check.Counter != "" && !has {
+					text += "; counted in " + check.Counter
+				}
+			}
+			return text
+		})
+	r.resultOf(last, onEnd, now, after)
 }
 
-// endedBy says by what the call was judged last. Its places say that, and otherwise the workers that had it, if all judge alike.
+// endedBy returns the program that judged the call last. The call's places determine it, or else the workers that held
+// the call, if they all judge alike.
 func (r *recomputed) endedBy(recorded receipts.Rules) (p program, known bool) {
 	version, last := recorded.Version, time.Time{}
 	for counter, i := range r.places[r.ID] {
@@ -295,32 +304,64 @@ func (r *recomputed) endedBy(recorded receipts.Rules) (p program, known bool) {
 				return p, false
 			}
 			version = w.rules
+			if r.judging() == i {
+				break
+			}
 		}
 	}
-	return program{rules: version, registry: cmp.Or(r.Receipt.Registry, r.workers[r.Receipt.Worker].registry)}, true
+	p = program{rules: version, registry: cmp.Or(r.Receipt.Registry, r.workers[r.Receipt.Worker].registry)}
+	if i := r.judging(); i >= 0 && i < len(r.Claims)-1 {
+		w, known := r.workers[r.Claims[i].Worker]
+		p.registry = w.registry
+		return p, known
+	}
+	return p, true
 }
 
-// anyRule reports whether a recorded version has a word to say of the call.
+// judging returns the index of the claim after which the call was judged last, which is the one before its first
+// progress, or -1 if no worker judged the call.
+func (c *call) judging() int {
+	i := slices.IndexFunc(c.Claims, func(e event) bool { return e.Data.Begun })
+	if i < 0 {
+		i = len(c.Claims)
+	}
+	return i - 1
+}
+
+// endedIn returns the program that judged the handler's result. It differs from the program that judged the call if a
+// deploy happened in between.
+func (r *recomputed) endedIn(judged program) program {
+	if r.judging() == len(r.Claims)-1 {
+		return judged
+	}
+	last := program{rules: judged.rules, registry: cmp.Or(r.Receipt.Registry, judged.registry)}
+	if w, known := r.workers[r.Receipt.Worker]; known {
+		last.rules = w.rules
+	}
+	return last
+}
+
+// anyRule reports whether a recorded version has a rule for the call.
 func (r *recomputed) anyRule() bool {
 	for version := range r.rules {
 		p := program{rules: version, registry: cmp.Or(r.Receipt.Registry, r.latest)}
 		seen, found := r.rulesCall(r.call, p.registry)
-		if j, known := r.judge(p); !found || !known || len(j.Judge(seen).Checks)+len(j.Judge(seen).Verdicts) > 0 || j.OnResult(seen.Tool) {
+		if j, known := r.judge(p); !found || !known || len(j.Judge(seen).Checks)+len(j.Judge(seen).Verdicts) > 0 ||
+			j.OnResult(seen.Tool) {
 			return true
 		}
 	}
 	return false
 }
 
-// split parts the verdicts on what the call showed from those on what its handler did.
-func (r *recomputed) split(j *rules.Judge, p program, verdicts []rules.Verdict) (before, after []rules.Verdict) {
+// split separates the verdicts on the call itself from those on its handler's result.
+func (r *recomputed) split(j *rules.Judge, p program, verdicts []receipts.Verdict) (before, after []receipts.Verdict) {
 	if j == nil {
 		return verdicts, nil
 	}
 	onResult := map[string]bool{}
 	for _, rule := range r.rules[p.rules].set.Rules() {
-		onResult[rule.Name] = rule.When != nil && len(rule.When.Result)+len(rule.When.Effects) > 0 ||
-			rule.Unless != nil && len(rule.Unless.Result)+len(rule.Unless.Effects) > 0
+		onResult[rule.Name] = rule.OnResult()
 	}
 	for _, v := range verdicts {
 		if onResult[v.Rule] {
@@ -332,7 +373,7 @@ func (r *recomputed) split(j *rules.Judge, p program, verdicts []rules.Verdict) 
 	return before, after
 }
 
-// judgedAt is when the call was judged last, as far as that is known: what the receipt says, or when it got its place.
+// judgedAt returns when the call was last judged, as far as it is known: from the receipt, or from the call's place.
 func (r *recomputed) judgedAt(said time.Time) time.Time {
 	if !said.IsZero() {
 		return said
@@ -345,13 +386,13 @@ func (r *recomputed) judgedAt(said time.Time) time.Time {
 	return said
 }
 
-// needsTime reports whether a judgement hangs on when it was made.
+// needsTime reports whether a judgement depends on its time.
 func needsTime(j rules.Judgement) bool {
 	return slices.ContainsFunc(j.Checks, func(c rules.Check) bool { return c.Counter != "" || c.Action == rules.Ask })
 }
 
-// resultOf computes again what was said of what the handler returned and did, where that stands on the receipt.
-func (r *recomputed) resultOf(p program, j *rules.Judge, now time.Time, after []rules.Verdict) {
+// resultOf computes the verdicts on the handler's result and effects again, if the receipt has any.
+func (r *recomputed) resultOf(p program, j *rules.Judge, now time.Time, after []receipts.Verdict) {
 	seen, found := r.rulesCall(r.call, p.registry)
 	if !found || !j.OnResult(seen.Tool) || r.Receipt.ReplayOf != "" {
 		return
@@ -363,18 +404,20 @@ func (r *recomputed) resultOf(p program, j *rules.Judge, now time.Time, after []
 		return
 	}
 	r.report.Decisions++
-	r.differ(p, now, said("", after, nil), said("", j.JudgeResult(seen, r.Receipt.Result, r.Receipt.effects()), nil))
+	again := rules.OnReceipt(j.JudgeResult(seen, r.Receipt.Result, r.Receipt.effects()))
+	r.differ(p, now, said("", after, nil), said("", again, nil))
 }
 
 func (r *recomputed) differ(p program, now time.Time, recorded, again string) {
 	if recorded == again {
 		return
 	}
-	r.report.Differences = append(r.report.Differences, Difference{CallID: r.ID, Tool: r.Tool, Version: p.rules, At: now, Recorded: recorded, Recomputed: again})
+	r.report.Differences = append(r.report.Differences,
+		Difference{CallID: r.ID, Tool: r.Tool, Version: p.rules, At: now, Recorded: recorded, Recomputed: again})
 }
 
-// said writes a decision: how the call ended by rules, what each said, and who approved.
-func said(code receipts.Code, verdicts []rules.Verdict, approvals []rules.Approval) string {
+// said formats a decision: how rules ended the call, the verdict of each, and who approved.
+func said(code receipts.Code, verdicts []receipts.Verdict, approvals []receipts.Approval) string {
 	words := []string{cmp.Or(string(code), "let through")}
 	for _, v := range verdicts {
 		text := string(v.Action) + " " + v.Rule
@@ -392,8 +435,8 @@ func said(code receipts.Code, verdicts []rules.Verdict, approvals []rules.Approv
 	return strings.Join(words, "; ")
 }
 
-// sight writes what a check saw, in one form, whoever wrote it.
-func sight(s rules.Seen) string {
+// sight formats what a check saw in a canonical form.
+func sight(s receipts.Seen) string {
 	for _, at := range []**time.Time{&s.FreeAt, &s.EndedAt} {
 		if *at != nil {
 			utc := (*at).UTC().Truncate(time.Microsecond)

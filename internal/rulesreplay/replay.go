@@ -1,5 +1,5 @@
-// Package rulesreplay judges the calls of a database again: by the rules that judged them, whose decisions must come out as they were
-// recorded, and by a draft, to show what it would have done.
+// Package rulesreplay judges the calls of a database again. It uses either the rules that judged them, to verify the
+// recorded decisions, or draft rules, to show their effect.
 package rulesreplay
 
 import (
@@ -19,28 +19,30 @@ type Beginner interface {
 	BeginTx(ctx context.Context, o pgx.TxOptions) (pgx.Tx, error)
 }
 
-// Report is what came of judging calls again by the rules that judged them.
+// Report is the result of judging calls again by the rules that judged them.
 type Report struct {
 	Since time.Time `json:"since"`
-	// Calls were made since then and claimed; Decisions are what was computed again of them: places in counters, turns, questions and ends.
+	// Calls counts the calls since then that were claimed. Decisions counts the decisions that were computed again: places
+	// in counters, delays, questions and ends.
 	Calls       int          `json:"calls"`
 	Decisions   int          `json:"decisions"`
 	Differences []Difference `json:"differences"`
-	// Unknown counts calls that could not be computed again, by the reason.
+	// Unknown counts the calls that could not be computed again, by reason.
 	Unknown map[string]int `json:"unknown,omitempty"`
 }
 
-// Difference is a decision that comes out otherwise than it was recorded.
+// Difference is a decision that differs from the recorded one.
 type Difference struct {
 	CallID     string    `json:"call_id"`
 	Tool       string    `json:"tool"`
 	Version    string    `json:"rules_version"`
-	At         time.Time `json:"at"` // as of when it was computed again
+	At         time.Time `json:"at"` // the time for which it was computed again
 	Recorded   string    `json:"recorded"`
 	Recomputed string    `json:"recomputed"`
 }
 
-// Recorded computes again what the rules decided of the calls that were made since a time, in one read-only snapshot. The role must see all rows.
+// Recorded computes the rules' decisions on the calls since a time again, in one read-only snapshot. The role must see
+// all rows.
 func Recorded(ctx context.Context, db Beginner, since time.Time) (*Report, error) {
 	report := &Report{Since: since, Differences: []Difference{}, Unknown: map[string]int{}}
 	err := snapshot(ctx, db, since, func(l *log) error {
@@ -60,14 +62,14 @@ func Recorded(ctx context.Context, db Beginner, since time.Time) (*Report, error
 	return report, nil
 }
 
-// Words that name what could not be computed again.
+// The reasons why a decision could not be computed again.
 const (
 	rowsPruned  = "rows of a counter were pruned"
-	callsPruned = "calls that it looks back at may have been pruned"
-	versionLost = "it is not recorded by which rules or registry it was judged"
-	timeLost    = "it is not recorded when it was judged"
-	resultLost  = "what its handler returned was not kept"
-	turnMissed  = "it missed its turn, whose place names no call any more"
+	callsPruned = "earlier calls that it depends on may have been pruned"
+	versionLost = "the rules or registry that judged it are not recorded"
+	timeLost    = "the time of its judgement is not recorded"
+	resultLost  = "its handler's result was not kept"
+	startMissed = "it missed its start, and the row of its turn no longer names it"
 	toolLost    = "its registry has no such tool"
 )
 
@@ -78,10 +80,12 @@ func snapshot(ctx context.Context, db Beginner, since time.Time, do func(*log) e
 		return err
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
-	settings := map[string]string{"row_security": "off", "timezone": "UTC", "search_path": "pg_catalog, pg_temp", "jit": "off",
-		"statement_timeout": strconv.FormatInt((15 * time.Minute).Milliseconds(), 10), "idle_in_transaction_session_timeout": "5min"}
+	settings := map[string]string{"row_security": "off", "timezone": "UTC", "search_path": "pg_catalog, pg_temp",
+		"jit":                                 "off",
+		"statement_timeout":                   strconv.FormatInt((15 * time.Minute).Milliseconds(), 10),
+		"idle_in_transaction_session_timeout": "5min"}
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
-		if _, err := tx.Exec(ctx, "select set_config($1, $2, true)", name, settings[name]); err != nil {
+		if _, err := tx.Exec(ctx, "select pg_catalog.set_config($1, $2, true)", name, settings[name]); err != nil {
 			return fmt.Errorf("set %s: %w", name, err)
 		}
 	}
@@ -92,14 +96,15 @@ func snapshot(ctx context.Context, db Beginner, since time.Time, do func(*log) e
 	return do(l)
 }
 
-// rulesCall is what rules see of a call; false if its registry has no such tool.
+// rulesCall returns the call in the form that rules judge. It returns false if its registry has no such tool.
 func (l *log) rulesCall(c *call, registry string) (rules.Call, bool) {
 	tools := l.tools[registry]
 	if tools == nil {
 		return rules.Call{}, false
 	}
 	tool, found := tools.Tool(c.Tool)
-	return rules.Call{ID: c.ID, Tool: tool, Input: c.Input, SessionID: c.Session, CreatedBy: c.Caller, SignedIn: c.SignedIn, Child: c.Child}, found
+	return rules.Call{ID: c.ID, Tool: tool, Input: c.Input, SessionID: c.Session, CreatedBy: c.Caller,
+		SignedIn: c.SignedIn, Child: c.Child}, found
 }
 
 func (c *call) atGate() rules.MemoryCall {

@@ -14,11 +14,12 @@ type File struct {
 	Version    string
 	Doc        map[string]any            // all of it
 	Entries    map[string]map[string]any // of the list, by name
-	// Beside names further fields of the document whose entries are among Entries.
-	Beside []string
+	// Others lists further fields of the document whose entries are among Entries.
+	Others []string
 }
 
-// Compare returns a line for each entry that was added, removed or changed, sorted by name. Formatting and order do not count.
+// Compare returns a line for each entry that was added, removed or changed, sorted by name. Formatting and order do not
+// count.
 func Compare(old, new File) []string {
 	var changes []string
 	for _, name := range keysOf(old.Entries, new.Entries) {
@@ -37,11 +38,11 @@ func Compare(old, new File) []string {
 	return changes
 }
 
-// CompareTop does so for the fields beside the list and the version.
+// CompareTop does the same for the fields other than the list and the version.
 func CompareTop(old, new File) []string {
 	var changes []string
 	for _, field := range differing(old.Doc, new.Doc) {
-		if field != old.List && field != "version" && !slices.Contains(old.Beside, field) {
+		if field != old.List && field != "version" && !slices.Contains(old.Others, field) {
 			changes = append(changes, field+" at the top was changed")
 		}
 	}
@@ -61,7 +62,8 @@ func CheckUpgrade(old, new File) error {
 	if more := len(changes) - most; more > 0 {
 		changes = append(changes[:most], fmt.Sprintf("and %d more", more))
 	}
-	return fmt.Errorf("version %s of %s has other contents than the recorded version %[1]s: %[3]s; raise \"version\" in the file, or undo the change",
+	return fmt.Errorf("version %s of %s has other contents than the recorded version %[1]s: %[3]s; raise \"version\" in "+
+		"the file, or undo the change",
 		old.Version, old.Noun, strings.Join(changes, "; "))
 }
 

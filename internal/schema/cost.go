@@ -13,8 +13,9 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v5"
 )
 
-// Nothing ends the library once it validates, and it builds an error for everything that does not fit, also in alternatives that
-// do not apply. So what a validation can cost at most is counted before it is started, which itself stops at these limits.
+// Nothing ends the library once it validates, and it builds an error for everything that does not fit, also in
+// alternatives that do not apply. So what a validation can cost at most is counted before it is started, which itself
+// stops at these limits.
 const (
 	maxTime    = 25_000_000 // units of about 100 ns
 	maxMemory  = 256 << 20  // bytes of errors
@@ -63,8 +64,8 @@ func (p spot) at(name string, keyword int) spot {
 	return spot{path: p.path + 1 + 3*len(name), route: p.route + keyword, depth: p.depth + 1}
 }
 
-// apply counts the cost of applying a schema to a value. It assumes that all keywords are looked at and that all may fail,
-// except that nothing is looked at in a value of a wrong type.
+// apply counts the cost of applying a schema to a value. It assumes that all keywords are looked at and that all may
+// fail, except that nothing is looked at in a value of a wrong type.
 func (m *meter) apply(s *jsonschema.Schema, v any, p spot) {
 	if s == nil || m.spent() || slices.Contains(p.same, s) { // the library finds such a loop
 		return
@@ -74,7 +75,7 @@ func (m *meter) apply(s *jsonschema.Schema, v any, p spot) {
 	m.memory += price.errors*(errorBytes+2*p.route+p.path) + price.bytes
 	switch v := v.(type) {
 	case map[string]any:
-		m.time += len(v) // of which the library makes a set
+		m.time += len(v) // the library makes a set of them
 	case []any:
 		m.time += len(v)
 	}
@@ -129,7 +130,8 @@ func (m *meter) object(s *jsonschema.Schema, v map[string]any, p spot) {
 			m.inPlace(&jsonschema.Schema{Ref: part}, v, p)
 		}
 	}
-	if s.PropertyNames == nil && len(s.PatternProperties) == 0 && s.AdditionalProperties == nil && s.UnevaluatedProperties == nil {
+	if s.PropertyNames == nil && len(s.PatternProperties) == 0 && s.AdditionalProperties == nil &&
+		s.UnevaluatedProperties == nil {
 		return
 	}
 	additional, _ := s.AdditionalProperties.(*jsonschema.Schema)
@@ -170,7 +172,8 @@ func (m *meter) list(s *jsonschema.Schema, v []any, p spot) {
 	items, _ := s.Items.(*jsonschema.Schema)
 	first, _ := s.Items.([]*jsonschema.Schema)
 	rest, _ := s.AdditionalItems.(*jsonschema.Schema)
-	if items == nil && first == nil && s.PrefixItems == nil && s.Items2020 == nil && s.Contains == nil && s.UnevaluatedItems == nil {
+	if items == nil && first == nil && s.PrefixItems == nil && s.Items2020 == nil && s.Contains == nil &&
+		s.UnevaluatedItems == nil {
 		return
 	}
 	for i, item := range v {
@@ -178,7 +181,8 @@ func (m *meter) list(s *jsonschema.Schema, v []any, p spot) {
 			return
 		}
 		here := p.at(strconv.Itoa(i), 18)
-		for _, part := range []*jsonschema.Schema{items, nth(first, i, rest), nth(s.PrefixItems, i, s.Items2020), s.Contains, s.UnevaluatedItems} {
+		for _, part := range []*jsonschema.Schema{items, nth(first, i, rest), nth(s.PrefixItems, i, s.Items2020), s.Contains,
+			s.UnevaluatedItems} {
 			m.apply(part, item, here)
 		}
 	}
@@ -281,8 +285,10 @@ func prices(s *jsonschema.Schema) map[*jsonschema.Schema]price {
 
 // parts lists all subschemas that a schema may apply.
 func parts(s *jsonschema.Schema) []*jsonschema.Schema {
-	all := append(inPlace(s), s.PropertyNames, s.UnevaluatedProperties, s.Items2020, s.Contains, s.UnevaluatedItems, s.ContentSchema)
-	for _, value := range append(slices.Collect(maps.Values(s.Dependencies)), s.AdditionalProperties, s.AdditionalItems, s.Items) {
+	all := append(inPlace(s), s.PropertyNames, s.UnevaluatedProperties, s.Items2020, s.Contains, s.UnevaluatedItems,
+		s.ContentSchema)
+	for _, value := range append(slices.Collect(maps.Values(s.Dependencies)), s.AdditionalProperties, s.AdditionalItems,
+		s.Items) {
 		switch part := value.(type) {
 		case *jsonschema.Schema:
 			all = append(all, part)
@@ -305,11 +311,15 @@ func priceOf(s *jsonschema.Schema) price {
 			}
 		}
 	}
-	count(s.Always != nil, len(s.Types) > 0, len(s.Constant) > 0, len(s.Enum) > 0, s.Format != "", s.Pattern != nil, len(s.Required) > 0,
-		s.MinProperties >= 0, s.MaxProperties >= 0, s.MinItems >= 0, s.MaxItems >= 0, s.UniqueItems, s.MinLength >= 0, s.MaxLength >= 0,
-		s.Contains != nil, s.MaxContains >= 0, s.ContentEncoding != "", s.ContentMediaType != "", s.AdditionalProperties == false,
+	count(s.Always != nil, len(s.Types) > 0, len(s.Constant) > 0, len(s.Enum) > 0, s.Format != "", s.Pattern != nil,
+		len(s.Required) > 0,
+		s.MinProperties >= 0, s.MaxProperties >= 0, s.MinItems >= 0, s.MaxItems >= 0, s.UniqueItems, s.MinLength >= 0,
+		s.MaxLength >= 0,
+		s.Contains != nil, s.MaxContains >= 0, s.ContentEncoding != "", s.ContentMediaType != "",
+		s.AdditionalProperties == false,
 		s.AdditionalItems == false, s.Minimum != nil, s.Maximum != nil, s.ExclusiveMinimum != nil, s.ExclusiveMaximum != nil,
-		s.MultipleOf != nil, s.Ref != nil, s.RecursiveRef != nil, s.DynamicRef != nil, s.Not != nil, len(s.AnyOf) > 0, len(s.OneOf) > 0,
+		s.MultipleOf != nil, s.Ref != nil, s.RecursiveRef != nil, s.DynamicRef != nil, s.Not != nil, len(s.AnyOf) > 0,
+		len(s.OneOf) > 0,
 		s.Then != nil, s.Else != nil)
 	p.errors += len(s.AllOf) + len(s.DependentRequired) + len(s.Dependencies)
 	for _, names := range s.DependentRequired {
@@ -336,9 +346,11 @@ func priceOf(s *jsonschema.Schema) price {
 	for _, name := range s.Required {
 		p.bytes += len(name) + 4
 	}
-	p.time += nameTime*len(s.Required) + (len(s.Properties)+len(s.Dependencies)+len(s.DependentRequired)+len(s.DependentSchemas))/2
+	p.time += nameTime*len(s.Required) + (len(s.Properties)+len(s.Dependencies)+len(s.DependentRequired)+
+		len(s.DependentSchemas))/2
 	p.bytes += p.errors * len(s.Location)
-	for _, limit := range []bool{s.Minimum != nil || s.Maximum != nil || s.ExclusiveMinimum != nil || s.ExclusiveMaximum != nil,
+	for _, limit := range []bool{s.Minimum != nil || s.Maximum != nil || s.ExclusiveMinimum != nil ||
+		s.ExclusiveMaximum != nil,
 		s.MultipleOf != nil, s.MultipleOf != nil, slices.Contains(s.Types, "integer"), len(values) > 0} {
 		if limit {
 			p.numbers++

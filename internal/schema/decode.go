@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/gemworker/gem/receipts"
 )
 
 // Limits of a document. Outside them the JSON Schema library would panic or need minutes or all memory.
@@ -18,16 +20,17 @@ const (
 	maxDepth         = 200      // levels of objects and lists
 	maxDigits        = 400      // of a number, and its largest exponent; a float64 ends at 308
 
-	// maxWork bounds the cost of a validation. The library builds the path of every value and keeps it with every fault, so
-	// that a long key above many values costs their product. See [decoder.count].
+	// maxWork bounds the cost of a validation. The library builds the path of every value and keeps it with every fault,
+	// so that a long key above many values costs their product. See [decoder.count].
 	maxWork = 64 << 20
 )
 
-// decoder builds the value of a JSON text and reports what the library or Postgres could not take. A value that is refused
-// does not end the reading, so that all such values are reported.
+// decoder builds the value of a JSON text and reports what the library or Postgres could not take. A value that is
+// refused does not end the reading, so that all such values are reported.
 type decoder struct {
 	noun string // what faults call the document
-	// file: the document is one of the program's own files, in which a duplicate key is a fault, and whose numbers become canonical.
+	// file: the document is one of the program's own files, in which a duplicate key is a fault, and whose numbers become
+	// canonical.
 	file bool
 
 	data    []byte // whose syntax encoding/json has checked
@@ -35,13 +38,12 @@ type decoder struct {
 	path    []byte // JSON pointer of the value that is being read
 	deepest int    // level reached
 	work    int
-	faults  []Fault
+	faults  []receipts.Fault
 	stopped bool // nothing after this can be read
 }
 
-// decode returns the value of the document. Of an input or an output it must only be used when there are no faults; of two
-// equal keys the last counts, as in jsonb. A file can be checked further unless the decoder stopped: numbers that
-// were refused are 1.
+// decode returns the value of the document. Use it for an input or an output only without faults. The last of
+// two equal keys wins, as in jsonb. A file can be checked further unless the decoder stopped: refused numbers are 1.
 func (d *decoder) decode(data []byte) any {
 	limit := maxDocumentBytes
 	if d.file {
@@ -86,8 +88,8 @@ func (d *decoder) syntax(data []byte) {
 	d.stop("json", "%s is not valid JSON: line %d, column %d: %v", d.noun, line, column, e)
 }
 
-// count adds up the cost of checking a value: the path that is built for it, in which each byte of a key may take three,
-// and what is kept for a fault in it, for which the library writes the way through the schema anew at each level.
+// count adds the cost of checking a value: the path that is built for it, in which each byte of a key may take three,
+// and the memory for a fault in it, for which the library writes the path through the schema again at each level.
 func (d *decoder) count(depth int) {
 	d.deepest = max(d.deepest, depth)
 	d.work += 128 + 32*depth + depth*depth + 3*len(d.path)
@@ -95,7 +97,8 @@ func (d *decoder) count(depth int) {
 		d.stop("depth", "%s is nested more than %d levels deep", d.noun, maxDepth)
 	}
 	if d.work > maxWork && !d.file {
-		d.stop("size", "%s has too many values under too long keys to be checked: send less, or split it into several calls", d.noun)
+		d.stop("size", "%s has too many values under too long keys to be checked: send less, or split it into several calls",
+			d.noun)
 	}
 }
 
@@ -209,7 +212,8 @@ func (d *decoder) text(part string) string {
 		d.add("nul", "%sthis value contains the character NUL (\\u0000), which the database cannot store: remove it", part)
 	}
 	if !utf8.Valid(literal) || escaped && halfPair(literal) {
-		d.add("unicode", "%sthis value is not valid Unicode text, which the database cannot store: send UTF-8 and whole surrogate pairs", part)
+		d.add("unicode", "%sthis value is not valid Unicode text, which the database cannot store: send UTF-8 and whole "+
+			"surrogate pairs", part)
 	}
 	return s
 }

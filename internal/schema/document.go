@@ -13,8 +13,8 @@ type Document struct {
 	levels int
 }
 
-// Read reads a text that was checked before, such as an input that fits its tool's schema, or that the program wrote itself. It is as strict as
-// [Decode], and numbers become canonical.
+// Read reads a text that was checked before, such as an input that fits its tool's schema, or that the program wrote
+// itself. It is as strict as [Decode], and numbers become canonical.
 func Read(noun string, data []byte) (Document, error) {
 	d := &decoder{noun: noun, file: true}
 	value := d.decode(data)
@@ -39,7 +39,8 @@ func (d Document) Field(name string) (Document, bool) {
 // heavy lets the process check one expensive document at a time.
 var heavy sync.Mutex
 
-// Fits reports whether a document fits the schema. It is not decided if that is too expensive, or the library fails on it.
+// Fits reports whether a document fits the schema. It is not decided if that is too expensive, or the library fails on
+// it.
 func (s *Schema) Fits(d Document) (fits, decided bool) {
 	defer func() {
 		if recover() != nil {
@@ -57,8 +58,8 @@ func (s *Schema) Fits(d Document) (fits, decided bool) {
 
 // fits decides, if alone is false, only what costs little.
 func (s *Schema) fits(d Document, alone bool) (fits, decided bool) {
-	cost := meter{prices: s.prices, light: !alone}
-	if cost.apply(s.compiled, d.value, spot{}); cost.spent() {
+	cost := meter{prices: s.compiled().prices, light: !alone}
+	if cost.apply(s.compiled().root, d.value, spot{}); cost.spent() {
 		return false, false
 	}
 	err := s.validate(d.value, d.levels, alone)

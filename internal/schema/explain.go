@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/gemworker/gem/internal/oneline"
 )
 
 // message puts a finding into a sentence. It may quote the schema, which its author wrote, and not the document.
@@ -32,10 +34,10 @@ func (s *Schema) message(doc any, f finding) string {
 	if about := s.purpose(f); f.keyword == "pattern" && about != "" && !strings.HasSuffix(verdict, "blank") {
 		verdict += ": " + about // a pattern alone tells few people what to write
 	}
-	return Cut(subject+" "+verdict, maxMessage-len(suffix)) + suffix
+	return oneline.Cut(subject+" "+verdict, maxMessage-len(suffix)) + suffix
 }
 
-// purpose returns the first sentence of the description beside a keyword.
+// purpose returns the first sentence of the description next to a keyword.
 func (s *Schema) purpose(f finding) string {
 	around, _ := splitPointer(f.at)
 	first, _, _ := strings.Cut(As[string](ValueAt(s.doc, around+"/description")), ". ")
@@ -74,11 +76,12 @@ func (s *Schema) verdict(doc any, f finding) string {
 	switch f.keyword {
 	case "additionalProperties", "unevaluatedProperties":
 		_, name := splitPointer(f.path)
-		return "is an unknown property" + cmp.Or(DidYouMean(name, slices.Sorted(maps.Keys(s.beside(f.at, "properties")))), ": leave it out")
+		return "is an unknown property" + cmp.Or(DidYouMean(name, slices.Sorted(maps.Keys(s.sibling(f.at, "properties")))),
+			": leave it out")
 	case "type":
 		kind := kindOf(got)
 		if n, isNumber := got.(json.Number); isNumber && strings.Contains(Show(want), "integer") {
-			kind = Cut(n.String(), 40)
+			kind = oneline.Cut(n.String(), 40)
 		}
 		return "must be " + words(want, " or ", func(v any) string { return kindNames[As[string](v)] }) + " but is " + kind
 	case "enum":
@@ -89,7 +92,7 @@ func (s *Schema) verdict(doc any, f finding) string {
 		_, other := splitPointer(around)
 		return "is required when " + Show(other) + " is present"
 	case "exclusiveMinimum", "exclusiveMaximum":
-		if want == true { // draft 4: a flag beside the limit
+		if want == true { // draft 4: a flag next to the limit
 			want = ValueAt(s.doc, around+"/"+strings.ToLower(strings.TrimPrefix(f.keyword, "exclusive")))
 		}
 	case "pattern":
@@ -108,7 +111,8 @@ func (s *Schema) verdict(doc any, f finding) string {
 	return strings.NewReplacer("SIZE", strconv.Itoa(length(got)), "VALUE", Show(want)).Replace(text)
 }
 
-// onlyRequired returns what the alternatives at a pointer require, if each of them is that one property is present, and nothing else.
+// onlyRequired returns what the alternatives at a pointer require, if each of them is that one property is present, and
+// nothing else.
 func (s *Schema) onlyRequired(at string) (names []string) {
 	for _, alternative := range As[[]any](ValueAt(s.doc, at)) {
 		members := As[map[string]any](alternative)
@@ -121,7 +125,7 @@ func (s *Schema) onlyRequired(at string) (names []string) {
 	return names
 }
 
-// othersRequired returns the properties each of which would do in place of one that an alternative requires.
+// othersRequired returns the properties that could each replace one that an alternative requires.
 func (s *Schema) othersRequired(f finding) []string {
 	if f.keyword != "required" {
 		return nil
@@ -200,15 +204,15 @@ func words(v any, between string, write func(any) string) string {
 
 var plainWord = regexp.MustCompile(`^[\p{L}_$][\p{L}\p{N}_$-]*$`)
 
-// Show writes a value of the schema or the name of a property. A string stands as it is when it reads as a word.
+// Show formats a value of the schema or the name of a property. It quotes a string unless it reads as a word.
 func Show(v any) string {
 	if s, ok := v.(string); ok {
-		if s = Cut(s, 150); plainWord.MatchString(s) {
+		if s = oneline.Cut(s, 150); plainWord.MatchString(s) {
 			return s
 		}
 		v = s
 	}
-	return Cut(string(Canonical(v)), 200)
+	return oneline.Cut(string(Canonical(v)), 200)
 }
 
 // Texts returns the strings of a list.

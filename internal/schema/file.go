@@ -10,22 +10,21 @@ import (
 	"strings"
 
 	"github.com/santhosh-tekuri/jsonschema/v5"
+
+	"github.com/gemworker/gem/internal/oneline"
 )
 
-// Form says what a file of the program's own must look like: a JSON Schema whose descriptions say what each field is.
+// Form is the required form of one of the program's files: a JSON Schema whose descriptions explain the fields.
 type Form struct{ schema *Schema }
 
-// NewForm makes one of a schema that is known to be right. anySchema names those of its $defs that stand for schemas which are checked by themselves.
+// NewForm makes a form from a schema that a test has checked. anySchema names the $defs that represent schemas, which
+// are checked separately.
 func NewForm(noun string, text []byte, anySchema ...string) *Form {
 	doc := (&decoder{file: true}).decode(text)
 	for _, name := range anySchema {
 		ValueAt(doc, "/$defs").(map[string]any)[name] = map[string]any{"type": []any{"object", "boolean"}}
 	}
-	s := &Schema{noun: noun, doc: doc}
-	if err := s.build(); err != nil {
-		panic(err)
-	}
-	return &Form{s}
+	return &Form{Checked(noun, doc)}
 }
 
 // Read reads a file. It returns its document, nil if that cannot be read, and every problem.
@@ -39,7 +38,7 @@ func (f *Form) Read(data []byte) (doc any, problems []Problem) {
 		return nil, problems
 	}
 	var invalid *jsonschema.ValidationError
-	if errors.As(f.schema.compiled.Validate(doc), &invalid) {
+	if errors.As(f.schema.compiled().root.Validate(doc), &invalid) {
 		eachLeaf(invalid, func(leaf *jsonschema.ValidationError) {
 			f.schema.findings(doc, leaf, func(found finding) {
 				problems = append(problems, Problem{found.path, f.schema.advice(doc, found)})
@@ -59,16 +58,16 @@ func Decode(noun string, data []byte) (any, error) {
 	return value, nil
 }
 
-// advice says what is wrong with a field of the file, followed by the field's description in registry.schema.json.
+// advice describes the error in a field of the file, followed by the field's description in registry.schema.json.
 func (s *Schema) advice(doc any, f finding) string {
 	_, name := splitPointer(f.path)
 	about, _ := splitPointer(f.at)
 	text := s.verdict(doc, f)
 	switch f.keyword {
 	case "additionalProperties":
-		known := slices.Sorted(maps.Keys(s.beside(f.at, "properties")))
+		known := slices.Sorted(maps.Keys(s.sibling(f.at, "properties")))
 		remedy := ": remove it"
-		if _, notes := s.beside(f.at, "patternProperties")["^x-"]; notes {
+		if _, notes := s.sibling(f.at, "patternProperties")["^x-"]; notes {
 			remedy += ", or begin its name with x- to keep it as a note"
 		}
 		text = "unknown field" + cmp.Or(DidYouMean(name, known), remedy+"; known fields are "+strings.Join(known, ", "))
@@ -79,7 +78,7 @@ func (s *Schema) advice(doc any, f finding) string {
 		if strings.Contains(f.route, "/propertyNames/") {
 			text = "its name " + text
 		} else {
-			text += "; it is " + Cut(Show(ValueAt(doc, f.path)), 40)
+			text += "; it is " + oneline.Cut(Show(ValueAt(doc, f.path)), 40)
 		}
 	}
 	if description, ok := ValueAt(s.doc, about+"/description").(string); ok {

@@ -24,8 +24,8 @@ func (f finding) compare(g finding) int {
 		cmp.Compare(f.route, g.route))
 }
 
-// eachLeaf visits the errors that are the reason of all others. Those that only wrap them (a $ref, a branch of anyOf) are
-// left out, and so are those of the items that contains passed over, which are not faults by themselves.
+// eachLeaf visits the errors that cause all others. It skips errors that only wrap these (a $ref, a branch of anyOf),
+// and errors of items that contains ignored, which are not faults.
 func eachLeaf(err *jsonschema.ValidationError, visit func(*jsonschema.ValidationError)) {
 	// The error of a schema under a property named minContains has no message.
 	if len(err.Causes) == 0 || strings.HasSuffix(err.KeywordLocation, "/minContains") && err.Message != "" {
@@ -78,17 +78,17 @@ func (s *Schema) findings(doc any, e *jsonschema.ValidationError, visit func(fin
 	}
 }
 
-// beside returns the object that the schema states under another keyword of the same subschema.
-func (s *Schema) beside(at, keyword string) map[string]any {
+// sibling returns the object under another keyword of the same subschema.
+func (s *Schema) sibling(at, keyword string) map[string]any {
 	around, _ := splitPointer(at)
 	return As[map[string]any](ValueAt(s.doc, around+"/"+keyword))
 }
 
 // additional names the properties that neither properties nor patternProperties of the schema know.
 func (s *Schema) additional(doc any, f finding) []string {
-	known := s.beside(f.at, "properties")
+	known := s.sibling(f.at, "properties")
 	var patterns []*regexp.Regexp
-	for pattern := range s.beside(f.at, "patternProperties") {
+	for pattern := range s.sibling(f.at, "patternProperties") {
 		if p, err := regexp.Compile(pattern); err == nil {
 			patterns = append(patterns, p)
 		}

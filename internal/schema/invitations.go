@@ -13,17 +13,20 @@ const (
 	longPattern      = 1000 // instructions that may each be tried at each byte of a text without an end
 )
 
-// Invitations names the places at which a small document can cost so much that it is refused unchecked, each with the keyword that would bound it.
+// Invitations names the places at which a small document can cost so much that it is refused unchecked, each with the
+// keyword that would bound it.
 func (s *Schema) Invitations() map[string]string {
 	all := map[string]string{}
-	for part, price := range s.prices {
+	for part, price := range s.compiled().prices {
 		_, at, _ := strings.Cut(part.Location, "#")
 		at = PlainPointer(at)
 		if n := mostAlternatives(itemsOf(part)); n > manyAlternatives && part.MaxItems < 0 {
-			all[at] = fmt.Sprintf("each item is tried against %d alternatives: bound the list with maxItems, or use one object with an enum", n)
+			all[at] = fmt.Sprintf("each item is tried against %d alternatives: bound the list with maxItems, or use one "+
+				"object with an enum", n)
 		}
 		if recurring(part) > 1 {
-			all[at] = "several alternatives lead back here, so that each level of a document doubles the cost: tell them apart by one property, " +
+			all[at] = "several alternatives lead back here, so that each level of a document doubles the cost: tell them " +
+				"apart by one property, " +
 				"and refer back once"
 		}
 		if price.pattern > longPattern && part.MaxLength < 0 {

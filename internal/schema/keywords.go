@@ -2,8 +2,8 @@ package schema
 
 import "strings"
 
-// The library ignores a keyword that it does not know, so that a mistyped minLenght would check nothing and nobody would
-// notice. So each keyword of each schema is looked up here, under the schema's own draft.
+// The library ignores a keyword that it does not know, so that a mistyped minLenght would check nothing and nobody
+// would notice. So each keyword of each schema is looked up here, under the schema's own draft.
 
 // place says where the value of a keyword contains further schemas.
 type place int
@@ -21,14 +21,16 @@ type keyword struct {
 
 const newest = 2020
 
-// vocabulary holds the keywords of JSON Schema, as far as the library acts on them. One that changes no outcome, such as
-// examples, may stand in a schema of any draft.
+// vocabulary has the keywords of JSON Schema that the library applies. A keyword that changes no outcome, such as
+// examples, may occur in a schema of any draft.
 var vocabulary = []struct {
 	keyword
 	names string
 }{
-	{keyword{4, newest, nowhere}, "$schema $ref type enum format minimum maximum exclusiveMinimum exclusiveMaximum multipleOf minLength " +
-		"maxLength pattern minItems maxItems uniqueItems required minProperties maxProperties contentEncoding contentMediaType"},
+	{keyword{4, newest, nowhere}, "$schema $ref type enum format minimum maximum exclusiveMinimum exclusiveMaximum " +
+		"multipleOf minLength " +
+		"maxLength pattern minItems maxItems uniqueItems required minProperties maxProperties contentEncoding " +
+		"contentMediaType"},
 	{keyword{4, newest, nowhere}, "$comment title description default examples deprecated readOnly writeOnly"},
 	{keyword{4, newest, itself}, "items additionalProperties allOf anyOf oneOf not"},
 	{keyword{4, newest, byName}, "$defs definitions properties patternProperties dependencies"},
@@ -37,7 +39,8 @@ var vocabulary = []struct {
 	{keyword{6, newest, nowhere}, "$id const"},
 	{keyword{6, newest, itself}, "contains propertyNames"},
 	{keyword{7, newest, itself}, "if then else"},
-	{keyword{2019, newest, nowhere}, "$anchor $vocabulary $recursiveAnchor $recursiveRef minContains maxContains dependentRequired"},
+	{keyword{2019, newest, nowhere}, "$anchor $vocabulary $recursiveAnchor $recursiveRef minContains maxContains " +
+		"dependentRequired"},
 	{keyword{2019, newest, itself}, "contentSchema unevaluatedItems unevaluatedProperties"},
 	{keyword{2019, newest, byName}, "dependentSchemas"},
 	{keyword{2020, newest, nowhere}, "$dynamicAnchor $dynamicRef"},
@@ -56,10 +59,11 @@ var keywords = func() map[string]keyword {
 }()
 
 // notes are the keywords that refuse no value.
-var notes = strings.Fields("$schema id $id $anchor $dynamicAnchor $recursiveAnchor $vocabulary $comment $defs definitions title " +
+var notes = strings.Fields("$schema id $id $anchor $dynamicAnchor $recursiveAnchor $vocabulary $comment $defs " +
+	"definitions title " +
 	"description default examples deprecated readOnly writeOnly contentEncoding contentMediaType contentSchema")
 
-// instead says what to write for keywords of other dialects and of earlier drafts.
+// instead has the replacements for keywords of other dialects and of earlier drafts.
 var instead = map[string]string{
 	"id":              `: write $id`,
 	"additionalItems": `: write prefixItems for the first items, and items for all others`,
@@ -80,4 +84,5 @@ var drafts = map[string]int{
 	"json-schema.org/draft-04/schema":      4,
 }
 
-var draftNames = map[int]string{4: "draft-04", 6: "draft-06", 7: "draft-07", 2019: "draft 2019-09", 2020: "draft 2020-12"}
+var draftNames = map[int]string{4: "draft-04", 6: "draft-06", 7: "draft-07", 2019: "draft 2019-09",
+	2020: "draft 2020-12"}

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Problem names a place of a schema or a file, as a JSON pointer, and says what is wrong there.
+// Problem is an error at a place of a schema or a file, which is a JSON pointer.
 type Problem struct{ Pointer, Text string }
 
 // linter walks a schema and all schemas inside it.
@@ -24,8 +24,8 @@ type linter struct {
 	refs      []reference
 }
 
-// lint returns what is wrong with a schema beyond the values of its keywords, which the library checks, and whether it has
-// references whose target is only known during a validation.
+// lint returns what is wrong with a schema beyond the values of its keywords, which the library checks, and whether it
+// has references whose target is only known during a validation.
 func lint(schema any) (_ []Problem, dynamic bool) {
 	l := &linter{draft: newest, root: schema, resources: map[string]string{schemaURL: ""}}
 	l.anchors, l.walked = map[string]bool{}, map[string]bool{}
@@ -43,7 +43,9 @@ func lint(schema any) (_ []Problem, dynamic bool) {
 	for i := 0; i < len(l.refs); i++ {
 		l.follow(l.refs[i])
 	}
-	return l.problems, slices.ContainsFunc(l.refs, func(r reference) bool { return !strings.HasSuffix(r.pointer, "/$ref") })
+	return l.problems, slices.ContainsFunc(l.refs, func(r reference) bool {
+		return !strings.HasSuffix(r.pointer, "/$ref")
+	})
 }
 
 func (l *linter) add(pointer, format string, args ...any) {
@@ -130,7 +132,8 @@ func (l *linter) has(name string) bool {
 
 func (l *linter) pattern(pattern, at string) {
 	if _, err := regexp.Compile(pattern); err != nil {
-		l.add(at, "%v. Go's regular expressions have no lookahead, lookbehind or backreference: put several patterns under allOf, and "+
+		l.add(at, "%v. Go's regular expressions have no lookahead, lookbehind or backreference: put several patterns under "+
+			"allOf, and "+
 			"those that must not match under not; see https://pkg.go.dev/regexp/syntax", err)
 	}
 }

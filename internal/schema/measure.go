@@ -7,14 +7,15 @@ func (s *Schema) Steps(raw []byte) (steps, most int) {
 	if len(d.faults) > 0 {
 		return 0, maxTime
 	}
-	m := meter{prices: s.prices}
-	m.apply(s.compiled, doc, spot{})
+	m := meter{prices: s.compiled().prices}
+	m.apply(s.compiled().root, doc, spot{})
 	return m.time, maxTime
 }
 
-// LibraryComparesItems reports, for tests, whether the JSON Schema library would decide uniqueItems of the schema, pair by pair.
+// LibraryComparesItems reports, for tests, whether the JSON Schema library would decide uniqueItems of the schema, pair
+// by pair.
 func (s *Schema) LibraryComparesItems() bool {
-	for part := range s.prices {
+	for part := range s.compiled().prices {
 		if part.UniqueItems {
 			return true
 		}

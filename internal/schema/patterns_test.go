@@ -7,10 +7,12 @@ import (
 	"github.com/gemworker/gem/internal/schema"
 )
 
-// A pattern of a few letters can stand for a machine of thousands of steps, each of which looks at each letter of a key.
+// A short pattern can compile to a machine of thousands of steps, and each of them looks at each letter of a key.
 func TestKeysThatAreTooDearForTheirPatternsAreNotMatched(t *testing.T) {
 	t.Parallel()
-	s, problems := schema.New("the output", map[string]any{"patternProperties": map[string]any{"^(((x{0,10}){0,10}){0,10})*$": map[string]any{"type": "integer"}}})
+	s, problems := schema.New("the output",
+		map[string]any{"patternProperties": map[string]any{
+			"^(((x{0,10}){0,10}){0,10})*$": map[string]any{"type": "integer"}}})
 	if len(problems) > 0 {
 		t.Fatal(problems)
 	}

@@ -39,7 +39,8 @@ func (l *linter) follow(ref reference) {
 	byPointer := len(fragment) > 1 && fragment[0] == '/'
 	switch {
 	case !inside:
-		l.add(ref.pointer, "%s leads out of this schema: copy its target under $defs and refer to #/$defs/NAME", Show(ref.target))
+		l.add(ref.pointer, "%s leads out of this schema: copy its target under $defs and refer to #/$defs/NAME",
+			Show(ref.target))
 	case byPointer && !found, !byPointer && !l.anchors[location+"#"+strings.TrimPrefix(fragment, "/")]:
 		l.add(ref.pointer, "%s leads to nothing in this schema: add its target, or correct the reference", Show(ref.target))
 	case byPointer:

@@ -1,5 +1,6 @@
-// Package schema checks documents of strangers against JSON Schemas: it says every fault with its place, in bounded time and memory, and looks a
-// schema over before it is used. It also reads the program's own files, such as the registry, and says all that is wrong with one.
+// Package schema checks documents of strangers against JSON Schemas: it says every fault with its place, in bounded
+// time and memory, and looks a schema over before it is used. It also reads the program's own files, such as the
+// registry, and says all that is wrong with one.
 package schema
 
 import (
@@ -8,8 +9,11 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 
 	"github.com/santhosh-tekuri/jsonschema/v5"
+
+	"github.com/gemworker/gem/internal/oneline"
 )
 
 // Schema is a compiled JSON Schema, with the document that it was made from, which the messages of faults quote.
@@ -17,35 +21,58 @@ type Schema struct {
 	Object   bool   // a document must be an object whatever the schema says
 	noun     string // what faults call the document: the input, the output
 	doc      any
-	compiled *jsonschema.Schema
-	prices   map[*jsonschema.Schema]price
-	budget   *budget // nil for a schema without dynamic references
+	compiled func() *compiled
 }
 
-// New compiles a schema, of documents that faults call by a noun. It returns every problem in it, for one place the clearest first; if there is any,
-// the schema must not be used.
+// compiled is what checks documents.
+type compiled struct {
+	root   *jsonschema.Schema
+	prices map[*jsonschema.Schema]price
+	budget *budget // nil for a schema without dynamic references
+}
+
+// New compiles a schema, of documents that faults call by a noun. It returns every problem in it, for one place the
+// clearest first; if there is any, the schema must not be used.
 func New(noun string, doc any) (*Schema, []Problem) {
-	s := &Schema{noun: noun, doc: doc}
-	problems, dynamic := lint(s.doc)
+	c, problems := compile(doc)
+	return &Schema{noun: noun, doc: doc, compiled: func() *compiled { return c }}, problems
+}
+
+// Checked returns a schema in which New found no problem when the program was tested. It is compiled when it is first
+// used.
+func Checked(noun string, doc any) *Schema {
+	return &Schema{noun: noun, doc: doc, compiled: sync.OnceValue(func() *compiled {
+		c, problems := compile(doc)
+		if len(problems) > 0 {
+			panic(fmt.Sprintf("a schema of the program is invalid: %s: %s", problems[0].Pointer, problems[0].Text))
+		}
+		return c
+	})}
+}
+
+func compile(doc any) (*compiled, []Problem) {
+	c := &compiled{}
+	problems, dynamic := lint(doc)
 	if dynamic {
-		s.budget = &budget{}
+		c.budget = &budget{}
 	}
-	err := s.build()
+	err := c.build(doc)
 	var invalid *jsonschema.ValidationError
 	switch {
 	case err == nil:
 	case errors.As(err, &invalid):
 		eachLeaf(invalid, func(leaf *jsonschema.ValidationError) {
-			problems = append(problems, Problem{PlainPointer(leaf.InstanceLocation), Cut(leaf.Message, 200)})
+			problems = append(problems, Problem{PlainPointer(leaf.InstanceLocation), oneline.Cut(leaf.Message, 200)})
 		})
 	case len(problems) == 0:
-		problems = append(problems, Problem{"", "the schema does not compile: " + Cut(strings.ReplaceAll(err.Error(), schemaURL, ""), 200)})
+		problems = append(problems, Problem{"", "the schema does not compile: " +
+			oneline.Cut(strings.ReplaceAll(err.Error(), schemaURL, ""), 200)})
 	}
-	return s, problems
+	return c, problems
 }
 
 // build compiles the schema from nothing but itself: no file, no network, no other schema.
-func (s *Schema) build() (err error) {
+func (s *compiled) build(doc any) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("the library panicked: %v", r)
@@ -61,11 +88,11 @@ func (s *Schema) build() (err error) {
 	if s.budget != nil {
 		c.RegisterExtension("steps", nil, s.budget)
 	}
-	if err := c.AddResource(schemaURL, bytes.NewReader(Canonical(s.doc))); err != nil {
+	if err := c.AddResource(schemaURL, bytes.NewReader(Canonical(doc))); err != nil {
 		return err
 	}
-	if s.compiled, err = c.Compile(schemaURL); err == nil {
-		s.prices = prices(s.compiled)
+	if s.root, err = c.Compile(schemaURL); err == nil {
+		s.prices = prices(s.root)
 	}
 	return err
 }

@@ -1,6 +1,10 @@
 package schema
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/gemworker/gem/internal/oneline"
+)
 
 // DidYouMean names the known word that is most like a mistyped one, as the end of a sentence, or nothing.
 func DidYouMean(word string, known []string) string {
@@ -18,7 +22,7 @@ func DidYouMean(word string, known []string) string {
 }
 
 // plain leaves out what people write differently, case and the signs between words, and marks both ends.
-func plain(s string) string { return "^" + strings.ToLower(signs.Replace(Cut(s, 60))) + "^" }
+func plain(s string) string { return "^" + strings.ToLower(signs.Replace(oneline.Cut(s, 60))) + "^" }
 
 var signs = strings.NewReplacer("_", "", "-", "", "$", "", ".", "")
 

@@ -14,8 +14,8 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v5"
 )
 
-// unique is an extension that decides uniqueItems instead of the library, which compares items pair by pair where they have the
-// same hash: it is easy to write many that have. This one reads each item once.
+// unique is an extension that decides uniqueItems instead of the library, which compares items pair by pair where they
+// have the same hash: it is easy to write many that have. This one reads each item once.
 type unique struct{}
 
 // uniqueItems is the name of the extension.

@@ -5,23 +5,11 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
+	"github.com/gemworker/gem/internal/oneline"
+	"github.com/gemworker/gem/receipts"
 	"github.com/santhosh-tekuri/jsonschema/v5"
 )
-
-// Fault is one thing that is wrong with an input or an output. Receipts contain faults in this form.
-type Fault struct {
-	// Path is the JSON pointer of the value, "" for the whole document. For a missing property it is the pointer that the
-	// property would have. A path of more than 500 characters is cut.
-	Path string `json:"path"`
-	// Keyword is the keyword of the schema that refuses the value. Other faults have json (not one JSON value), size (too
-	// large, or too expensive to check), depth (nested too deeply), number (too many digits, or too large an exponent), nul or
-	// unicode (text that Postgres cannot store), schema (the check itself failed), or more (the last of too many faults).
-	Keyword string `json:"keyword"`
-	// Message is a sentence for a person, of at most 300 characters. It quotes the schema, and of the value one character at most.
-	Message string `json:"message"`
-}
 
 const (
 	maxFaults  = 50  // of one document; one more says how many were left out
@@ -30,13 +18,13 @@ const (
 )
 
 // newFault bounds a fault and makes sure that the database can store its path, whose keys come from the document.
-func newFault(path, keyword, message string) Fault {
+func newFault(path, keyword, message string) receipts.Fault {
 	path = strings.ReplaceAll(strings.ToValidUTF8(path, "\ufffd"), "\x00", "\ufffd")
-	return Fault{Path: Cut(path, maxPath), Keyword: keyword, Message: Cut(message, maxMessage)}
+	return receipts.Fault{Path: oneline.Cut(path, maxPath), Keyword: keyword, Message: oneline.Cut(message, maxMessage)}
 }
 
 // bounded returns the first faults. If there are others, one more fault tells how many: those of the list, and more.
-func bounded(faults []Fault, more int) []Fault {
+func bounded(faults []receipts.Fault, more int) []receipts.Fault {
 	shown := min(len(faults), maxFaults)
 	if more += len(faults) - shown; more > 0 {
 		faults = append(faults[:shown], newFault("", "more", fmt.Sprintf("more faults were left out: %d", more)))
@@ -44,29 +32,19 @@ func bounded(faults []Fault, more int) []Fault {
 	return faults
 }
 
-// Cut shortens a text to at most n characters, and marks that it did.
-func Cut(s string, n int) string {
-	if len(s) <= n || utf8.RuneCountInString(s) <= n {
-		return s
-	}
-	for i := range s {
-		if n--; n == 0 {
-			return s[:i] + "…"
-		}
-	}
-	return s
-}
-
 // lightSize is how many bytes a document may have that need not be checked alone.
 const lightSize = 64 << 10
 
-// Check checks a document: it returns every fault, ordered by path, or nil. It is safe for hostile documents and for use by many goroutines. If alone
-// is false it checks only what costs little: some hundredths of a second, and some 10 MiB; left says that it left the document unchecked.
-func (s *Schema) Check(raw []byte, alone bool) (faults []Fault, left bool) {
+// Check checks a document: it returns every fault, ordered by path, or nil. It is safe for hostile documents and for
+// use by many goroutines. If alone is false it checks only what costs little: some hundredths of a second, and some 10
+// MiB; left says that it left the document unchecked.
+func (s *Schema) Check(raw []byte, alone bool) (faults []receipts.Fault, left bool) {
 	defer func() {
 		if recover() != nil {
 			// No document is known that gets here. The panic's value may quote the document, so it is not passed on.
-			faults, left = []Fault{newFault("", "schema", s.noun+" could not be checked: the JSON Schema library failed on it")}, false
+			faults = []receipts.Fault{newFault("", "schema",
+				s.noun+" could not be checked: the JSON Schema library failed on it")}
+			left = false
 		}
 	}()
 	if !alone && len(raw) > lightSize {
@@ -78,10 +56,11 @@ func (s *Schema) Check(raw []byte, alone bool) (faults []Fault, left bool) {
 		return bounded(d.faults, 0), false
 	}
 	if _, ok := doc.(map[string]any); s.Object && !ok {
-		return []Fault{newFault("", "type", fmt.Sprintf("%s must be an object but is %s", s.noun, kindOf(doc)))}, false
+		return []receipts.Fault{newFault("", "type",
+			fmt.Sprintf("%s must be an object but is %s", s.noun, kindOf(doc)))}, false
 	}
-	cost := meter{prices: s.prices, light: !alone}
-	cost.apply(s.compiled, doc, spot{})
+	cost := meter{prices: s.compiled().prices, light: !alone}
+	cost.apply(s.compiled().root, doc, spot{})
 	switch {
 	case cost.spent() && !alone:
 		return nil, true
@@ -91,24 +70,25 @@ func (s *Schema) Check(raw []byte, alone bool) (faults []Fault, left bool) {
 	return s.decide(doc, d.deepest, alone)
 }
 
-func (s *Schema) tooExpensive() []Fault {
-	return []Fault{newFault("", "size", s.noun+" is too expensive to check against the schema of its tool: send less, or nest it less")}
+func (s *Schema) tooExpensive() []receipts.Fault {
+	return []receipts.Fault{newFault("", "size",
+		s.noun+" is too expensive to check against the schema of its tool: send less, or nest it less")}
 }
 
 // validate lets the library decide, within the steps that a document of so many levels may take.
 func (s *Schema) validate(doc any, levels int, alone bool) error {
-	if s.budget != nil {
-		s.budget.Lock()
-		defer s.budget.Unlock()
-		s.budget.left = stepsFor(levels)
+	if budget := s.compiled().budget; budget != nil {
+		budget.Lock()
+		defer budget.Unlock()
+		budget.left = stepsFor(levels)
 		if !alone {
-			s.budget.left /= lightShare
+			budget.left /= lightShare
 		}
 	}
-	return s.compiled.Validate(doc)
+	return s.compiled().root.Validate(doc)
 }
 
-func (s *Schema) decide(doc any, levels int, alone bool) (faults []Fault, left bool) {
+func (s *Schema) decide(doc any, levels int, alone bool) (faults []receipts.Fault, left bool) {
 	err := s.validate(doc, levels, alone)
 	var invalid *jsonschema.ValidationError
 	switch {
@@ -121,13 +101,15 @@ func (s *Schema) decide(doc any, levels int, alone bool) (faults []Fault, left b
 	case errors.Is(err, budgetSpent):
 		return s.tooExpensive(), false
 	default:
-		return []Fault{newFault("", "schema", s.noun+" could not be checked: the tool's schema refers to itself without end")}, false
+		return []receipts.Fault{newFault("", "schema",
+			s.noun+" could not be checked: the tool's schema refers to itself without end")}, false
 	}
 }
 
-// explain turns the library's errors into faults, in an order that does not depend on that of a Go map. There may be hundreds
-// of thousands; the first are kept, and more than are shown, since some of them may come out as the same fault.
-func (s *Schema) explain(doc any, err *jsonschema.ValidationError) []Fault {
+// explain turns the library's errors into faults, in an order that does not depend on that of a Go map. There may be
+// hundreds of thousands; the first are kept, and more than are shown, since some of them may come out as the same
+// fault.
+func (s *Schema) explain(doc any, err *jsonschema.ValidationError) []receipts.Fault {
 	const keep = 2 * maxFaults
 	var found []finding
 	total := 0
@@ -147,7 +129,7 @@ func (s *Schema) explain(doc any, err *jsonschema.ValidationError) []Fault {
 			found = found[:min(len(found), keep)]
 		})
 	})
-	var faults []Fault
+	var faults []receipts.Fault
 	for _, f := range found {
 		fault := newFault(f.path, f.keyword, s.message(doc, f))
 		if !slices.Contains(faults, fault) {

@@ -13,7 +13,8 @@ import (
 	"github.com/jackc/pgx/v5/pgtype/zeronull"
 )
 
-// Recorded is a call with what its journal gives its handler. As JSON it can be kept in a file, and replayed later by another program.
+// Recorded is a call with the parts of its journal that its handler reads. Its JSON can be stored in a file, and
+// replayed later by another program.
 type Recorded struct {
 	ID        string            `json:"id"`
 	Tool      string            `json:"tool"`
@@ -21,15 +22,17 @@ type Recorded struct {
 	SessionID string            `json:"session_id,omitempty"`
 	CreatedBy string            `json:"created_by,omitempty"`
 	Attempt   int               `json:"attempt"`
-	Cancelled bool              `json:"cancelled,omitempty"` // someone asked for its end
+	Cancelled bool              `json:"cancelled,omitempty"` // cancellation was requested
 	Events    []Event           `json:"events"`
-	Receipt   *receipts.Receipt `json:"receipt,omitempty"` // nil if it has not ended
+	Receipt   *receipts.Receipt `json:"receipt,omitempty"` // nil if the call has not ended
 }
 
-// Record reads a call that there is. The results of its children must fit into memory.
+// Record reads a call. It returns an error if the call does not exist. The results of the call's children must fit into
+// memory.
 func Record(ctx context.Context, db DB, callID string) (*Recorded, error) {
 	r := Recorded{ID: callID}
-	err := db.QueryRow(ctx, `select coalesce(tool_name, ''), coalesce(input, 'null')::text, session_id, created_by, attempt, cancel_requested_at is not null
+	err := db.QueryRow(ctx, `select coalesce(tool_name, ''), coalesce(input, 'null')::text, session_id, created_by,
+		attempt, cancel_requested_at is not null
 		from public.core_tool_calls where id = $1`, callID).
 		Scan(&r.Tool, &r.Input, (*zeronull.Text)(&r.SessionID), (*zeronull.Text)(&r.CreatedBy), &r.Attempt, &r.Cancelled)
 	if errors.Is(err, pgx.ErrNoRows) {

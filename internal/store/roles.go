@@ -10,12 +10,13 @@ import (
 // Role is a row of gem.roles: see migrations/functions/answers.sql.
 type Role struct{ Subject, Role string }
 
-// RoleChange changes gem.roles, and reports whether there was anything to change.
+// RoleChange changes gem.roles, and reports whether anything changed.
 type RoleChange func(ctx context.Context, db DB, r Role) (changed bool, err error)
 
 // AddRole gives a subject a role.
 func AddRole(ctx context.Context, db DB, r Role) (bool, error) {
-	tag, err := db.Exec(ctx, "insert into gem.roles (subject, role) values ($1, $2) on conflict do nothing", r.Subject, r.Role)
+	tag, err := db.Exec(ctx, "insert into gem.roles (subject, role) values ($1, $2) on conflict do nothing", r.Subject,
+		r.Role)
 	return tag.RowsAffected() > 0, err
 }
 
@@ -34,11 +35,12 @@ type ClosedRole struct {
 
 // CloseRole closes a role to questions from users, and reports whether it was open.
 func CloseRole(ctx context.Context, db DB, role string) (bool, error) {
-	tag, err := db.Exec(ctx, "insert into gem.role_settings (role, closed_at, closed_by) values ($1, gem.now(), session_user) on conflict do nothing", role)
+	tag, err := db.Exec(ctx, "insert into gem.role_settings (role, closed_at, closed_by) values ($1, gem.now(), "+
+		"session_user) on conflict do nothing", role)
 	return tag.RowsAffected() > 0, err
 }
 
-// OpenRole opens a role to them again, and reports whether it was closed.
+// OpenRole opens a role to questions from users, and reports whether it was closed.
 func OpenRole(ctx context.Context, db DB, role string) (bool, error) {
 	tag, err := db.Exec(ctx, "delete from gem.role_settings where role = $1", role)
 	return tag.RowsAffected() > 0, err
@@ -61,14 +63,14 @@ func PrepareTakeRoles(ctx context.Context, db DB) error {
 }
 
 // TakeRoles grants each role that an open question names to the session's user and to others, and returns what it
-// granted. It grants nothing twice, so a role that someone took back is not granted again.
+// granted. It grants nothing twice: a role that someone removed is not granted again.
 func TakeRoles(ctx context.Context, db DB, others ...string) ([]Role, error) {
 	rows, err := db.Query(ctx, `
 		with named as (
 			select distinct subject, substr(word, 6) as role
-			from public.core_tool_calls c, jsonb_array_elements_text(c.input -> 'by') word,
-				unnest($1::text[] || session_user::text) subject
-			where c.waits_for = 'answer' and c.tool_name like 'wait.%' and word like 'role:%'
+			from public.core_tool_calls c, pg_catalog.unnest(c.answer_by) word,
+				pg_catalog.unnest(pg_catalog.array_append($1::text[], session_user::text)) subject
+			where c.status = 'waiting' and c.waits_for = 'answer' and word like 'role:%'
 		), first as (
 			insert into gem_dev.granted select subject, role from named on conflict do nothing returning subject, role
 		)
@@ -80,7 +82,7 @@ func TakeRoles(ctx context.Context, db DB, others ...string) ([]Role, error) {
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[Role])
 }
 
-// Roles returns all of them, by subject.
+// Roles returns all roles, sorted by subject.
 func Roles(ctx context.Context, db DB) ([]Role, error) {
 	rows, err := db.Query(ctx, "select subject, role from gem.roles order by subject, role")
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// The events of a journal from which a durable handler goes on.
+// The events of a journal that a durable handler replays.
 const (
 	StepBegan = "began"
 	StepEnded = "step"
@@ -16,9 +16,9 @@ const (
 	Returned  = "returned"
 	Answered  = "answered"
 	TimedOut  = "timed_out"
-	Parked    = "waiting" // for something else than a key
+	Parked    = "waiting" // not for a key
 	Ruled     = "ruled"   // by the rules, before its first step
-	Holds     = "holds"   // no event: the key that the call holds
+	Holds     = "holds"   // the key that the call holds; not an event
 )
 
 // Step is an event of a step.
@@ -27,18 +27,20 @@ type Step struct {
 	Data  json.RawMessage // an object with the step's name
 }
 
-// StepSQL writes an event of a step. Where the step has a transaction, it is that transaction's last statement.
+// StepSQL writes an event of a step. If the step has a transaction, it is the transaction's last statement.
 const StepSQL = "select gem.step($1, $2, $3, $4, $5, $6, $7)"
 
-// Statement writes the event, if the journal has so many events of steps before it. again means that an earlier try may have written it.
+// Statement returns the statement that writes the event if the journal has exactly before events of steps. again means
+// that an earlier try may have written it.
 func (s Step) Statement(a Attempt, before int, again bool) Statement {
 	return Statement{StepSQL, []any{a.CallID, a.Number, a.WorkerID, s.Event, string(s.Data), before, again}}
 }
 
-// HasStep reports whether the attempt, which must hold its call, has ended a step. It waits for a transaction of the attempt that is
-// about to commit.
+// HasStep reports whether the attempt, which must hold its call, has ended a step. It waits for a transaction of the
+// attempt that is about to commit.
 func HasStep(ctx context.Context, db DB, a Attempt, name string) (there bool, err error) {
-	err = db.QueryRow(ctx, "select gem.has_step($1, $2, $3, 'step', $4)", a.CallID, a.Number, a.WorkerID, name).Scan(&there)
+	err = db.QueryRow(ctx, "select gem.has_step($1, $2, $3, 'step', $4)", a.CallID, a.Number, a.WorkerID,
+		name).Scan(&there)
 	return there, err
 }
 
@@ -48,36 +50,43 @@ type Event struct {
 	Event  string          `json:"event"`
 	Data   json.RawMessage `json:"data"`
 	Status string          `json:"status,omitempty"` // of a child that returned
-	Result json.RawMessage `json:"result,omitempty"` // of its receipt; nil where Large
-	Large  bool            `json:"-"`                // the results of the events before it take so much that this one is left out
+	Result json.RawMessage `json:"result,omitempty"` // from the child's receipt; nil if Large
+	// Large reports that the result was omitted, because the earlier results together are too large.
+	Large bool `json:"-"`
+	// InputDiffers reports that a child repeated the result of an earlier call with the same key and another input.
+	InputDiffers bool `json:"input_differs,omitempty"`
 }
 
-// maxResults limits what is read at once of the results of children, in bytes.
+// maxResults limits the results of children that are read together, in bytes.
 const maxResults = 8 << 20
 
-// Steps returns the events of a call's steps and waits, in order, and those of attempts that ended with effects of steps which were not
-// kept.
+// Steps returns the events of a call's steps and waits, and the ends of attempts with effects of steps that were not
+// kept, in order.
 func Steps(ctx context.Context, db DB, callID string) ([]Event, error) {
 	return events(ctx, db, callID, 0, `e.event in ('began', 'step', 'called', 'returned', 'answered', 'timed_out', 'ruled')
 		or e.event = 'waiting' and e.data ? 'for' or e.event in ('retried', 'released', 'waiting') and e.data ? 'effects'`)
 }
 
-// Came returns what came into a call's journal after an event.
+// Came returns the arrivals in a call's journal after an event.
 func Came(ctx context.Context, db DB, callID string, after int) ([]Event, error) {
 	return events(ctx, db, callID, after, "e.event in ('returned', 'answered', 'timed_out')")
 }
 
 func events(ctx context.Context, db DB, callID string, after int, which string) ([]Event, error) {
-	rows, err := db.Query(ctx, `select seq, event, data, status, case when stored <= $3 then result::text end, coalesce(stored > $3, false)
+	rows, err := db.Query(ctx, `select seq, event, data, status, case when stored <= $3 then result::text end,
+		coalesce(stored > $3, false),
+			differs
 		from (
-			select e.seq, e.event, (case when e.event = 'answered' then e.data || jsonb_build_object('at', e.at) else e.data end)::text as data, coalesce(r.status, '') as status, r.result,
-				sum(octet_length(r.result::text)) over (order by e.seq) as stored
+			select e.seq, e.event, (case when e.event = 'answered' then e.data || pg_catalog.jsonb_build_object('at', e.at)
+				else e.data end)::text as data, coalesce(r.status, '') as status, r.result,
+				sum(octet_length(r.result::text)) over (order by e.seq) as stored,
+				r.replay_of is not null and coalesce(r.effects #> '{idempotency,input_differs}' = 'true', false) as differs
 			from public.core_tool_events e
 			left join public.core_tool_receipts r on e.event = 'returned' and r.call_id = (e.data ->> 'call_id')::uuid
 			where e.call_id = $1 and e.seq > $2 and (`+which+`)
 				and coalesce(e.data ->> 'name', e.data -> 'for' ->> 0, '') not like '##%' -- what the rules ask is not the handler's
 			union all
-			select 0, 'holds', jsonb_build_object('key', c.computed_key)::text, '', null, null
+			select 0, 'holds', pg_catalog.jsonb_build_object('key', c.computed_key)::text, '', null, null, false
 			from public.core_tool_calls c where c.id = $1 and $2 = 0 and c.computed_key is not null) event
 		order by seq`, callID, after, maxResults)
 	if err == nil {
@@ -91,7 +100,8 @@ func events(ctx context.Context, db DB, callID string, after int, which string) 
 
 // Results returns the status and the result of receipts, by the ids of their calls.
 func Results(ctx context.Context, db DB, callIDs []string) (map[string]Event, error) {
-	rows, err := db.Query(ctx, "select call_id::text, status, result::text from public.core_tool_receipts where call_id = any ($1::uuid[])", callIDs)
+	rows, err := db.Query(ctx, "select call_id::text, status, result::text from public.core_tool_receipts where call_id "+
+		"= any ($1::uuid[])", callIDs)
 	if err != nil {
 		return nil, err
 	}

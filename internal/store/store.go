@@ -1,8 +1,8 @@
-// Package store is the Go face of the state machine in SQL: a Go function for every gem function that a worker calls, and for
-// reading receipts and journals. The rules are in the SQL; nothing is decided here.
+// Package store calls the SQL functions of the state machine. It has a Go function for each gem function that a worker
+// calls, and functions that read receipts and journals. All rules are in the SQL.
 //
-// A statement that moves a call names the attempt that moves it. When that attempt no longer has the call, the statement
-// changes nothing and its error is [IsNotHeld].
+// A statement that moves a call names the attempt that moves it. If that attempt no longer holds the call, the
+// statement changes nothing and returns an error for which [IsNotHeld] is true.
 package store
 
 import (
@@ -16,17 +16,17 @@ import (
 	"github.com/jackc/pgx/v5/pgtype/zeronull"
 )
 
-// DB runs statements: a pool, a connection or a transaction.
+// DB runs statements: it is a pool, a connection or a transaction.
 type DB = handlers.DB
 
-// Attempt is one run of a call. It is the fence: a call is moved only by the attempt that claimed it last.
+// Attempt is one run of a call. It fences the call: only the attempt that claimed the call last can move it.
 type Attempt struct {
 	CallID   string
 	Number   int // counts the claims of the call, from 1
 	WorkerID string
 }
 
-// Statement is one that lanes send: a receipt or a step. All of them are prepared on each connection.
+// Statement is a statement that lanes send: it writes a receipt or a step. Each connection prepares all of them.
 type Statement struct {
 	SQL  string
 	Args []any
@@ -45,12 +45,15 @@ func split(attempts []Attempt) (ids []string, numbers []int) {
 func Receipt(ctx context.Context, db DB, callID string) (*receipts.Receipt, error) {
 	var r receipts.Receipt
 	err := db.QueryRow(ctx, `
-		select id::text, call_id::text, tool_name, status, coalesce(result, 'null')::text, coalesce(effects, '{}')::text, created_at, attempt,
+		select id::text, call_id::text, tool_name, status, coalesce(result, 'null')::text, coalesce(effects, '{}')::text,
+			created_at, attempt,
 		       worker_id, registry_version, idempotency_key, replay_of::text,
-		       coalesce(extract(epoch from duration) * 1000, 0)::float8
+		       coalesce(extract(epoch from duration) * 1000.0, 0)::float8
 		from public.core_tool_receipts where call_id = $1`, callID).
-		Scan(&r.ID, &r.CallID, &r.ToolName, &r.Status, &r.Result, &r.Effects, &r.CreatedAt, &r.Attempt, (*zeronull.Text)(&r.WorkerID),
-			(*zeronull.Text)(&r.RegistryVersion), (*zeronull.Text)(&r.IdempotencyKey), (*zeronull.Text)(&r.ReplayOf), &r.DurationMS)
+		Scan(&r.ID, &r.CallID, &r.ToolName, &r.Status, &r.Result, &r.Effects, &r.CreatedAt, &r.Attempt,
+			(*zeronull.Text)(&r.WorkerID),
+			(*zeronull.Text)(&r.RegistryVersion), (*zeronull.Text)(&r.IdempotencyKey), (*zeronull.Text)(&r.ReplayOf),
+			&r.DurationMS)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, receipts.ErrNone
 	}
@@ -60,7 +63,7 @@ func Receipt(ctx context.Context, db DB, callID string) (*receipts.Receipt, erro
 	return &r, nil
 }
 
-// Journal returns what happened to a call, in order; none for a call that does not exist.
+// Journal returns the events of a call in order, or none if the call does not exist.
 func Journal(ctx context.Context, db DB, callID string) ([]receipts.Event, error) {
 	rows, err := db.Query(ctx, `
 		select seq, at, event, attempt, coalesce(worker_id, ''), data::text

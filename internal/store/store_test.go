@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/internal/store"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/receipts"
 	"github.com/google/go-cmp/cmp"
 )
@@ -16,7 +16,8 @@ func TestMain(m *testing.M) { testdb.Main(m) }
 func TestACallWithoutReceiptSaysSo(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	if _, err := store.Receipt(t.Context(), db, "00000000-0000-4000-8000-000000000000"); !errors.Is(err, receipts.ErrNone) {
+	if _, err := store.Receipt(t.Context(), db, "00000000-0000-4000-8000-000000000000"); !errors.Is(err,
+		receipts.ErrNone) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -29,7 +30,8 @@ func TestHandingOverPassesOverWhatIsNotHeld(t *testing.T) {
 	if err := store.StartWorker(ctx, db, store.Worker{ID: "w", Concurrency: 3, DeadAfter: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := db.Exec(ctx, "insert into core_tool_calls (tool_name, input, priority) select 't.x', '{}', n from generate_series(1, 3) n"); err != nil {
+	if _, err := db.Exec(ctx, "insert into core_tool_calls (tool_name, input, priority) select 't.x', '{}', n from "+
+		"generate_series(1, 3) n"); err != nil {
 		t.Fatal(err)
 	}
 	calls, err := store.Claim(ctx, db, "w", 3, 3, true, nil)
@@ -44,7 +46,7 @@ func TestHandingOverPassesOverWhatIsNotHeld(t *testing.T) {
 	if err := store.ReleaseAll(ctx, db, "w", attempts); err != nil {
 		t.Fatal(err)
 	}
-	if err := store.Release(ctx, db, attempts[1], nil); !store.IsNotHeld(err) {
+	if err := store.Release(ctx, db, attempts[1], nil, ""); !store.IsNotHeld(err) {
 		t.Errorf("got %v", err)
 	}
 	notices, err := store.Heartbeat(ctx, db, "w", time.Minute, attempts, true)

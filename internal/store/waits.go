@@ -15,33 +15,38 @@ type Start struct {
 	Tool        string          `json:"tool"`
 	Input       json.RawMessage `json:"input"`
 	Traceparent string          `json:"traceparent,omitempty"`
-	Chosen      bool            `json:"chosen,omitempty"` // by a model or a document: a question then counts as the user's
+	// chosen by a model or a document: a question then counts as the user's
+	Chosen bool `json:"chosen,omitempty"`
+	// OpenMS is the longest time, in milliseconds, for which a question waits without a claim. 0: a worker claims the
+	// call, checks it and judges it.
+	OpenMS int64 `json:"open_ms,omitempty"`
 }
 
-// Wait is what a durable call waits for.
+// Wait is a wait of a durable call.
 type Wait struct {
-	Start    []Start
-	What     string   // what waits_for says: call, answer or time
-	For      []string // names
-	Need     int      // how many of them; 0: the calls are made, and nothing is waited for
-	Until    map[string]any
-	Effects  json.RawMessage // of steps that were not kept
-	CleanUp  bool            // the call waits though someone asked for its end
-	Steps    int             // that the attempt knows of: if the database has fewer, the attempt no longer holds the call
-	Deadline time.Duration   // after the call was to run, when it is woken in any case
+	Start   []Start
+	What    string   // the value of waits_for: call, answer or time
+	For     []string // names
+	Need    int      // how many of them; 0: make the calls and do not wait
+	Until   map[string]any
+	Effects json.RawMessage // of steps that were not kept
+	CleanUp bool            // the call may wait although its cancellation was requested
+	// number of steps that the attempt knows: if the database has fewer, the attempt no longer holds the call
+	Steps    int
+	Deadline time.Duration // how long after the call was due it is woken at the latest
 }
 
-// WaitVerdict says what became of a wait.
+// WaitVerdict is the result of a wait.
 type WaitVerdict string
 
 // The verdicts of [Wait.Do].
 const (
-	Here          WaitVerdict = "here"      // enough has come
+	Here          WaitVerdict = "here"      // enough has arrived
 	WaitParked    WaitVerdict = "parked"    // the call waits, and the attempt no longer holds it
-	WaitCancelled WaitVerdict = "cancelled" // someone asked for the call's end
+	WaitCancelled WaitVerdict = "cancelled" // the call's cancellation was requested
 )
 
-// Do makes the calls and waits. It returns how many steps the call has then.
+// Do makes the calls and waits. It returns the call's new number of steps.
 func (w Wait) Do(ctx context.Context, db DB, a Attempt) (verdict WaitVerdict, steps int, err error) {
 	start, err := json.Marshal(append([]Start{}, w.Start...))
 	if err != nil {
@@ -51,40 +56,44 @@ func (w Wait) Do(ctx context.Context, db DB, a Attempt) (verdict WaitVerdict, st
 	if err != nil || w.Until == nil {
 		until = []byte("{}")
 	}
-	err = db.QueryRow(ctx, "select verdict, steps from gem.wait($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)", a.CallID, a.Number, a.WorkerID,
+	err = db.QueryRow(ctx, "select verdict, steps from gem.wait($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
+		a.CallID, a.Number, a.WorkerID,
 		string(start), w.What, append([]string{}, w.For...), w.Need, string(until), zeronull.Text(w.Effects), w.CleanUp,
 		w.Deadline.Milliseconds(), w.Steps).Scan(&verdict, &steps)
 	return verdict, steps, err
 }
 
-// In gives a time from now, by Postgres's clock, in [Wait.Until]. A time.Time, or the text of the journal, gives the time itself.
+// In returns a duration from now, by Postgres's clock, for [Wait.Until]. A time.Time, or the text of the journal, is
+// the time itself.
 func In(d time.Duration) any { return d.Milliseconds() }
 
-// RunTimers lets up to limit calls go on whose time has come, and returns how many there were.
+// RunTimers handles up to limit calls whose wake_at is reached, and returns their number.
 func RunTimers(ctx context.Context, db DB, workerID string, limit int) (n int, err error) {
 	err = db.QueryRow(ctx, "select gem.run_timers($1, $2)", workerID, limit).Scan(&n)
 	return n, err
 }
 
-// Misfit is why a program cannot go on with a call.
+// Misfit is the reason for which a program cannot continue a call.
 type Misfit struct {
 	Name    string `json:"name,omitempty"` // in the journal
-	Seq     int    `json:"seq,omitempty"`  // of the event that has it
+	Seq     int    `json:"seq,omitempty"`  // of the event with that name
 	Message string `json:"message"`
 }
 
-// WaitForCode puts a call aside for a program that can go on with it. deadline counts from when the call was to run.
-func WaitForCode(ctx context.Context, db DB, a Attempt, why Misfit, effects json.RawMessage, deadline time.Duration) error {
+// WaitForCode parks a call until a program can continue it. deadline counts from when the call was due.
+func WaitForCode(ctx context.Context, db DB, a Attempt, why Misfit, effects json.RawMessage,
+	deadline time.Duration) error {
 	encoded, err := json.Marshal(why)
 	if err != nil {
 		return err
 	}
-	_, err = db.Exec(ctx, "select gem.wait_for_code($1, $2, $3, $4, $5, $6)", a.CallID, a.Number, a.WorkerID, string(encoded), zeronull.Text(effects),
+	_, err = db.Exec(ctx, "select gem.wait_for_code($1, $2, $3, $4, $5, $6)", a.CallID, a.Number, a.WorkerID,
+		string(encoded), zeronull.Text(effects),
 		deadline.Milliseconds())
 	return err
 }
 
-// TryCode lets calls that wait for code look again.
+// TryCode wakes calls that wait for code.
 func TryCode(ctx context.Context, db DB) error {
 	_, err := db.Exec(ctx, "select gem.try_code()")
 	return err

@@ -16,8 +16,8 @@ const (
 	none    = "none"
 )
 
-// exporters reads the variables that the SDK leaves to the program; the SDK and its exporters read all others. The error has
-// a line for each wrong variable.
+// exporters reads the variables that the SDK leaves to the program; the SDK and its exporters read all others. The
+// error has a line for each wrong variable.
 func exporters() (traces, metrics string, err error) {
 	var wrong []error
 	exporter := func(signal string) string {
@@ -31,7 +31,8 @@ func exporters() (traces, metrics string, err error) {
 		}
 		variable, protocol := firstSet("OTEL_EXPORTER_OTLP_"+signal+"_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 		if chosen == otlp && protocol != "" && protocol != "http/protobuf" {
-			wrong = append(wrong, fmt.Errorf("%s is %q: use http/protobuf, which collectors usually accept on port 4318", variable, protocol))
+			wrong = append(wrong, fmt.Errorf("%s is %q: use http/protobuf, which collectors usually accept on port 4318",
+				variable, protocol))
 		}
 		return chosen
 	}

@@ -1,5 +1,5 @@
-// Package telemetry sends traces and metrics to an OpenTelemetry collector if the standard environment variables ask for it.
-// Otherwise it sets nothing up. Data that cannot be sent is dropped, and delays no call.
+// Package telemetry sends traces and metrics to an OpenTelemetry collector if the standard environment variables ask
+// for it. Otherwise it sets nothing up. Data that cannot be sent is dropped, and delays no call.
 package telemetry
 
 import (
@@ -37,7 +37,8 @@ type Options struct {
 	Worker, Version string
 	// Console is where the exporter "console" writes, from several goroutines at once.
 	Console io.Writer
-	// Log gets a warning for each setting that the SDK ignores, and at most one a minute about data that could not be sent.
+	// Log gets a warning for each setting that the SDK ignores, and at most one a minute about data that could not be
+	// sent.
 	Log *zap.Logger
 }
 
@@ -49,8 +50,8 @@ type Telemetry struct {
 	warnings *warnings
 }
 
-// Start sets up what the environment asks for, without connecting. It returns nil if that is nothing. Its error names the
-// wrong variables. A process may have only one Telemetry at a time, since OpenTelemetry's error handler is global.
+// Start sets up what the environment asks for, without connecting. It returns nil if that is nothing. Its error names
+// the wrong variables. A process may have only one Telemetry at a time, since OpenTelemetry's error handler is global.
 func Start(ctx context.Context, o Options) (_ *Telemetry, err error) {
 	traces, metrics, err := exporters()
 	if err != nil || traces == none && metrics == none {
@@ -94,7 +95,8 @@ func Start(ctx context.Context, o Options) (_ *Telemetry, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("set up OpenTelemetry's metrics: %w", err)
 		}
-		provider := sdkmetric.NewMeterProvider(sdkmetric.WithResource(resource), sdkmetric.WithReader(sdkmetric.NewPeriodicReader(exporter)))
+		provider := sdkmetric.NewMeterProvider(sdkmetric.WithResource(resource),
+			sdkmetric.WithReader(sdkmetric.NewPeriodicReader(exporter)))
 		t.meter = provider.Meter(scope, metric.WithInstrumentationVersion(o.Version))
 		t.shutdown = append(t.shutdown, provider.Shutdown)
 	}

@@ -43,7 +43,8 @@ func setenv(t *testing.T, variables map[string]string) {
 
 func start(t *testing.T, log *zap.Logger, console io.Writer) (*telemetry.Telemetry, error) {
 	t.Helper()
-	started, err := telemetry.Start(t.Context(), telemetry.Options{Worker: "mine", Version: "v1.2.3", Console: console, Log: log})
+	started, err := telemetry.Start(t.Context(), telemetry.Options{Worker: "mine", Version: "v1.2.3", Console: console,
+		Log: log})
 	t.Cleanup(started.Stop)
 	return started, err
 }
@@ -55,11 +56,13 @@ func TestTelemetryIsOnWhenAVariableAsksForIt(t *testing.T) {
 		set             variables
 		traces, metrics bool
 	}{
-		"nothing":                 {},
-		"an endpoint":             {set: variables{endpoint: "http://localhost:1"}, traces: true, metrics: true},
-		"an endpoint of blanks":   {set: variables{endpoint: "  "}},
-		"an endpoint for traces":  {set: variables{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://localhost:1/v1/traces"}, traces: true},
-		"an endpoint for metrics": {set: variables{"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://localhost:1/v1/metrics"}, metrics: true},
+		"nothing":               {},
+		"an endpoint":           {set: variables{endpoint: "http://localhost:1"}, traces: true, metrics: true},
+		"an endpoint of blanks": {set: variables{endpoint: "  "}},
+		"an endpoint for traces": {set: variables{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://localhost:1/v1/traces"},
+			traces: true},
+		"an endpoint for metrics": {set: variables{"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://localhost:1/v1/metrics"},
+			metrics: true},
 		"an exporter for traces":  {set: variables{"OTEL_TRACES_EXPORTER": "OTLP"}, traces: true},
 		"an exporter for metrics": {set: variables{"OTEL_METRICS_EXPORTER": "console"}, metrics: true},
 		"only settings of the SDK": {
@@ -107,7 +110,8 @@ func TestAWrongExporterOrProtocolIsRefused(t *testing.T) {
 		{"OTEL_TRACES_EXPORTER", "jaeger", `OTEL_TRACES_EXPORTER is "jaeger": use otlp, console or none`},
 		{"OTEL_METRICS_EXPORTER", "prometheus", `OTEL_METRICS_EXPORTER is "prometheus": use otlp, console or none`},
 		{"OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", `OTEL_EXPORTER_OTLP_PROTOCOL is "grpc": use http/protobuf`},
-		{"OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "http/json", `OTEL_EXPORTER_OTLP_METRICS_PROTOCOL is "http/json": use http/protobuf`},
+		{"OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "http/json",
+			`OTEL_EXPORTER_OTLP_METRICS_PROTOCOL is "http/json": use http/protobuf`},
 	} {
 		t.Run(c.name+"="+c.value, func(t *testing.T) {
 			setenv(t, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:1", c.name: c.value})
@@ -119,7 +123,7 @@ func TestAWrongExporterOrProtocolIsRefused(t *testing.T) {
 	}
 }
 
-// These are read by the SDK, which goes on without a value that it cannot use, or with a part of it.
+// The SDK reads these variables. It ignores a value that it cannot use, or uses a part of it.
 func TestASettingThatTheSDKIgnoresIsAWarning(t *testing.T) {
 	missing, notPEM := filepath.Join(t.TempDir(), "missing"), filepath.Join(t.TempDir(), "not.pem")
 	if err := os.WriteFile(notPEM, []byte("x"), 0o600); err != nil {
@@ -133,7 +137,8 @@ func TestASettingThatTheSDKIgnoresIsAWarning(t *testing.T) {
 		{"OTEL_EXPORTER_OTLP_TIMEOUT", "10s", `parse duration: strconv.Atoi: parsing "10s": invalid syntax`},
 		{"OTEL_EXPORTER_OTLP_CERTIFICATE", missing, "read tls ca cert file: no such file or directory"},
 		{"OTEL_EXPORTER_OTLP_CERTIFICATE", notPEM, "create tls cert pool: failed to append certificate"},
-		{"OTEL_EXPORTER_OTLP_CLIENT_KEY", "-----BEGIN PRIVATE KEY-----\ns3cret", "read tls client key: no such file or directory"},
+		{"OTEL_EXPORTER_OTLP_CLIENT_KEY", "-----BEGIN PRIVATE KEY-----\ns3cret",
+			"read tls client key: no such file or directory"},
 		{"OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "alpha", "_PREFERENCE is set to an invalid value"},
 		{"OTEL_TRACES_SAMPLER", "some", "unsupported sampler: some"},
 		{"OTEL_TRACES_SAMPLER_ARG", "2", "invalid trace ID ratio: greater than 1.0"},
@@ -160,7 +165,8 @@ func TestASettingThatTheSDKIgnoresIsAWarning(t *testing.T) {
 				said = append(said, fmt.Sprint(line.Message, ": ", line.ContextMap()["error"]))
 			}
 			text := strings.Join(said, "\n")
-			if !strings.Contains(text, "ignores a setting") || !strings.Contains(text, c.says) || strings.Contains(text, "s3cret") {
+			if !strings.Contains(text, "ignores a setting") || !strings.Contains(text, c.says) ||
+				strings.Contains(text, "s3cret") {
 				t.Errorf("got warnings %q, want one that says %q", said, c.says)
 			}
 		})
@@ -189,7 +195,8 @@ func TestAPasswordInTheEndpointIsNotSent(t *testing.T) {
 	_, span := got.Tracer().Start(t.Context(), "x")
 	span.End()
 	got.Stop()
-	if len(c.traces) != 1 || c.headers[0].Get("Authorization") != "" || strings.Contains(fmt.Sprint(logs.All()), "s3cret") {
+	if len(c.traces) != 1 || c.headers[0].Get("Authorization") != "" ||
+		strings.Contains(fmt.Sprint(logs.All()), "s3cret") {
 		t.Errorf("%d requests with %v; the log: %v", len(c.traces), c.headers, logs.All())
 	}
 }
@@ -197,7 +204,8 @@ func TestAPasswordInTheEndpointIsNotSent(t *testing.T) {
 func TestAllWrongValuesAreNamedAtOnce(t *testing.T) {
 	setenv(t, map[string]string{"OTEL_TRACES_EXPORTER": "zipkin", "OTEL_METRICS_EXPORTER": "statsd"})
 	_, err := start(t, zap.NewNop(), io.Discard)
-	if text := fmt.Sprint(err); strings.Count(text, "\n") != 1 || !strings.Contains(text, "zipkin") || !strings.Contains(text, "statsd") {
+	if text := fmt.Sprint(err); strings.Count(text, "\n") != 1 || !strings.Contains(text, "zipkin") ||
+		!strings.Contains(text, "statsd") {
 		t.Error(text)
 	}
 }
@@ -253,7 +261,8 @@ func TestStopSendsTheRest(t *testing.T) {
 	c := newCollector(t)
 	setenv(t, map[string]string{
 		"OTEL_EXPORTER_OTLP_ENDPOINT": c.URL, "OTEL_EXPORTER_OTLP_HEADERS": "Authorization=Bearer%20s3cret",
-		"OTEL_BSP_SCHEDULE_DELAY": "3600000", "OTEL_METRIC_EXPORT_INTERVAL": "3600000", "OTEL_RESOURCE_ATTRIBUTES": "team=crm",
+		"OTEL_BSP_SCHEDULE_DELAY": "3600000", "OTEL_METRIC_EXPORT_INTERVAL": "3600000",
+		"OTEL_RESOURCE_ATTRIBUTES": "team=crm",
 	})
 	got, err := start(t, zap.NewNop(), io.Discard)
 	if err != nil {
@@ -277,7 +286,8 @@ func TestStopSendsTheRest(t *testing.T) {
 	if m := measured.ScopeMetrics[0].Metrics[0]; m.Name != "a.counter" || m.GetSum().DataPoints[0].GetAsInt() != 3 {
 		t.Errorf("the metric %v", m)
 	}
-	for _, who := range []map[string]string{attributes(spans.Resource.Attributes), attributes(measured.Resource.Attributes)} {
+	for _, who := range []map[string]string{attributes(spans.Resource.Attributes),
+		attributes(measured.Resource.Attributes)} {
 		if who["service.name"] != "gem-worker" || who["service.version"] != "v1.2.3" || who["gem.worker.name"] != "mine" ||
 			who["team"] != "crm" || len(who["service.instance.id"]) != 36 {
 			t.Errorf("the resource: %v", who)
@@ -305,7 +315,8 @@ func TestTwoProcessesOfOneNameAreTwoInstances(t *testing.T) {
 	if len(c.traces) != 2 {
 		t.Fatalf("%d requests", len(c.traces))
 	}
-	one, two := attributes(c.traces[0].ResourceSpans[0].Resource.Attributes), attributes(c.traces[1].ResourceSpans[0].Resource.Attributes)
+	one, two := attributes(c.traces[0].ResourceSpans[0].Resource.Attributes),
+		attributes(c.traces[1].ResourceSpans[0].Resource.Attributes)
 	if one["service.instance.id"] == two["service.instance.id"] || one["service.name"] != "crm" {
 		t.Errorf("%v\n%v", one, two)
 	}
@@ -334,7 +345,8 @@ func TestNoHeaderReachesTheLog(t *testing.T) {
 		_, _ = io.WriteString(w, "refused: "+header+", and once more "+strings.Fields(header)[1])
 	}))
 	t.Cleanup(server.Close)
-	setenv(t, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": server.URL, "OTEL_EXPORTER_OTLP_HEADERS": "Authorization=Bearer%20s3cret,x=y"})
+	setenv(t, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": server.URL,
+		"OTEL_EXPORTER_OTLP_HEADERS": "Authorization=Bearer%20s3cret,x=y"})
 	core, logs := observer.New(zapcore.DebugLevel)
 	got, err := start(t, zap.New(core), io.Discard)
 	if err != nil {

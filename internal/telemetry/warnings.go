@@ -71,12 +71,13 @@ func (w *warnings) Handle(err error) {
 	if len(text) > maxError {
 		text = strings.ToValidUTF8(text[:maxError], "") + "…"
 	}
-	w.log.Warn("telemetry could not be sent; calls are not affected", zap.String("error", text), zap.Int("warnings_withheld", w.withheld))
+	w.log.Warn("telemetry could not be sent; calls are not affected", zap.String("error", text),
+		zap.Int("warnings_withheld", w.withheld))
 	w.last, w.withheld = time.Now(), 0
 }
 
-// settings logs every setting that the SDK cannot use while it is being set up. The SDK then goes on with its default. It
-// logs no values from the environment, since headers and endpoints may hold secrets.
+// settings logs every setting that the SDK cannot use during its setup. The SDK then uses its default. It logs no
+// values from the environment, because headers and endpoints may contain secrets.
 type settings struct {
 	slog.Handler // discards: for the methods that the SDK does not use
 	log          *zap.Logger

@@ -1,39 +1,47 @@
--- Requests to models: their ledger, what budgets have left, and which arms rest. Amounts are in units of 10⁻⁹ USD.
+-- Requests to models: the ledger, the budgets, and which targets are cooling down. Amounts are in units of
+-- 10⁻⁹ USD.
 --
 --   begin ──▶ sent ──▶ done | failed | cut | cancelled
---               └────▶ lost     its attempt ended before it did
+--               └────▶ lost     the attempt ended before the request
 --
--- A request takes its reserve from each budget before it is sent. When it ends, its cost takes the place of the reserve; where that is not
--- known, the reserve itself is spent. So a budget's spent is the sum of coalesce(cost, reserved) over the requests that ended, and its
--- reserved the sum over those that are sent.
+-- A request takes its reserve from each budget before it is sent. When it ends, its cost replaces the reserve. If the
+-- cost is unknown, the reserve counts as spent. So the `spent` of a budget is the sum of coalesce(cost, reserved) over
+-- its ended requests, and its `reserved` is the sum of the reserves of its open requests.
 --
--- Rows are locked in one order, so that nothing waits in a circle: the call, its requests, rows of gem.llm_spend by their id, rows of
--- gem.llm_arms by their name. A new row of these two is inserted before any of them is locked. The call comes first, since a frontend may
--- have it locked for as long as it likes: who waits for that keeps no budget from others. An arm that is well and takes any number of requests
--- is not waited for: its requests would follow each other commit by commit.
+-- All functions lock rows in one order, which prevents deadlocks: the call, its requests, rows of gem.llm_spend by id,
+-- rows of gem.llm_targets by name. They insert new rows of these two tables before they lock any. The call comes first,
+-- because a frontend may hold its lock for any time, and a request that waits for it must not hold budgets. Functions
+-- do not wait for the row of a target that works and has no limit on requests, because its requests would otherwise
+-- commit one by one.
 
--- Records the routes that a worker is about to run with, and returns what stands under their version: the same, or what another
--- worker recorded there before.
+-- Records the routes that a worker is about to run with. Returns the recorded routes of that version. They differ if
+-- another worker recorded other routes under that version earlier.
 create or replace function gem.record_routes(p_version text, p_sha256 text, p_routes jsonb)
 returns table (sha256 text, routes jsonb) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
-  insert into public.core_llm_versions (version, sha256, routes, recorded_at) values (p_version, p_sha256, p_routes, gem.now())
+  insert into public.core_llm_versions (version, sha256, routes, recorded_at)
+    values (p_version, p_sha256, p_routes, gem.now())
   on conflict do nothing;
   return query select v.sha256, v.routes from public.core_llm_versions v where v.version = p_version;
 end
 $$;
 
--- Begins a request: takes the reserve for the first of the arms that may serve, and writes its row. Without an id nothing may be sent:
--- `skipped` says why each arm may not, {arm, why, until, wait_ms, reason}, `exceeded` which budgets have too little left, {budget, limit_usd,
--- spent_usd, reserved_usd, resets_at} in units, and wait_ms when the first arm comes back that rests.
+-- Begins a request: takes the reserve for the first target that is available, and writes the request's row. If it
+-- returns no id, the worker must not send anything. `skipped` then has the reason for each target, {target, why, until,
+-- wait_ms, reason}; `exceeded` lists the budgets with too little left, {budget, limit_usd, spent_usd, reserved_usd,
+-- resets_at}, with amounts in units; and wait_ms is the time until the first cooldown ends.
 --
--- p_arms is a list of {arm, provider, model, max_concurrent, reserve, priced, estimated_input, budgets: [{name, subject, period, limit}]}.
--- p_max_cost bounds what all requests of the call cost together. The attempt proves that it holds the call by its number: each claim has
--- another one. Requests that earlier attempts of the call left open are lost.
-create or replace function gem.llm_begin(p_call uuid, p_attempt integer, p_label text, p_route text, p_version text, p_max_cost bigint,
-  p_arms jsonb, out id bigint, out n integer, out arm text, out skipped jsonb, out exceeded jsonb, out wait_ms bigint)
+-- p_targets is a list of {target, provider, model, max_concurrent, reserve, priced, estimated_input, budgets: [{name,
+-- subject, period, limit}]}. p_max_cost limits the total cost of the call's requests. The attempt's number proves that
+-- it holds the call, because each claim has a new number. The function closes requests that earlier attempts of the
+-- call left open as lost.
+create or replace function gem.llm_begin(p_call uuid, p_attempt integer, p_label text, p_route text, p_version text,
+  p_max_cost bigint,
+  p_targets jsonb, out id bigint, out n integer, out target text, out skipped jsonb, out exceeded jsonb,
+    out wait_ms bigint)
 language plpgsql security definer set search_path = pg_catalog, pg_temp
-  set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off -- by id, whatever the statistics say
+  -- use the indexes on ids, whatever the statistics are
+  set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
   set plan_cache_mode = force_generic_plan set jit = off as $$
 #variable_conflict use_column
 declare
@@ -41,12 +49,12 @@ declare
   call      record;
   lost      bigint[] := '{}';
   counts_in bigint[]; -- rows of gem.llm_spend
-  names     text[];   -- of arms
-  missing   boolean;  -- one of either has no row yet
-  so_far    numeric;  -- what the requests of the call cost, or may
-  this      record;   -- of p_arms
-  state     record;   -- of the arm
-  over      jsonb;    -- budgets that have too little for it
+  names     text[];   -- of targets
+  missing   boolean;  -- a row of either table is missing
+  so_far    numeric;  -- the cost, actual or reserved, of the call's requests
+  this      record;   -- an entry of p_targets
+  state     record;   -- the target's row
+  over      jsonb;    -- budgets with too little left for it
   spends    bigint[]; -- its budgets
   why       text;
   until     timestamptz;
@@ -59,35 +67,39 @@ begin
   if not found then
     perform gem.refuse('GM001', 'call %s is not held by attempt %s', null, p_call::text, p_attempt::text);
   end if;
-  moment := gem.now(); -- after the wait for the row
+  moment := gem.now(); -- read the time after waiting for the row
   if p_attempt > 1 then
     lost := array(select r.id from public.core_llm_requests r
       where r.call_id = p_call and r.status = 'sent' and r.attempt < p_attempt order by r.id for no key update);
   end if;
 
   for try in 1 .. 2 loop
-    select array_agg(s.id), array_agg(a.arm), bool_or(s.id is null and b.name is not null or m.arm is null) into counts_in, names, missing
-    from jsonb_to_recordset(p_arms) a (arm text, budgets jsonb)
-    left join gem.llm_arms m on m.arm = a.arm
+    select array_agg(s.id), array_agg(a.target), bool_or(s.id is null and b.name is not null or m.target is null)
+      into counts_in, names, missing
+    from jsonb_to_recordset(p_targets) a (target text, budgets jsonb)
+    left join gem.llm_targets m on m.target = a.target
     left join jsonb_to_recordset(a.budgets) b (name text, subject text, period text) on true
     left join gem.llm_spend s on s.budget = b.name and s.subject = coalesce(b.subject, '') and s.period = b.period
       and s.starts = gem.llm_starts(b.period, moment);
     exit when not missing;
     insert into gem.llm_spend (budget, subject, period, starts)
     select distinct b.name, coalesce(b.subject, ''), b.period, gem.llm_starts(b.period, moment)
-    from jsonb_to_recordset(p_arms) a (budgets jsonb), jsonb_to_recordset(a.budgets) b (name text, subject text, period text)
+    from jsonb_to_recordset(p_targets) a (budgets jsonb),
+      jsonb_to_recordset(a.budgets) b (name text, subject text, period text)
     order by 1, 2, 3, 4 on conflict do nothing;
-    insert into gem.llm_arms (arm) select distinct a.arm from jsonb_to_recordset(p_arms) a (arm text) order by 1 on conflict do nothing;
+    insert into gem.llm_targets (target) select distinct a.target from jsonb_to_recordset(p_targets) a (target text)
+      order by 1 on conflict do nothing;
   end loop;
   if cardinality(lost) > 0 then
-    select counts_in || array_agg(spend), names || array_agg(r.arm) into counts_in, names
+    select counts_in || array_agg(spend), names || array_agg(r.target) into counts_in, names
     from public.core_llm_requests r left join unnest(r.spends) spend on true where r.id = any (lost);
   end if;
   perform from gem.llm_spend s where s.id = any (counts_in) order by s.id for no key update;
-  perform from gem.llm_arms s
-  where s.arm = any (names) and (cardinality(lost) > 0 or s.backoff > 0 or s.arm in (
-    select a.arm from jsonb_to_recordset(p_arms) a (arm text, max_concurrent integer) where a.max_concurrent > 0))
-  order by s.arm for no key update;
+  perform from gem.llm_targets s
+  where s.target = any (names) and (cardinality(lost) > 0 or s.backoff > 0 or s.target in (
+    select a.target from jsonb_to_recordset(p_targets) a (target text, max_concurrent integer)
+      where a.max_concurrent > 0))
+  order by s.target for no key update;
   if cardinality(lost) > 0 then
     perform gem.llm_lose(lost, moment);
   end if;
@@ -99,104 +111,120 @@ begin
   end if;
 
   for this in
-    select a.* from jsonb_to_recordset(p_arms) a (arm text, provider text, model text, max_concurrent integer, reserve bigint, priced boolean,
+    select a.* from jsonb_to_recordset(p_targets) a (target text, provider text, model text, max_concurrent integer,
+      reserve bigint, priced boolean,
       estimated_input bigint, budgets jsonb)
   loop
-    select * into state from gem.llm_arms s where s.arm = this.arm;
+    select * into state from gem.llm_targets s where s.target = this.target;
     until := null;
-    select coalesce(array_agg(s.id), '{}'), coalesce(jsonb_agg(jsonb_build_object('budget', s.budget, 'limit_usd', b."limit", 'spent_usd', s.spent,
-        'reserved_usd', s.reserved, 'resets_at', gem.llm_ends(s.period, s.starts))) filter (where s.spent + s.reserved + this.reserve > b."limit"), '[]')
+    select coalesce(array_agg(s.id), '{}'), coalesce(jsonb_agg(jsonb_build_object('budget', s.budget, 'limit_usd',
+      b."limit", 'spent_usd', s.spent,
+        'reserved_usd', s.reserved, 'resets_at', gem.llm_ends(s.period, s.starts))) filter (where s.spent + s.reserved +
+          this.reserve > b."limit"), '[]')
     into spends, over
     from jsonb_to_recordset(this.budgets) b (name text, subject text, period text, "limit" bigint)
     join gem.llm_spend s on s.budget = b.name and s.subject = coalesce(b.subject, '') and s.period = b.period
       and s.starts = gem.llm_starts(b.period, moment);
-    -- Money first: nobody waits for the rest of an arm that there is no money for.
+    -- This checks budgets first, because a call should not wait for a target that its budget cannot pay for.
     if not this.priced and (p_max_cost is not null or jsonb_array_length(this.budgets) > 0) then
       why := 'unpriced';
     elsif so_far + this.reserve > p_max_cost then
       why := 'max_cost';
     elsif over <> '[]' then
       why := 'budget';
-      exceeded := exceeded || coalesce((select jsonb_agg(o) from jsonb_array_elements(over) o where not exceeded @> jsonb_build_array(o)), '[]');
-    elsif state.rests_until > moment then
-      why := 'resting';
-      until := state.rests_until;
+      exceeded := exceeded || coalesce((select jsonb_agg(o) from jsonb_array_elements(over) o
+        where not exceeded @> jsonb_build_array(o)), '[]');
+    elsif state.cooldown_until > moment then
+      why := 'cooldown';
+      until := state.cooldown_until;
     elsif state.backoff > 0 and state.probing_since > moment - interval '1 minute' then
-      why := 'resting';
+      why := 'cooldown';
       until := state.probing_since + interval '1 minute';
-    elsif this.max_concurrent > 0 and gem.llm_full(this.arm, this.max_concurrent) then
+    elsif this.max_concurrent > 0 and gem.llm_full(this.target, this.max_concurrent) then
       why := 'busy';
     else
-      arm := this.arm;
+      target := this.target;
       exit;
     end if;
     back := least(back, until);
-    skipped := skipped || jsonb_strip_nulls(jsonb_build_object('arm', this.arm, 'why', why, 'until', until,
-      'wait_ms', ceil(extract(epoch from until - moment) * 1000), 'reason', case when why = 'resting' then state.why end));
+    skipped := skipped || jsonb_strip_nulls(jsonb_build_object('target', this.target, 'why', why, 'until', until,
+      'wait_ms', ceil(extract(epoch from until - moment) * 1000), 'reason', case
+        when why = 'cooldown' then state.why end));
   end loop;
-  if arm is null then
+  if target is null then
     n := null;
     wait_ms := ceil(extract(epoch from back - moment) * 1000);
     return;
   end if;
 
-  update gem.llm_spend s set reserved = s.reserved + this.reserve, requests = s.requests + 1 where s.id = any (spends);
-  insert into public.core_llm_requests as r (call_id, attempt, n, label, tool_name, route, arm, provider, model, routes_version, created_by, session_id,
+  update gem.llm_spend s set reserved = s.reserved + this.reserve, requests = s.requests + 1, last_at = moment
+    where s.id = any (spends);
+  insert into public.core_llm_requests as r (call_id, attempt, n, label, tool_name, route, target, provider, model,
+    routes_version, created_by, session_id,
     status, at, reserved, estimated_input, spends)
-  values (p_call, p_attempt, n, p_label, coalesce(call.tool_name, ''), p_route, this.arm, this.provider, this.model, p_version, call.created_by,
+  values (p_call, p_attempt, n, p_label, coalesce(call.tool_name, ''), p_route, this.target, this.provider, this.model,
+    p_version, call.created_by,
     call.session_id, 'sent', moment, this.reserve, this.estimated_input, spends)
   returning r.id into id;
   if state.backoff > 0 then
-    update gem.llm_arms s set probe = id, probing_since = moment where s.arm = this.arm;
+    update gem.llm_targets s set probe = id, probing_since = moment where s.target = this.target;
   end if;
 end
 $$;
 
--- When the period began in which a time lies, in UTC, and when one ends that begins then.
-create or replace function gem.llm_starts(p_period text, p_at timestamptz) returns timestamptz language sql immutable as $$
+-- Returns the start of the period that contains a time, in UTC, and the end of the period that begins at a time.
+create or replace function gem.llm_starts(p_period text, p_at timestamptz) returns timestamptz
+  language sql immutable as $$
   select date_trunc(p_period, p_at at time zone 'UTC') at time zone 'UTC'
 $$;
-create or replace function gem.llm_ends(p_period text, p_starts timestamptz) returns timestamptz language sql immutable as $$
+create or replace function gem.llm_ends(p_period text, p_starts timestamptz) returns timestamptz
+  language sql immutable as $$
   select (p_starts at time zone 'UTC' + ('1 ' || p_period)::interval) at time zone 'UTC'
 $$;
 
--- Whether an arm has so many requests whose attempts live. Those of lost workers are looked for only if it would be full with them.
-create or replace function gem.llm_full(p_arm text, p_most integer) returns boolean language sql stable as $$
+-- Reports whether at least p_most open requests of a target belong to live attempts. It checks the attempts only if
+-- p_most requests are open.
+create or replace function gem.llm_full(p_target text, p_most integer) returns boolean language sql stable as $$
   select (select count(*) from (
-      select from public.core_llm_requests r where r.arm = p_arm and r.status = 'sent' limit p_most) sent) >= p_most
+      select from public.core_llm_requests r where r.target = p_target
+        and r.status = 'sent' limit p_most) sent) >= p_most
     and (select count(*) from public.core_llm_requests r join public.core_tool_calls c on c.id = r.call_id
-      where r.arm = p_arm and r.status = 'sent' and c.status = 'running' and c.attempt = r.attempt) >= p_most
+      where r.target = p_target and r.status = 'sent' and c.status = 'running' and c.attempt = r.attempt) >= p_most
 $$;
 
--- Ends a request: its first end counts, and the rest do nothing. Returns the status that it got, or null where it had ended. If its attempt
--- no longer holds the call, that is `lost`: what the call cost, as its receipt says it, does not change behind its back.
+-- Ends a request. Only its first end counts. Returns the new status, or null if the request had already ended. The
+-- status is `lost` if the attempt no longer holds the call, because the cost on the call's receipt must not change
+-- later.
 --
--- p_rest_ms is how long the arm is to rest at least; a rest that ends later stays. p_failure: the provider failed, which counts. Three failures
--- within a minute make the arm rest for 30 s, and then a request probes it: if that fails too, the rest is doubled, up to 5 min. A success
--- clears all this, but not one that began before the arm rested. An arm that is well is seen by a sample: where another request has its
--- row, there is none.
-create or replace function gem.llm_end(p_id bigint, p_status text, p_kind text, p_http integer, p_request_id text, p_answered text,
-  p_input bigint, p_output bigint, p_cache_read bigint, p_cache_write bigint, p_reasoning bigint, p_source text, p_cost bigint,
-  p_provider_cost bigint, p_first_ms bigint, p_ms bigint, p_rest_ms bigint, p_rest_why text, p_failure boolean,
+-- p_cooldown_ms is the minimum cooldown of the target; a cooldown that ends later remains. p_failure: the provider
+-- failed. After three failures within a minute the target cools down for 30 s. Then one request probes it. If the probe
+-- fails, too, the cooldown doubles, up to 5 min. A success resets all this, unless its request began before the
+-- cooldown. The figures of a working target are samples: they omit a request if another request has locked the row.
+create or replace function gem.llm_end(p_id bigint, p_status text, p_kind text, p_http integer, p_request_id text,
+  p_answered text,
+  p_input bigint, p_output bigint, p_cache_read bigint, p_cache_write bigint, p_reasoning bigint, p_source text,
+    p_cost bigint,
+  p_provider_cost bigint, p_first_ms bigint, p_ms bigint, p_cooldown_ms bigint, p_cooldown_why text, p_failure boolean,
   p_reported jsonb default null)
 returns text language plpgsql security definer set search_path = pg_catalog, pg_temp
-  set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off -- by id, whatever the statistics say
+  -- use the indexes on ids, whatever the statistics are
+  set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
   set plan_cache_mode = force_generic_plan set jit = off as $$
 declare
   moment  timestamptz;
   held    record;
   req     record;
-  a       record;  -- the arm; null where there is nothing to note
-  changes boolean; -- whether it rests may change
+  a       record;  -- the target; null if there is nothing to record
+  changes boolean; -- whether its cooldown may change
   probed  boolean;
-  rate    double precision; -- tokens a second
+  rate    double precision; -- tokens per second
 begin
   select r.call_id into req from public.core_llm_requests r where r.id = p_id and r.status = 'sent';
   if not found then
     return null;
   end if;
-  -- The step of the answer commits next. Of a worker that is frozen before that, or whose machine is gone, the transaction would hold the call for as
-  -- long as its connection lasts: gem.recover takes no call that is locked.
+  -- The step with the answer commits next. If the worker freezes before the commit, or its machine fails, the
+  -- transaction would lock the call until its connection ends, and gem.recover skips locked calls.
   perform set_config('idle_in_transaction_session_timeout', '10s', true);
   select c.attempt, c.status into held from public.core_tool_calls c where c.id = req.call_id for no key update;
   select r.* into req from public.core_llm_requests r where r.id = p_id and r.status = 'sent' for no key update;
@@ -204,11 +232,12 @@ begin
     return null;
   end if;
   perform from gem.llm_spend s where s.id = any (req.spends) order by s.id for no key update;
-  select p_failure or p_rest_ms > 0 or s.backoff > 0 or s.failed_at <> '{}' into changes from gem.llm_arms s where s.arm = req.arm;
+  select p_failure or p_cooldown_ms > 0 or s.backoff > 0 or s.failed_at <> '{}' into changes from gem.llm_targets s
+    where s.target = req.target;
   if changes then
-    select s.* into a from gem.llm_arms s where s.arm = req.arm for no key update;
+    select s.* into a from gem.llm_targets s where s.target = req.target for no key update;
   else
-    select s.* into a from gem.llm_arms s where s.arm = req.arm for no key update skip locked;
+    select s.* into a from gem.llm_targets s where s.target = req.target for no key update skip locked;
   end if;
   moment := gem.now();
   if (held.attempt = req.attempt and held.status = 'running') is not true then
@@ -217,14 +246,18 @@ begin
   end if;
 
   update public.core_llm_requests r
-  set status = p_status, ended_at = moment, cost = p_cost, provider_cost = p_provider_cost, input_tokens = p_input, output_tokens = p_output,
-      cache_read_tokens = p_cache_read, cache_write_tokens = p_cache_write, reasoning_tokens = p_reasoning, usage_source = p_source,
-      http_status = p_http, request_id = p_request_id, answered = p_answered, error_kind = p_kind, first_content_ms = p_first_ms, ms = p_ms,
+  set status = p_status, ended_at = moment, cost = p_cost, provider_cost = p_provider_cost, input_tokens = p_input,
+    output_tokens = p_output,
+      cache_read_tokens = p_cache_read, cache_write_tokens = p_cache_write, reasoning_tokens = p_reasoning,
+        usage_source = p_source,
+      http_status = p_http, request_id = p_request_id, answered = p_answered, error_kind = p_kind,
+        first_content_ms = p_first_ms, ms = p_ms,
       reported = p_reported
   where r.id = p_id;
-  update gem.llm_spend s set reserved = s.reserved - req.reserved, spent = s.spent + coalesce(p_cost, req.reserved) where s.id = any (req.spends);
+  update gem.llm_spend s set reserved = s.reserved - req.reserved, spent = s.spent + coalesce(p_cost, req.reserved)
+    where s.id = any (req.spends);
 
-  if a.arm is null then
+  if a.target is null then
     return p_status;
   end if;
   probed := coalesce(a.probe = p_id, false);
@@ -234,125 +267,146 @@ begin
   end if;
   if p_status = 'done' then
     a.failed_at := '{}';
-    if probed or req.at > a.rested_at then
+    if probed or req.at > a.cooldown_at then
       a.backoff := 0;
       a.probe := null;
       a.probing_since := null;
     end if;
-    a.first_content_ms := coalesce(a.first_content_ms + 0.3 * (p_first_ms - a.first_content_ms), p_first_ms, a.first_content_ms);
+    a.first_content_ms := coalesce(a.first_content_ms + 0.3 * (p_first_ms - a.first_content_ms), p_first_ms,
+      a.first_content_ms);
     if p_source = 'provider' and p_reported is null then
       a.samples := a.samples + 1;
       a.output_tokens := coalesce(a.output_tokens, 0) + (p_output - coalesce(a.output_tokens, 0)) / a.samples;
-      if p_first_ms is not null and p_output > 0 then -- an answer may come in one piece
+      if p_first_ms is not null and p_output > 0 then -- an answer may arrive in one piece
         rate := p_output * 1000.0 / greatest(p_ms - p_first_ms, 1);
         a.tokens_per_s := coalesce(a.tokens_per_s + 0.3 * (rate - a.tokens_per_s), rate);
       end if;
       if req.estimated_input > 0 and p_input > 0 then
-        a.input_ratio := coalesce(a.input_ratio, 1) + (p_input::double precision / req.estimated_input - coalesce(a.input_ratio, 1)) / a.samples;
+        a.input_ratio := coalesce(a.input_ratio, 1) +
+          (p_input::double precision / req.estimated_input - coalesce(a.input_ratio, 1)) / a.samples;
       end if;
     end if;
   elsif p_failure then
     a.failed_at := array(select f from unnest(a.failed_at) f where f > moment - interval '1 minute') || moment;
     if probed or a.backoff = 0 and cardinality(a.failed_at) >= 3 then
       a.backoff := least(a.backoff + 1, 10);
-      a.rested_at := moment;
+      a.cooldown_at := moment;
       a.failed_at := '{}';
-      if (a.rests_until > moment + gem.llm_backoff(a.backoff)) is not true then
-        a.rests_until := moment + gem.llm_backoff(a.backoff);
+      if (a.cooldown_until > moment + gem.llm_backoff(a.backoff)) is not true then
+        a.cooldown_until := moment + gem.llm_backoff(a.backoff);
         a.why := p_kind;
       end if;
     elsif a.backoff > 0 then
-      a.failed_at := '{}'; -- of a request that began before the rest
+      a.failed_at := '{}'; -- this request began before the cooldown
     end if;
   end if;
-  if p_rest_ms > 0 and (a.rests_until > moment + p_rest_ms * interval '1 millisecond') is not true then
-    a.rests_until := moment + p_rest_ms * interval '1 millisecond';
-    a.why := p_rest_why;
+  if p_cooldown_ms > 0 and (a.cooldown_until > moment + p_cooldown_ms * interval '1 millisecond') is not true then
+    a.cooldown_until := moment + p_cooldown_ms * interval '1 millisecond';
+    a.why := p_cooldown_why;
   end if;
-  update gem.llm_arms s
-  set rests_until = a.rests_until, why = a.why, failed_at = a.failed_at, backoff = a.backoff, rested_at = a.rested_at, probe = a.probe,
-      probing_since = a.probing_since, first_content_ms = a.first_content_ms, tokens_per_s = a.tokens_per_s, output_tokens = a.output_tokens,
+  update gem.llm_targets s
+  set cooldown_until = a.cooldown_until, why = a.why, failed_at = a.failed_at, backoff = a.backoff,
+    cooldown_at = a.cooldown_at,
+    probe = a.probe,
+      probing_since = a.probing_since, first_content_ms = a.first_content_ms, tokens_per_s = a.tokens_per_s,
+        output_tokens = a.output_tokens,
       input_ratio = a.input_ratio, samples = a.samples
-  where s.arm = a.arm;
+  where s.target = a.target;
   return p_status;
 end
 $$;
 
--- How long an arm rests after so many rests in a row.
-create or replace function gem.llm_backoff(p_rests integer) returns interval language sql immutable as $$
-  select least(interval '30 seconds' * power(2, p_rests - 1), interval '5 minutes')
+-- Returns how long a target cools down after so many cooldowns in a row.
+create or replace function gem.llm_backoff(p_cooldowns integer) returns interval language sql immutable as $$
+  select least(interval '30 seconds' * power(2, p_cooldowns - 1), interval '5 minutes')
 $$;
 
--- The state of arms as far as it is known, in the order of p_arms. rests_until is null where the arm does not rest.
-create or replace function gem.llm_arm_states(p_arms text[])
-returns table (arm text, rests_until timestamptz, why text, samples bigint, first_content_ms double precision, tokens_per_s double precision,
+-- Returns the known state of targets, in the order of p_targets. cooldown_until is null if the target is not cooling
+-- down.
+create or replace function gem.llm_target_states(p_targets text[])
+returns table (target text, cooldown_until timestamptz, why text, samples bigint, first_content_ms double precision,
+  tokens_per_s double precision,
   output_tokens double precision, input_ratio double precision)
 language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
-  select one.arm, rest.until, case when rest.until is not null then a.why end, coalesce(a.samples, 0), a.first_content_ms, a.tokens_per_s, a.output_tokens,
+  select one.target, cooldown.until, case when cooldown.until is not null then a.why end, coalesce(a.samples, 0),
+    a.first_content_ms, a.tokens_per_s, a.output_tokens,
     a.input_ratio
-  from (select gem.now() as at) now, unnest(p_arms) with ordinality one (arm, place)
-  left join gem.llm_arms a on a.arm = one.arm
-  left join lateral (select greatest(case when a.rests_until > now.at then a.rests_until end,
-    case when a.backoff > 0 and a.probing_since > now.at - interval '1 minute' then a.probing_since + interval '1 minute' end) as until) rest on true
+  from (select gem.now() as at) now, unnest(p_targets) with ordinality one (target, place)
+  left join gem.llm_targets a on a.target = one.target
+  left join lateral (select greatest(case when a.cooldown_until > now.at then a.cooldown_until end,
+    case when a.backoff > 0 and a.probing_since > now.at - interval '1 minute' then a.probing_since +
+      interval '1 minute' end) as until) cooldown on true
   order by one.place
 $$;
 
--- Closes requests that are `sent` as lost, whose reserves are spent then. The caller has locked them, and what they count in.
+-- Closes requests that are `sent` as lost, and spends their reserves. The caller has locked them and their budgets.
 create or replace function gem.llm_lose(p_ids bigint[], p_at timestamptz) returns void language sql as $$
   with lost as (
-    update public.core_llm_requests r set status = 'lost', ended_at = p_at where r.id = any (p_ids) and r.status = 'sent'
-    returning r.id, r.arm, r.reserved, r.spends
+    update public.core_llm_requests r set status = 'lost', ended_at = p_at where r.id = any (p_ids)
+      and r.status = 'sent'
+    returning r.id, r.target, r.reserved, r.spends
   ), spent as (
     update gem.llm_spend s set reserved = s.reserved - sums.reserve, spent = s.spent + sums.reserve
-    from (select spend, sum(l.reserved) as reserve from lost l, unnest(l.spends) spend group by spend) sums where s.id = sums.spend
+    from (select spend, sum(l.reserved) as reserve from lost l, unnest(l.spends) spend group by spend) sums
+      where s.id = sums.spend
   )
-  update gem.llm_arms s set probe = null, probing_since = null from lost l where s.arm = l.arm and s.probe = l.id;
+  update gem.llm_targets s set probe = null, probing_since = null from lost l where s.target = l.target
+    and s.probe = l.id;
 $$;
 
--- Locks requests that are `sent`, and what they count in, and closes them as lost. Those that others have locked stay.
-create or replace function gem.llm_lose_now(p_ids bigint[]) returns void language plpgsql set search_path = pg_catalog, pg_temp as $$
+-- Locks requests that are `sent`, with their budgets, and closes them as lost. It skips requests that are locked.
+create or replace function gem.llm_lose_now(p_ids bigint[]) returns void language plpgsql set search_path = pg_catalog,
+  pg_temp as $$
 declare
-  ids bigint[] := array(select r.id from public.core_llm_requests r where r.id = any (p_ids) and r.status = 'sent' order by r.id for no key update skip locked);
+  ids bigint[] := array(select r.id from public.core_llm_requests r where r.id = any (p_ids) and r.status = 'sent'
+    order by r.id for no key update skip locked);
 begin
   if cardinality(ids) = 0 then
     return;
   end if;
-  perform from gem.llm_spend s where s.id = any (array(select unnest(r.spends) from public.core_llm_requests r where r.id = any (ids)))
+  perform from gem.llm_spend s where s.id = any (array(select unnest(r.spends) from public.core_llm_requests r
+    where r.id = any (ids)))
   order by s.id for no key update;
-  perform from gem.llm_arms s where s.arm = any (array(select r.arm from public.core_llm_requests r where r.id = any (ids)))
-  order by s.arm for no key update;
+  perform from gem.llm_targets s where s.target = any (array(select r.target from public.core_llm_requests r
+    where r.id = any (ids)))
+  order by s.target for no key update;
   perform gem.llm_lose(ids, gem.now());
 end
 $$;
 
--- Closes as lost what was sent more than an hour ago by attempts that no longer hold their calls, a hundred requests of an arm at most:
--- the next heartbeat takes the next.
+-- Closes as lost the requests that were sent more than an hour ago by attempts that no longer hold their calls. It
+-- closes at most a hundred per target, and the next heartbeat continues.
 create or replace function gem.llm_sweep() returns void language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   before timestamptz := gem.now() - interval '1 hour';
 begin
   perform gem.llm_lose_now(array(
-    select old.id from gem.llm_arms s, lateral (
+    select old.id from gem.llm_targets s, lateral (
       select r.id from public.core_llm_requests r
-      where r.arm = s.arm and r.status = 'sent' and r.at < before
-        and not exists (select from public.core_tool_calls c where c.id = r.call_id and c.status = 'running' and c.attempt = r.attempt)
+      where r.target = s.target and r.status = 'sent' and r.at < before
+        and not exists (select from public.core_tool_calls c where c.id = r.call_id and c.status = 'running'
+          and c.attempt = r.attempt)
       order by r.at limit 100) old));
 end
 $$;
 
--- Closes what calls that are about to be pruned left open, and counts in gem.llm_spend what they cost: it stays there when their requests
--- leave. The calls have ended, and are locked.
-create or replace function gem.llm_prune(p_calls uuid[]) returns void language plpgsql set search_path = pg_catalog, pg_temp as $$
+-- Closes the open requests of calls that are about to be pruned, and adds their costs to gem.llm_spend, which keeps
+-- them when the requests are deleted. The calls have ended, and are locked.
+create or replace function gem.llm_prune(p_calls uuid[]) returns void language plpgsql set search_path = pg_catalog,
+  pg_temp as $$
 declare
-  ids bigint[] := array(select r.id from public.core_llm_requests r where r.call_id = any (p_calls) order by r.id for update);
+  ids bigint[] := array(select r.id from public.core_llm_requests r where r.call_id = any (p_calls)
+    order by r.id for update);
 begin
   if cardinality(ids) = 0 then
     return;
   end if;
-  perform from gem.llm_spend s where s.id = any (array(select unnest(r.spends) from public.core_llm_requests r where r.id = any (ids)))
+  perform from gem.llm_spend s where s.id = any (array(select unnest(r.spends) from public.core_llm_requests r
+    where r.id = any (ids)))
   order by s.id for no key update;
-  perform from gem.llm_arms s where s.arm = any (array(select r.arm from public.core_llm_requests r where r.id = any (ids) and r.status = 'sent'))
-  order by s.arm for no key update;
+  perform from gem.llm_targets s where s.target = any (array(select r.target from public.core_llm_requests r
+    where r.id = any (ids) and r.status = 'sent'))
+  order by s.target for no key update;
   perform gem.llm_lose(ids, gem.now());
   update gem.llm_spend s set pruned = s.pruned + sums.cost, pruned_requests = s.pruned_requests + sums.requests
   from (select spend, sum(coalesce(r.cost, r.reserved)) as cost, count(*) as requests
@@ -361,8 +415,8 @@ begin
 end
 $$;
 
--- Removes budgets' rows whose period ended a year ago and of whose requests none is left, p_limit at most, and returns how many. Only the owner
--- may execute it; gem prune does.
+-- Removes rows of budgets whose period ended more than a year ago and which have no requests left, at most p_limit.
+-- Returns their number. Only the owner may execute it; gem prune calls it.
 create or replace function gem.prune_llm_spend(p_limit integer) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -372,7 +426,8 @@ begin
   perform set_config('gem.pruning', 'on', true);
   with old as (
     select o.id from gem.llm_spend o
-    where gem.llm_ends(o.period, o.starts) < before and o.requests = o.pruned_requests order by o.id limit p_limit for update skip locked
+    where gem.llm_ends(o.period, o.starts) < before and o.requests = o.pruned_requests
+      order by o.id limit p_limit for update skip locked
   ), corrections as (
     delete from gem.llm_corrections k using old where k.spend = old.id
   )
@@ -383,8 +438,9 @@ begin
 end
 $$;
 
--- Adds an amount in units of 10⁻⁹ USD to what a budget has spent in its current period, or subtracts it if it is below 0, and returns the corrected
--- budget. It refuses to subtract more than was spent, and refuses a budget that has no requests in that period.
+-- Adds an amount in units of 10⁻⁹ USD to the spending of a budget in its current period, and returns the corrected
+-- budget. A negative amount is a refund. It refuses to subtract more than was spent, and refuses a budget that has no
+-- requests in that period.
 create or replace function gem.llm_correct(p_budget text, p_subject text, p_amount bigint, p_by text, p_reason text)
 returns table (period text, starts timestamptz, ends timestamptz, spent bigint, reserved bigint)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -399,10 +455,13 @@ begin
     perform gem.refuse('PT422', 'a correction is between -1000000 and 1000000 USD, and not 0');
   end if;
   select b.* into s from gem.llm_spend b
-  where b.budget = p_budget and b.subject = p_subject and b.starts <= moment and gem.llm_ends(b.period, b.starts) > moment
-  order by b.id desc limit 1 for no key update;
+  where b.budget = p_budget and b.subject = p_subject and b.starts <= moment
+    and gem.llm_ends(b.period, b.starts) > moment
+  -- the routes may have changed its period, and back again
+  order by b.last_at desc nulls last, b.id desc limit 1 for no key update;
   if not found then
-    perform gem.refuse('PT404', 'in this period there are no requests under the budget %s' || case when p_subject <> '' then ' for %s' else '' end,
+    perform gem.refuse('PT404',
+      'the budget %s has no requests' || case when p_subject <> '' then ' for %s' else '' end || ' in this period',
       'Budgets that are counted separately, such as for each user, need a subject.', p_budget, p_subject);
   elsif s.spent + p_amount < 0 then
     perform gem.refuse('PT409', 'the budget %s has spent %s USD in this period, and no more can be subtracted', null,
@@ -426,6 +485,7 @@ select gem.grant_to('gem_worker', 'select on public.core_llm_requests');
 select gem.open_to('gem_worker', 'public.core_llm_requests', 'gem_worker_reads', 'for select to %I using (true)');
 select gem.grant_to('gem_worker', 'execute on function gem.record_routes(text, text, jsonb),
   gem.llm_begin(uuid, integer, text, text, text, bigint, jsonb),
-  gem.llm_arm_states(text[]),
-  gem.llm_end(bigint, text, text, integer, text, text, bigint, bigint, bigint, bigint, bigint, text, bigint, bigint, bigint, bigint, bigint, text, boolean, jsonb)');
+  gem.llm_target_states(text[]),
+  gem.llm_end(bigint, text, text, integer, text, text, bigint, bigint, bigint, bigint, bigint, text, bigint, bigint,
+    bigint, bigint, bigint, text, boolean, jsonb)');
 revoke all on all functions in schema gem from public;

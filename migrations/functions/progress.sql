@@ -1,22 +1,25 @@
--- Progress: what calls show before they have their receipts. A worker writes for all its calls at once, a few times a second.
+-- Progress: output of calls before their receipts. A worker writes the progress of all its calls together, a few times
+-- a second.
 
--- Writes rows of many calls, and returns for each what became of them. p_streams is a list of {call, attempt, after, rows: [{kind, data}]}:
--- `after` is the seq of the last row that this attempt is known to have written, or null. Rows that are sent once more, since the answer was
--- lost, are not written again. The states are
---   written  all rows are there, and seq is that of the last
---   full     the call has 2,000 rows, the last of which says so: nothing more is written for it
---   busy     another transaction has the call locked: send the rows again
+-- Writes rows of many calls, and returns the state of each call. p_streams is a list of {call, attempt, after, rows:
+-- [{kind, data}]}: `after` is the seq of the attempt's last row that the worker knows to be written, or null. If a
+-- worker sends rows again because it lost the answer, they are not written twice. The states are
+--   written  all rows are written, and seq is that of the last
+--   full     the call has 2,000 rows, and the last row states this: nothing more is written for the call
+--   busy     another transaction has locked the call: send the rows again
 --   gone     the attempt does not hold its call: nothing is written
--- Nobody waits here for a lock: the calls of all streams would wait with it.
-create or replace function gem.progress(p_streams jsonb) returns table (call_id uuid, attempt integer, seq integer, state text)
+-- The function does not wait for locks, because one locked call would delay all streams.
+create or replace function gem.progress(p_streams jsonb) returns table (call_id uuid, attempt integer, seq integer,
+  state text)
 language plpgsql security definer set search_path = pg_catalog, pg_temp
-  set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off -- by id, whatever the statistics say
+  -- use the indexes on ids, whatever the statistics are
+  set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
   set plan_cache_mode = force_generic_plan set jit = off as $$
 #variable_conflict use_column
 declare
   moment timestamptz := gem.now();
   most   constant integer := 2000;
-  held   uuid[]; -- locked, so that no other attempt begins before this one's rows are there
+  held   uuid[]; -- the locked calls: none can begin another attempt before these rows are written
 begin
   held := array(
     select c.id from jsonb_to_recordset(p_streams) s (call uuid, attempt integer)
@@ -24,12 +27,14 @@ begin
     for no key update of c skip locked);
   return query
   with streams as materialized (
-    select s.call, s.attempt, s.rows, c.id is not null as holds, s.call = any (held) as locked, coalesce(last.seq, s.after, 0) as last,
+    select s.call, s.attempt, s.rows, c.id is not null as holds, s.call = any (held) as locked,
+      coalesce(last.seq, s.after, 0) as last,
       coalesce(last.seq > s.after or s.after is null and last.attempt = s.attempt, false) as again
     from jsonb_to_recordset(p_streams) s (call uuid, attempt integer, after integer, rows jsonb)
     left join public.core_tool_calls c on c.id = s.call and c.attempt = s.attempt and c.status = 'running'
     left join lateral (
-      select p.seq, p.attempt from public.core_tool_progress p where p.call_id = s.call order by p.seq desc limit 1) last on true
+      select p.seq, p.attempt from public.core_tool_progress p where p.call_id = s.call
+        order by p.seq desc limit 1) last on true
   ), added as (
     insert into public.core_tool_progress (call_id, attempt, seq, at, kind, data)
     select s.call, s.attempt, s.last + r.n, moment, case when s.last + r.n < most then r.kind else 'status' end,
@@ -37,16 +42,18 @@ begin
     from streams s, rows from (jsonb_to_recordset(s.rows) as (kind text, data jsonb)) with ordinality r (kind, data, n)
     where s.holds and s.locked and not s.again and s.last + r.n <= most
   )
-  select s.call, s.attempt, ended.seq, case when not s.holds then 'gone' when not s.locked then 'busy' when ended.seq = most then 'full' else 'written' end
+  select s.call, s.attempt, ended.seq, case when not s.holds then 'gone' when not s.locked then 'busy'
+    when ended.seq = most then 'full' else 'written' end
   from streams s, lateral (
     select least(s.last + case when s.again then 0 else jsonb_array_length(s.rows) end, most) as seq) ended;
 end
 $$;
 
--- Removes the progress of calls that have had their receipts for ten minutes, five thousand rows at most: the next heartbeat takes the
--- next. The first row of a call goes last, since it is by that one that the others are found.
+-- Removes the progress of calls whose receipts are older than ten minutes, at most five thousand rows. The next
+-- heartbeat continues. The first row of a call is removed last, because the search for old progress uses it.
 create or replace function gem.forget_progress() returns void language plpgsql
-  set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+  set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+    set jit = off as $$
 declare
   before timestamptz := gem.now() - interval '10 minutes';
   ended  uuid[];
@@ -59,7 +66,8 @@ begin
     order by p.at limit 1000 for update skip locked);
   if cardinality(ended) > 0 then
     delete from public.core_tool_progress p where p.ctid = any (array(
-      select o.ctid from public.core_tool_progress o where o.call_id = any (ended) order by o.call_id, o.seq desc limit 5000));
+      select o.ctid from public.core_tool_progress o where o.call_id = any (ended) order by o.call_id,
+        o.seq desc limit 5000));
   end if;
 end
 $$;

@@ -1,19 +1,19 @@
--- The steps of durable handlers: named pieces of a running call, whose results are in its journal. They move no call from one
--- state to another.
+-- Steps are named parts of a durable handler. The journal has their results. A step does not change its call's state.
 --
 --   began   {name}                            a step that must not run twice is about to run
---   step    {name, kind, result, effects}     a step has ended, and never runs again; in place of its result: error
+--   step    {name, kind, result, effects}     a step has ended, and never runs again; error replaces a missing result
 --
--- With its first such event a call has made progress. From then on it goes only to workers that stated the capability
--- `steps`, and attempts that were spent before the last progress do not count.
+-- A call makes progress with its first such event. Afterwards, only workers that declared the capability `steps` claim
+-- it, and attempts before the last progress no longer count as spent.
 
--- Reports whether an attempt, which must hold its call, has written an event. It waits for a transaction of that attempt that is about
--- to commit.
+-- Reports whether an attempt, which must hold its call, has written an event. If a transaction of that attempt is about
+-- to commit, the function waits for it.
 create or replace function gem.has_step(p_call uuid, p_attempt integer, p_worker text, p_event text, p_name text)
 returns boolean language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
   perform from public.core_tool_calls c
-  where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running', false) for no key update;
+  where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running', false)
+    for no key update;
   if not found then
     perform gem.raise_not_held(p_call, p_attempt, p_worker);
   end if;
@@ -23,9 +23,11 @@ begin
 end
 $$;
 
--- Writes an event of a step. p_before is how many such events the journal has, so that a statement which comes late, after its worker
--- took it for lost, writes nothing. p_again: an earlier try may have written it, and its answer was lost.
-create or replace function gem.step(p_call uuid, p_attempt integer, p_worker text, p_event text, p_data jsonb, p_before integer, p_again boolean)
+-- Writes an event of a step. p_before is the number of such events in the journal, so that a statement which arrives
+-- after its worker considered it lost writes nothing. p_again: an earlier try may have written the event, although its
+-- answer did not reach the worker.
+create or replace function gem.step(p_call uuid, p_attempt integer, p_worker text, p_event text, p_data jsonb,
+  p_before integer, p_again boolean)
 returns void language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   at timestamptz := gem.now();
@@ -34,8 +36,10 @@ begin
     perform gem.refuse('check_violation', '%s is not an event of a step, or the step has no name', null, p_event);
   end if;
   with held as (
-    update public.core_tool_calls c set steps = c.steps + 1, retries = 0, losses = 0, updated_at = at, events = c.events + 1
-    where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running' and c.steps = p_before, false)
+    update public.core_tool_calls c set steps = c.steps + 1, retries = 0, losses = 0, updated_at = at,
+      events = c.events + 1
+    where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running'
+      and c.steps = p_before, false)
     returning c.id, c.events
   )
   insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
@@ -46,7 +50,8 @@ begin
 end
 $$;
 
--- The effects of a call's steps, as they stand on its receipt: also of those that were not kept, since their attempt ended.
+-- Returns the effects of a call's steps in the form of its receipt, including steps that were not kept because their
+-- attempt ended.
 create or replace function gem.step_effects(p_call uuid) returns jsonb language sql stable as $$
   select coalesce(jsonb_object_agg(kind, list), '{}') from (
     select k.key as kind, jsonb_agg(one.value order by e.seq, one.ordinality) as list

@@ -5,7 +5,8 @@ create or replace function tools.shop_refund(input jsonb) returns jsonb language
 declare
   refund orders;
 begin
-  update orders set refunded_at = now() where id = (input ->> 'order_id')::bigint and refunded_at is null returning * into refund;
+  update orders set refunded_at = now() where id = (input ->> 'order_id')::bigint and refunded_at is null
+    returning * into refund;
   if not found then
     raise exception 'There is no order % to refund.', input ->> 'order_id'
       using errcode = 'GM100', detail = '{"error_code": "not_refundable"}';

@@ -4,7 +4,7 @@ import { createServer } from 'node:http'
 
 const { PORT, SHOP_SECRET } = process.env
 
-// In a service of your own, both are tables of a database.
+// In your own service, both are tables of a database.
 const orders = new Map([[1, 40], [2, 250], [3, 300]]) // what can still be refunded
 for (let id = 11; id <= 40; id++) orders.set(id, 100)
 const answered = new Map() // by the id of the call, which is the same if GEM sends it again
@@ -45,7 +45,7 @@ function isSigned(headers, body) {
 }
 
 createServer(async (request, response) => {
-  let status = 500, answer = { error: { message: 'The service failed; its output says why.' } }
+  let status = 500, answer = { error: { message: 'The service failed; see its output.' } }
   try {
     const body = Buffer.concat(await request.toArray()).toString()
     ;[status, answer] = respond(request.url, request.headers, body)

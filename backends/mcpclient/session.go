@@ -1,0 +1,239 @@
+package mcpclient
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+const (
+	// closeTime is the time limit for closing a connection. A program gets a part of it to end by itself.
+	closeTime = 5 * time.Second
+	// maxMessage is the maximum size of a server's message, in bytes. A longer message breaks the connection.
+	maxMessage = 16 << 20
+)
+
+// session is a connection to a server.
+type session struct {
+	*sdk.ClientSession
+	server  *server
+	secrets secrets
+	began   time.Time
+	program *program // nil for a server at a URL
+
+	// asked is the last request of the server that was refused, and asks is their number.
+	asked atomic.Pointer[string]
+	asks  atomic.Int64
+
+	known known
+
+	// skipped counts writes of the server that are not messages, and notes logs them.
+	skipped atomic.Int64
+	notes   lines
+}
+
+// skip records a write of the server that is not a message.
+func (s *session) skip(text []byte) {
+	s.skipped.Add(1)
+	_, _ = s.notes.Write(append(bytes.ReplaceAll(text[:min(len(text), keptLine+1)], []byte("\n"), []byte(" ")), '\n'))
+}
+
+// client refuses all requests of a server, because it has no person and no model to answer them.
+func (s *session) client() *sdk.Client {
+	c := sdk.NewClient(&sdk.Implementation{Name: "gem", Version: "1"}, &sdk.ClientOptions{
+		Capabilities:   &sdk.ClientCapabilities{},
+		MultiRoundTrip: &sdk.MultiRoundTripOptions{Disabled: true},
+	})
+	c.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
+		return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
+			switch method {
+			case "elicitation/create", "sampling/createMessage", "roots/list":
+				s.asked.Store(&method)
+				s.asks.Add(1)
+				return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest,
+					Message: "GEM calls tools, and does not answer " + method}
+			}
+			return next(ctx, method, req)
+		}
+	})
+	return c
+}
+
+func (s *session) transport() (sdk.Transport, error) {
+	settings := s.server.settings
+	if settings.Command != "" {
+		p, err := s.start(settings)
+		if err != nil {
+			return nil, err
+		}
+		s.program = p
+		messages := &onlyMessages{Closer: p.stdout, lines: bufio.NewReaderSize(p.stdout, 64<<10), skip: s.skip}
+		return &exact{Transport: &sdk.IOTransport{Reader: messages, Writer: p, MaxLineLength: maxMessage}}, nil
+	}
+	header := http.Header{}
+	for name, variable := range settings.HeaderEnv {
+		header.Set(name, credentials(name, s.secrets[variable]))
+	}
+	e := &exact{overHTTP: true}
+	e.Transport = &sdk.StreamableClientTransport{
+		Endpoint:             settings.URL,
+		HTTPClient:           s.through(header, &e.version),
+		DisableStandaloneSSE: true, // GEM does not wait for a server's notifications
+		MaxEventSize:         maxMessage,
+	}
+	return e, nil
+}
+
+// through returns the transport of the requests to a server at a URL.
+func (s *session) through(header http.Header, version *atomic.Pointer[string]) *http.Client {
+	forgotten := func() { s.server.drop(s) }
+	return &http.Client{
+		Transport:     &requests{skip: s.skip, forgotten: forgotten, secrets: s.secrets, header: header, version: version},
+		CheckRedirect: refuseRedirect,
+	}
+}
+
+// credentials returns the value of a header. A bare token gets the scheme Bearer, because Authorization always names a
+// scheme.
+func credentials(header, secret string) string {
+	if strings.EqualFold(header, "Authorization") && !strings.Contains(secret, " ") {
+		return "Bearer " + secret
+	}
+	return secret
+}
+
+// kill ends the program, if there is one, at once.
+func (s *session) kill() {
+	if s.program != nil {
+		s.program.kill()
+	}
+}
+
+// close ends the connection in order, or by force if that takes too long.
+func (s *session) close() {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		_ = s.Close()
+	}()
+	if s.program != nil {
+		s.program.end()
+	}
+	select {
+	case <-closed:
+	case <-time.After(closeTime):
+	}
+}
+
+// exact is a transport whose session gets the unchanged results of tools: the SDK would decode numbers into 53 bits,
+// and reject kinds of content that it does not know. [raw] extracts them.
+type exact struct {
+	sdk.Transport
+	version  atomic.Pointer[string] // of the protocol that was agreed on
+	overHTTP bool
+}
+
+func (e *exact) Connect(ctx context.Context) (sdk.Connection, error) {
+	c, err := e.Transport.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &exactConnection{Connection: c, exact: e}, nil
+}
+
+type exactConnection struct {
+	sdk.Connection
+	exact *exact
+	asked atomic.Int64 // requests of the server's that have no answer yet
+}
+
+// mostAsked is the maximum number of a server's requests that wait for answers. The SDK would keep any number.
+const mostAsked = 100
+
+// rawKey is the key under which the metadata of a result has the whole result, as text.
+const rawKey = "io.github.gemworker/raw"
+
+func (c *exactConnection) Read(ctx context.Context) (jsonrpc.Message, error) {
+	msg, err := c.Connection.Read(ctx)
+	if request, ok := msg.(*jsonrpc.Request); ok && request.IsCall() && c.asked.Add(1) > mostAsked {
+		return nil, fmt.Errorf("it asked for more than %d things, and did not wait for answers", mostAsked)
+	}
+	response, ok := msg.(*jsonrpc.Response)
+	if ok && response.Error != nil {
+		response.Error = inAnswer(response.Error)
+	}
+	if !ok || response.Error != nil || len(response.Result) == 0 {
+		return msg, err
+	}
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(response.Result, &fields) != nil || fields == nil {
+		return msg, err
+	}
+	if version, handshake := fields["protocolVersion"]; handshake {
+		var agreed string
+		if json.Unmarshal(version, &agreed) == nil {
+			c.exact.version.Store(&agreed)
+		}
+		return msg, err
+	}
+	if _, handshake := fields["supportedVersions"]; handshake {
+		return msg, err
+	}
+	raw, encodeErr := json.Marshal(map[string]string{rawKey: string(response.Result)})
+	if encodeErr != nil {
+		return msg, err
+	}
+	for _, left := range []string{"content", "structuredContent", "inputRequests", "requestState", "resultType", "isError",
+		"task"} {
+		delete(fields, left)
+	}
+	fields["_meta"] = raw
+	if response.Result, encodeErr = json.Marshal(fields); encodeErr != nil {
+		return nil, fmt.Errorf("a result cannot be read: %w", encodeErr)
+	}
+	return response, err
+}
+
+// sentKey is the key of a flag in the context of a call, which is set before the call is sent.
+type sentKey struct{}
+
+// markSent sets the flag, if the request is the call.
+func markSent(ctx context.Context, request *jsonrpc.Request) {
+	if sent, ok := ctx.Value(sentKey{}).(*atomic.Bool); ok && request.Method == "tools/call" {
+		sent.Store(true)
+	}
+}
+
+func (c *exactConnection) Write(ctx context.Context, msg jsonrpc.Message) error {
+	if request, ok := msg.(*jsonrpc.Request); ok && !c.exact.overHTTP { // over HTTP it is sent once there is a connection
+		markSent(ctx, request)
+	}
+	if _, ok := msg.(*jsonrpc.Response); ok {
+		defer c.asked.Add(-1)
+	}
+	err := c.Connection.Write(ctx, msg)
+	wire := (*jsonrpc.Error)(nil)
+	if errors.As(err, &wire) && !ofTheSDK(wire.Code) { // the body of an answer whose status is an error
+		return asRefusal(err)
+	}
+	if sent, ok := ctx.Value(sentKey{}).(*atomic.Bool); ok && errors.As(err, new(*unwritten)) {
+		sent.Store(false)
+	}
+	return err
+}
+
+// raw returns the unchanged result.
+func raw(meta sdk.Meta) json.RawMessage {
+	text, _ := meta[rawKey].(string)
+	return json.RawMessage(text)
+}

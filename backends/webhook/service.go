@@ -1,0 +1,95 @@
+package webhook
+
+import (
+	"encoding/base64"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/gemworker/gem/backends"
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/internal/scrub"
+	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+	"golang.org/x/net/http/httpguts"
+)
+
+// service is one domain of domains.json.
+type service struct {
+	domain, url string
+	transport   http.RoundTripper
+	signer      *standardwebhooks.Webhook
+	header      http.Header // of header_env
+	secrets     []string    // must not appear on receipts and in logs
+	// missing is the reason for which no request can be made; nil if requests can be made.
+	missing *handlers.NotConfigured
+}
+
+// leastSecret is the minimum length of a secret in bytes, by the specification.
+const leastSecret = 24
+
+func newService(domain string, from backends.Service, lookup func(string) string,
+	transport http.RoundTripper) *service {
+	s := &service{domain: domain, url: from.URL, transport: transport, header: http.Header{}}
+	var variables, reasons []string
+	lacks := func(variable, reason string) {
+		variables, reasons = append(variables, variable), append(reasons, variable+" "+reason)
+	}
+	value := func(variable string) string {
+		v := strings.TrimSpace(lookup(variable))
+		_, credentials, _ := strings.Cut(v, " ") // after Bearer, or another scheme
+		for _, form := range []string{v, strings.TrimPrefix(v, "whsec_"), credentials} {
+			if len(form) >= 8 { // a shorter one is a word of the texts that would be cut
+				s.secrets = append(s.secrets, form)
+			}
+		}
+		return v
+	}
+	secret := value(from.SecretEnv)
+	key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(secret, "whsec_"))
+	switch {
+	case secret == "":
+		lacks(from.SecretEnv, "is not set")
+	case err != nil || len(key) < leastSecret:
+		lacks(from.SecretEnv, fmt.Sprintf("is not whsec_ followed by at least %d bytes in base64", leastSecret))
+	default:
+		s.signer, _ = standardwebhooks.NewWebhookRaw(key) // which has no errors
+	}
+	for _, name := range slices.Sorted(maps.Keys(from.HeaderEnv)) {
+		variable := from.HeaderEnv[name]
+		switch v := value(variable); {
+		case v == "":
+			lacks(variable, "is not set")
+		case !httpguts.ValidHeaderFieldValue(v):
+			lacks(variable, "has characters that no header may have")
+		default:
+			s.header.Set(name, v)
+		}
+	}
+	if len(reasons) > 0 {
+		s.missing = &handlers.NotConfigured{
+			Reason: fmt.Sprintf("Requests to %s, where the tools of %s live, cannot be made: %s.", from.URL, domain,
+				strings.Join(reasons, "; ")),
+			RequiredEnv: variables,
+			NextSteps: []string{
+				fmt.Sprintf("Set %s in the worker's environment: `echo whsec_$(openssl rand -base64 32)` makes a secret, which "+
+					"the service needs too.", strings.Join(variables, " and ")),
+				"Restart the worker and make the call again.",
+			},
+		}
+	}
+	return s
+}
+
+// withoutSecrets removes the service's secrets from an answer that repeats them. It keeps secrets of fewer than 16
+// bytes, which may be ordinary words, and does not change results.
+func (s *service) withoutSecrets(answer []byte) []byte {
+	text := string(answer)
+	for _, secret := range s.secrets {
+		if len(secret) >= 16 {
+			text = scrub.Replace(text, secret, "[secret]")
+		}
+	}
+	return []byte(text)
+}

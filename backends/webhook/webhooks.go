@@ -1,0 +1,73 @@
+// Package webhook is the backend of tools behind HTTP: crm.refund is POST <url>/refund, signed by the Standard Webhooks
+// specification.
+//
+// A request is one attempt of a call. Its body is {"call": {"id", "tool", "attempt", "session_id", "created_by"},
+// "input"}; webhook-id and Idempotency-Key are the call's id, the same in every attempt. answer.go interprets the
+// answers.
+package webhook
+
+import (
+	"crypto/tls"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/gemworker/gem/backends"
+	"github.com/gemworker/gem/handlers/binding"
+	"github.com/gemworker/gem/registry"
+)
+
+const (
+	maxBody    = 1 << 20  // bytes, of a request and of an answer
+	maxHeaders = 64 << 10 // bytes, of an answer
+)
+
+// Services has the tools of the services of a domains.json.
+type Services struct{ byTool map[string]*binding.Handler }
+
+// New returns the backend of the services. Their tools are the registry's tools of their domains. lookup returns the
+// value of a variable, like [os.Getenv]. If a variable is missing or invalid, the calls of its service end as
+// not_configured. New makes no connections.
+func New(r *registry.Registry, services map[string]backends.Service, lookup func(variable string) string) *Services {
+	p := &Services{byTool: map[string]*binding.Handler{}}
+	transport := newTransport()
+	known := map[string]*service{}
+	for domain, s := range services {
+		known[domain] = newService(domain, s, lookup, transport)
+	}
+	for _, tool := range r.Tools() {
+		domain, method, _ := strings.Cut(tool.Name, ".")
+		if s := known[domain]; s != nil {
+			t := &webhook{service: s, url: s.url + "/" + strings.ReplaceAll(method, ".", "_"),
+				once: tool.Idempotency.Mode == registry.None}
+			p.byTool[tool.Name] = binding.NewHandler("HTTP", t.url, false, t.run)
+		}
+	}
+	return p
+}
+
+// For returns the handler of a tool, and whether a service has the tool.
+func (p *Services) For(tool string) (*binding.Handler, bool) {
+	h, ok := p.byTool[tool]
+	return h, ok
+}
+
+// Close does nothing, because no connection outlives its request.
+func (p *Services) Close() {}
+
+// newTransport returns a transport that reaches only the hosts of domains.json, which the operator wrote: it gets no
+// other URL, follows no redirects, and uses no proxy.
+func newTransport() *http.Transport {
+	return &http.Transport{
+		Proxy:       nil,
+		DialContext: (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
+		// One request per connection. On a kept connection, the transport would resend a request with an Idempotency-Key,
+		// even in mode none.
+		DisableKeepAlives:      true,
+		DisableCompression:     true, // what is bounded is what is read
+		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12},
+		TLSHandshakeTimeout:    10 * time.Second,
+		MaxResponseHeaderBytes: maxHeaders,
+	}
+}

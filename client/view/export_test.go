@@ -1,0 +1,3 @@
+package view
+
+const QuestionsSQL = listQuestions

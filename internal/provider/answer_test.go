@@ -1,0 +1,52 @@
+package provider_test
+
+import (
+	"testing"
+
+	"github.com/gemworker/gem/internal/provider"
+)
+
+// told is a stream of events.
+type told struct {
+	events []provider.Event
+	provider.Event
+}
+
+func (s *told) Next() bool {
+	if len(s.events) == 0 {
+		return false
+	}
+	s.Event, s.events = s.events[0], s.events[1:]
+	return true
+}
+func (s *told) Current() provider.Event { return s.Event }
+func (s *told) Err() error              { return nil }
+func (s *told) Close() error            { return nil }
+
+// What Postgres cannot have in JSON must not make an answer worthless that was paid for.
+func TestAnAnswerHasOnlyWhatPostgresCanKeep(t *testing.T) {
+	t.Parallel()
+	for written, kept := range map[string]string{
+		`{"a": "b"}`:             `{"a":"b"}`,
+		`{"a": "\u00e9\n"}`:      `{"a":"\u00e9\n"}`,
+		`{"a": "\\u0000"}`:       `{"a":"\\u0000"}`,
+		`{"a": "\ud83d\ude00"}`:  `{"a":"\ud83d\ude00"}`,
+		`{"a": "\u0000"}`:        "",
+		`{"a": "\\\u0000"}`:      "",
+		`{"a": "\ud83d"}`:        "",
+		`{"a": "\ud83d\\ude00"}`: "",
+		`{"a": "\ude00"}`:        "",
+	} {
+		a, err := provider.Collect(&told{events: []provider.Event{{Kind: provider.TextDelta, Delta: "nul\x00"},
+			{Kind: provider.CallBegan, ID: "1", Name: "f"}, {Kind: provider.ArgumentsDelta, Delta: written},
+			{Kind: provider.Ended, Stop: provider.ToolUse}}}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		call := a.Parts[1]
+		if a.Text() != "nul\uFFFD" || kept != "" && string(call.Arguments) != kept || kept == "" &&
+			(string(call.Arguments) != "{}" || call.RawArguments != written) {
+			t.Errorf("%s: got %q, %s and %q", written, a.Text(), call.Arguments, call.RawArguments)
+		}
+	}
+}

@@ -1,9 +1,0 @@
-package supabase_test
-
-import (
-	"testing"
-
-	"github.com/gemworker/gem/internal/testdb"
-)
-
-func TestMain(m *testing.M) { testdb.Main(m) }

@@ -1,0 +1,40 @@
+package chromium
+
+import (
+	"strings"
+)
+
+// axe looks for what keeps people from using the page, by the rules of WCAG 2.2 A and AA, and returns a line for each
+// thing that it finds.
+func (b *tab) axe() []string {
+	b.t.Helper()
+	if !eval[bool](b, "!!window.axe") {
+		eval[any](b, browser.axe+";null")
+	}
+	return eval[[]string](b,
+		`axe.run(document, {resultTypes: ["violations"], runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}).then(found =>
+		found.violations.flatMap(v => v.nodes.map(n => v.id + " " + n.target.join(" ") + ": " + n.failureSummary.replace(/\s+/g, " ") + " " + n.html.slice(0, 200))))`)
+}
+
+// fits returns what is wider than the window, in words.
+func (b *tab) tooWide() string {
+	b.t.Helper()
+	return eval[string](b, `(() => {
+		const most = document.documentElement.clientWidth;
+		if (document.documentElement.scrollWidth <= most) return "";
+		const out = [...document.querySelectorAll("body *")].filter(e => e.getBoundingClientRect().right > most + 1 && getComputedStyle(e).position !== "absolute")
+			.map(e => e.tagName.toLowerCase() + (e.className ? "." + e.className : "") + " ends at " + Math.round(e.getBoundingClientRect().right));
+		return document.documentElement.scrollWidth + " pixels in a window of " + most + ": " + out.slice(0, 5).join(", ");
+	})()`)
+}
+
+// barrierFree fails the test when axe finds anything, or when the page has to be scrolled to the side.
+func (b *tab) barrierFree(look string) {
+	b.t.Helper()
+	if found := b.axe(); len(found) > 0 {
+		b.t.Errorf("%s, %s: axe found\n%s", b.where(), look, strings.Join(found, "\n"))
+	}
+	if wide := b.tooWide(); wide != "" {
+		b.t.Errorf("%s, %s: %s", b.where(), look, wide)
+	}
+}

@@ -1,0 +1,80 @@
+// Package npmrig finds the folders of test rigs whose programs come from npm.
+package npmrig
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// Folder returns a rig's folder, such as internal/testing/mcpclients, wherever in the repository the test runs.
+func Folder(t testing.TB, rig string) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		here := filepath.Join(dir, filepath.FromSlash(rig))
+		if _, err := os.Stat(filepath.Join(here, "package.json")); err == nil {
+			return here
+		}
+		if dir == filepath.Dir(dir) {
+			t.Fatalf("%s was not found above the working directory", rig)
+		}
+		dir = filepath.Dir(dir)
+	}
+}
+
+// Missing ends a test that lacks something. The test is skipped, or fails if GEM_TEST_REQUIRE is set, as in CI.
+func Missing(t testing.TB, text string) {
+	t.Helper()
+	if os.Getenv("GEM_TEST_REQUIRE") != "" {
+		t.Fatal(text)
+	}
+	t.Skip(text)
+}
+
+// Node returns the path of node, and the folder of a rig whose packages from npm are installed. name is one of them,
+// such as @copilotkit/aimock, and install says how to get them.
+func Node(t testing.TB, rig, name, install string) (program, folder string) {
+	t.Helper()
+	program, err := exec.LookPath("node")
+	if err != nil {
+		Missing(t, "node is missing: install Node.js 20 or newer")
+	}
+	folder = Folder(t, rig)
+	if _, err := os.Stat(filepath.Join(folder, "node_modules", filepath.FromSlash(name))); err != nil {
+		Missing(t, name+" is missing. Run at the top of the repository: "+install)
+	}
+	return program, folder
+}
+
+// Start runs a program that ends when its input closes, at the end of the test at the latest.
+func Start(t testing.TB, program, folder string, stderr io.Writer, args ...string) (in io.Writer, out *bufio.Reader) {
+	t.Helper()
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), program, args...) // its input ends it
+	cmd.Dir, cmd.Stderr = folder, stderr
+	input, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	output, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("start %s: %v", program, err)
+	}
+	t.Cleanup(func() {
+		_ = input.Close()
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("%s %v: %v", program, args, err)
+		}
+	})
+	return input, bufio.NewReader(output)
+}

@@ -1,0 +1,69 @@
+package testdb
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"testing"
+
+	"github.com/gemworker/gem/internal/postgres/pgpool"
+	"github.com/gemworker/gem/internal/testing/pgbouncer"
+)
+
+// Route is how a worker under test reaches its database: directly, or through a PgBouncer in the mode that the
+// environment variable GEM_TEST_POOLER names (session or transaction), one for each test binary. Its pool is just large
+// enough for the workers of a test. Tests themselves connect directly.
+type Route struct {
+	// URL is for the worker's statements, Listen for its notifications, as DIRECT_URL is.
+	URL, Listen string
+	// Mode is what URL leads to.
+	Mode pgpool.PoolMode
+}
+
+// The pools of the PgBouncer, for each database: two workers with up to eight connections for calls.
+const (
+	// sessionPool holds all that they open.
+	sessionPool = 2 * (8 + 3)
+	// transactionPool holds a transaction for half of their calls, and one connection for claims and heartbeats.
+	transactionPool = 8 + 1
+)
+
+// RouteTo returns the route to the database at url.
+func RouteTo(t testing.TB, url string) Route {
+	t.Helper()
+	mode := pgbouncer.Mode(os.Getenv("GEM_TEST_POOLER"))
+	if mode == "" {
+		return Route{URL: url, Listen: url, Mode: pgpool.Direct}
+	}
+	p, err := thePooler()
+	if err != nil {
+		t.Fatalf("GEM_TEST_POOLER=%s: %v", mode, err)
+	}
+	if mode == pgbouncer.Session {
+		return Route{URL: p.URL(url), Listen: p.URL(url), Mode: pgpool.SessionPooler}
+	}
+	return Route{URL: p.URL(url), Listen: url, Mode: pgpool.TransactionPooler}
+}
+
+// thePooler starts the PgBouncer when it is first called. It ends with the test binary, at the latest.
+var thePooler = sync.OnceValues(func() (*pgbouncer.Pooler, error) {
+	o := pgbouncer.Options{Mode: pgbouncer.Mode(os.Getenv("GEM_TEST_POOLER"))}
+	switch o.Mode {
+	case pgbouncer.Session:
+		o.PoolSize = sessionPool
+	case pgbouncer.Transaction:
+		o.PoolSize = transactionPool
+	default:
+		return nil, errors.New("it may be session or transaction")
+	}
+	s, err := theServer(nil)
+	if err != nil {
+		return nil, err
+	}
+	p, err := pgbouncer.Run(context.Background(), s.admin.String(), o)
+	if err == nil {
+		s.pooler.Store(p)
+	}
+	return p, err
+})

@@ -1,0 +1,244 @@
+package testdb
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/gemworker/gem/internal/postgres/pgserver"
+	"github.com/gemworker/gem/internal/testing/pgbouncer"
+	"github.com/gemworker/gem/migrations"
+)
+
+// server is where the databases are created.
+type server struct {
+	admin   *url.URL         // of the database to create others from
+	private *pgserver.Server // nil when TEST_DATABASE_URL names the server
+	pooler  atomic.Pointer[pgbouncer.Pooler]
+	idle    chan *pgx.Conn // to admin, between statements: connecting costs as much as a copy
+
+	mu        sync.Mutex
+	templates map[string]*template // the databases that New copies, by the SQL that made them
+}
+
+// template is a migrated database.
+type template struct {
+	migrate sync.Once
+	name    string
+	err     error // why there is none
+}
+
+// running is the server of this test binary once it was asked for, for stopServer.
+var running atomic.Pointer[server]
+
+var starting struct {
+	sync.Once
+	server *server
+	err    error
+}
+
+// theServer starts the server when it is called first, with a template for those sources.
+func theServer(sources []migrations.Source) (*server, error) {
+	starting.Do(func() {
+		// A minute is plenty for a start; the rest is for a download.
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+		defer cancel()
+		starting.server, starting.err = startServer(ctx, os.Getenv("TEST_DATABASE_URL"), sources)
+		if starting.err == nil {
+			running.Store(starting.server)
+		}
+	})
+	return starting.server, starting.err
+}
+
+// startServer starts a private server, or uses the one of the external URL when there is one.
+func startServer(ctx context.Context, external string, sources []migrations.Source) (*server, error) {
+	if external != "" {
+		admin, err := url.Parse(external)
+		if err != nil || admin.Scheme != "postgres" && admin.Scheme != "postgresql" {
+			return nil, errors.New("TEST_DATABASE_URL must have the form postgres://user:password@host:5432/database")
+		}
+		return newServer(admin, nil), nil
+	}
+	sql, err := printed(sources)
+	if err != nil {
+		return nil, err
+	}
+	made, err := madeBefore(ctx, sql, func(s *server) error {
+		if err := s.create(ctx, madeName, "template0"); err != nil {
+			return err
+		}
+		return migrations.Up(ctx, s.url(madeName), sources...)
+	})
+	if err != nil {
+		return nil, err
+	}
+	private, err := pgserver.Start(ctx, pgserver.Options{Template: made})
+	if err != nil {
+		return nil, err
+	}
+	admin, err := url.Parse(private.URL("postgres"))
+	s := newServer(admin, private)
+	t := &template{name: madeName}
+	t.migrate.Do(func() {})
+	s.templates[sql] = t
+	return s, err
+}
+
+// madeName is the database in a data folder that was made before.
+const madeName = "gem_template"
+
+func newServer(admin *url.URL, private *pgserver.Server) *server {
+	return &server{admin: admin, private: private, idle: make(chan *pgx.Conn, 2), templates: map[string]*template{}}
+}
+
+// stopServer stops what theServer started, if anything.
+func stopServer() error {
+	s := running.Swap(nil)
+	if s == nil {
+		return nil
+	}
+	return s.stop()
+}
+
+// stop removes what the tests left: the server, or the templates on a server that stays.
+func (s *server) stop() error {
+	if p := s.pooler.Load(); p != nil {
+		p.Stop()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	defer s.closeIdle(ctx)
+	if s.private != nil {
+		return s.private.Stop()
+	}
+	var failed []error
+	for _, t := range s.templates {
+		if t.name != "" {
+			failed = append(failed, s.drop(ctx, t.name))
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// migrated is the name of the template with these sources, which is created when it is first asked for.
+func (s *server) migrated(sources []migrations.Source) (string, error) {
+	sql, err := printed(sources)
+	if err != nil {
+		return "", err
+	}
+	s.mu.Lock()
+	t := s.templates[sql]
+	if t == nil {
+		t = &template{}
+		s.templates[sql] = t
+	}
+	s.mu.Unlock()
+	t.migrate.Do(func() {
+		// Not the time of the test which came first: all others wait for this too.
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+		defer cancel()
+		name := randomName()
+		if t.err = s.create(ctx, name, "template0"); t.err != nil {
+			return
+		}
+		t.name = name
+		t.err = migrations.Up(ctx, s.url(name), sources...)
+	})
+	return t.name, t.err
+}
+
+// printed returns a text that changes with every file of GEM's own and of the sources.
+func printed(sources []migrations.Source) (string, error) {
+	own, err := ownFiles()
+	if err != nil {
+		return "", err
+	}
+	var all strings.Builder
+	all.WriteString(own)
+	for _, source := range sources {
+		fmt.Fprintf(&all, "%s %q\n", source.Name, source.Grants)
+		err := fs.WalkDir(source.Files, ".", func(path string, _ fs.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(path, ".sql") {
+				return err
+			}
+			text, err := fs.ReadFile(source.Files, path)
+			fmt.Fprintf(&all, "%s %s\n", path, text)
+			return err
+		})
+		if err != nil {
+			return "", err
+		}
+	}
+	return all.String(), nil
+}
+
+var ownFiles = sync.OnceValues(func() (string, error) {
+	var all strings.Builder
+	err := migrations.Print(&all, "", migrations.Options{})
+	return all.String(), err
+})
+
+func (s *server) url(database string) string {
+	u := *s.admin
+	u.Path = "/" + database
+	return u.String()
+}
+
+func randomName() string { return "gem_test_" + strings.ToLower(rand.Text()) }
+
+func (s *server) create(ctx context.Context, name, template string) error {
+	sql := "CREATE DATABASE " + name + " TEMPLATE " + template
+	if s.private != nil {
+		sql += " STRATEGY file_copy" // almost twice as fast where a checkpoint has no disk to wait for
+	}
+	return s.exec(ctx, sql)
+}
+
+// drop cuts the connections that are left.
+func (s *server) drop(ctx context.Context, name string) error {
+	return s.exec(ctx, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)")
+}
+
+// exec runs one statement.
+func (s *server) exec(ctx context.Context, sql string) error {
+	var conn *pgx.Conn
+	select {
+	case conn = <-s.idle:
+	default:
+		var err error
+		if conn, err = pgx.Connect(ctx, s.admin.String()); err != nil {
+			return err
+		}
+	}
+	if _, err := conn.Exec(ctx, sql); err != nil {
+		return errors.Join(fmt.Errorf("%s: %w", sql, err), conn.Close(context.WithoutCancel(ctx)))
+	}
+	select {
+	case s.idle <- conn:
+		return nil
+	default:
+		return conn.Close(context.WithoutCancel(ctx))
+	}
+}
+
+func (s *server) closeIdle(ctx context.Context) {
+	for {
+		select {
+		case conn := <-s.idle:
+			_ = conn.Close(ctx)
+		default:
+			return
+		}
+	}
+}

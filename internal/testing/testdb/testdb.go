@@ -1,0 +1,103 @@
+// Package testdb gives each test a Postgres database of its own.
+//
+// A test binary starts one private server, on first use. Its data is a copy of a folder in the temporary directory
+// (gem-test-data-UID), which the first test binary makes, and its databases are copies of a migrated template. So a
+// test pays some 15 ms and can run in parallel with all others. Without a server the tests fail, and are never skipped.
+// The error names the package to install.
+//
+// The environment variable TEST_DATABASE_URL names a server to use instead; its user must be allowed to create
+// databases. Their names start with gem_test_. GEM_TEST_POOLER puts a pooler between it and the workers under test: see
+// [Route].
+package testdb
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/gemworker/gem/migrations"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// New returns the URL of a new database with GEM's own tables and those of the sources. It is dropped at the end of the
+// test.
+func New(t testing.TB, sources ...migrations.Source) string {
+	t.Helper()
+	s := started(t, sources)
+	template, err := s.migrated(sources)
+	if err != nil {
+		t.Fatalf("migrate the template of the test databases: %v", err)
+	}
+	return newDatabase(t, s, template)
+}
+
+// NewEmpty is New without the migrations.
+func NewEmpty(t testing.TB) string {
+	t.Helper()
+	return newDatabase(t, started(t, nil), "template0")
+}
+
+// started is the server of this test binary.
+func started(t testing.TB, sources []migrations.Source) *server {
+	t.Helper()
+	s, err := theServer(sources)
+	if err != nil {
+		t.Fatalf("no test database: %v", err)
+	}
+	return s
+}
+
+func newDatabase(t testing.TB, s *server, template string) string {
+	t.Helper()
+	name := randomName()
+	if err := s.create(t.Context(), name, template); err != nil {
+		t.Fatalf("create a test database: %v", err)
+	}
+	t.Cleanup(func() {
+		// The test's own context has ended.
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := s.drop(ctx, name); err != nil {
+			t.Errorf("drop the test database: %v", err)
+		}
+	})
+	return s.url(name)
+}
+
+// Pool returns a pool of up to 8 connections to the database at url, which is closed at the end of the test. A
+// connection that the test has not given back by then is an error.
+func Pool(t testing.TB, url string) *pgxpool.Pool {
+	t.Helper()
+	return poolWithin(t, url, time.Minute)
+}
+
+// poolWithin is Pool, with how long the connections may take to come back after the test.
+func poolWithin(t testing.TB, url string, patience time.Duration) *pgxpool.Pool {
+	t.Helper()
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		t.Fatalf("the URL of the test database: %v", err)
+	}
+	config.MaxConns = 8
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatalf("connect to the test database: %v", err)
+	}
+	t.Cleanup(func() { closePool(t, pool, patience) })
+	return pool
+}
+
+// closePool does not wait for ever, as Close does, for a connection that was never given back.
+func closePool(t testing.TB, pool *pgxpool.Pool, patience time.Duration) {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		pool.Close()
+	}()
+	select {
+	case <-closed:
+	case <-time.After(patience):
+		t.Errorf("%d connections were not given back to the pool within %v after the test: look for a transaction "+
+			"without Rollback, rows without Close, or a goroutine that still runs", pool.Stat().AcquiredConns(), patience)
+	}
+}

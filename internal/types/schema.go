@@ -1,0 +1,413 @@
+package types
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gemworker/gem/internal/schema"
+)
+
+// writer writes the types of one schema. The schemas inside it have names if something refers to them; the others stand
+// where they are used.
+type writer struct {
+	types *strings.Builder
+	names names
+	// open is set for an input: where other properties are allowed, the type says so. In an output it leaves them out, so
+	// that a mistyped one is found.
+	open bool
+
+	doc     any
+	base    string            // of the names of the types
+	anchors map[string]string // the places of unique ones
+	nested  bool              // a schema inside has a $id, so that anchors are not looked for
+	memo    map[string]values // of what is referred to, by place
+	busy    map[string]bool   // places whose values are being found out
+	refs    map[alias]string  // the names of types
+	queue   []alias           // whose types are still to be written
+}
+
+// alias is the type of a place of the schema, or what of it is lists or objects.
+type alias struct {
+	at   string
+	kind kind
+}
+
+// place is a pointer to a schema, and to the one around it that its references are relative to.
+type place struct{ at, base string }
+
+func (p place) to(keys ...string) place {
+	for _, key := range keys {
+		p.at = schema.JoinPointer(p.at, key)
+	}
+	return p
+}
+
+// in is the place once its schema is known.
+func (p place) in(doc any) place {
+	if hasID(doc) {
+		p.base = p.at
+	}
+	return p
+}
+
+func hasID(doc any) bool {
+	s, _ := doc.(map[string]any)
+	for _, keyword := range []string{"$id", "id"} {
+		if id := schema.As[string](s[keyword]); id != "" && id[0] != '#' {
+			return true
+		}
+	}
+	return false
+}
+
+// find looks for anchors.
+func (w *writer) find(doc any, at string) {
+	switch v := doc.(type) {
+	case []any:
+		for i, item := range v {
+			w.find(item, at+"/"+strconv.Itoa(i))
+		}
+	case map[string]any:
+		w.nested = w.nested || at != "" && hasID(v)
+		for _, keyword := range []string{"$anchor", "$id"} {
+			name := strings.TrimPrefix(schema.As[string](v[keyword]), "#")
+			if _, twice := w.anchors[name]; name != "" {
+				w.anchors[name] = map[bool]string{false: at}[twice] // of two it is not known which is meant
+			}
+		}
+		for key, value := range v {
+			w.find(value, schema.JoinPointer(at, key))
+		}
+	}
+}
+
+// target finds the place that a reference leads to, if it can be found.
+func (w *writer) target(ref string, from place) (place, bool) {
+	fragment, local := strings.CutPrefix(ref, "#")
+	if !local {
+		return place{}, false
+	}
+	if fragment = schema.PlainPointer(fragment); fragment == "" || fragment[0] == '/' {
+		_, found := schema.Lookup(w.doc, from.base+fragment)
+		return w.placeOf(from.base + fragment), found
+	}
+	at, found := w.anchors[fragment]
+	return place{at: at}, found && at != "" && !w.nested
+}
+
+func (w *writer) placeOf(at string) place {
+	p := place{}
+	for _, key := range schema.Tokens(at) {
+		p = p.in(schema.ValueAt(w.doc, p.at)).to(key)
+	}
+	return p
+}
+
+// of is what a schema accepts that something refers to.
+func (w *writer) of(at string) values {
+	doc := schema.ValueAt(w.doc, at)
+	if w.busy[at] { // it is inside itself: what is known of it is its name
+		s, _ := doc.(map[string]any)
+		v := typed(s)
+		for _, k := range []kind{list, object} {
+			if v[k].every {
+				v[k] = part{only: []option{{size: 1}}}
+			}
+		}
+		return v
+	}
+	v, known := w.memo[at]
+	if !known {
+		w.busy[at] = true
+		v = w.values(doc, w.placeOf(at), false)
+		w.memo[at] = v
+		delete(w.busy, at)
+	}
+	return v
+}
+
+// name names the type of a place, which will be written.
+func (w *writer) name(a alias) string {
+	name, known := w.refs[a]
+	if !known {
+		tokens := schema.Tokens(a.at)
+		name = w.base
+		if len(tokens) > 0 {
+			name += pascal(tokens[len(tokens)-1])
+		} else {
+			name += "Whole"
+		}
+		name += map[kind]string{list: "List", object: "Object"}[a.kind]
+		name = w.names.take(name)
+		w.refs[a] = name
+		w.queue = append(w.queue, a)
+	}
+	return name
+}
+
+// declare writes a type.
+func (w *writer) declare(name string, v values, doc any) {
+	w.types.WriteString(comment(describe(doc)) + "export type " + name + " = " + v.text() + "\n")
+}
+
+func describe(doc any) string {
+	return schema.As[string](schema.As[map[string]any](doc)["description"])
+}
+
+// notes are the keywords that add nothing to a reference next to them.
+var notes = []string{"$comment", "title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"}
+
+// options writes the type of a schema inside another.
+func (w *writer) options(doc any, at place) []option {
+	s, _ := doc.(map[string]any)
+	if ref, ok := s["$ref"].(string); ok {
+		plain := true
+		for keyword := range s {
+			plain = plain && (keyword == "$ref" || slices.Contains(notes, keyword))
+		}
+		if target, found := w.target(ref, at); found && plain {
+			return []option{{text: w.name(alias{target.at, all})}}
+		}
+	}
+	return w.values(doc, at, false).options()
+}
+
+// values is what a schema accepts. inside is set for one that is combined with
+// another that says which properties there are.
+func (w *writer) values(doc any, at place, inside bool) values {
+	s, ok := doc.(map[string]any)
+	if !ok {
+		if doc == false {
+			return values{}
+		}
+		return anything()
+	}
+	at = at.in(doc)
+	v := typed(s)
+	if v[object].every {
+		v[object] = w.object(s, at, inside)
+	}
+	if v[list].every {
+		v[list] = w.list(s, at)
+	}
+	if c, ok := s["const"]; ok {
+		v = v.and(constants([]any{c}))
+	}
+	if list, ok := s["enum"].([]any); ok {
+		v = v.and(constants(list))
+	}
+	if ref, ok := s["$ref"].(string); ok {
+		if target, found := w.target(ref, at); found {
+			v = v.and(w.named(target.at))
+		}
+	}
+	inside = inside || saysProperties(s) && !v[object].every
+	for i, part := range schema.As[[]any](s["allOf"]) {
+		v = v.and(w.values(part, at.to("allOf", strconv.Itoa(i)), inside))
+	}
+	for _, keyword := range []string{"anyOf", "oneOf"} {
+		if parts, ok := s[keyword].([]any); ok {
+			var either values
+			for i, part := range parts {
+				either = either.or(w.values(part, at.to(keyword, strconv.Itoa(i)), inside))
+			}
+			v = v.and(either)
+		}
+	}
+	then, one := s["then"]
+	other, two := s["else"]
+	if _, asks := s["if"]; asks && one && two {
+		v = v.and(w.values(then, at.to("then"), inside).or(w.values(other, at.to("else"), inside)))
+	}
+	if not, ok := s["not"]; ok {
+		v = v.and(without(not))
+	}
+	return v
+}
+
+// named is what a schema accepts that something refers to, where its lists and objects are called by a name.
+func (w *writer) named(at string) values {
+	v := w.of(at)
+	for _, k := range []kind{list, object} {
+		if p := v[k]; len(p.only) > 0 {
+			named := alias{at, k}
+			if v.alone(k) {
+				named.kind = all
+			}
+			v[k].only = []option{{text: w.name(named), size: p.size()}}
+		}
+	}
+	return v
+}
+
+// typed is what the keyword type of a schema accepts.
+func typed(s map[string]any) values {
+	if t, ok := s["type"]; ok {
+		return only(kindsOf(t)...)
+	}
+	return anything()
+}
+
+// kindsOf reads the keyword type.
+func kindsOf(t any) (some []kind) {
+	names := schema.Texts(t)
+	if name, ok := t.(string); ok {
+		names = []string{name}
+	}
+	of := map[string]kind{"string": text, "number": number, "integer": number, "boolean": boolean, "array": list,
+		"object": object, "null": null}
+	for _, name := range names {
+		some = append(some, of[name])
+	}
+	return some
+}
+
+// without is what a schema accepts with this one under not, as far as it names kinds of values.
+func without(not any) values {
+	s, ok := not.(map[string]any)
+	switch t, typed := s["type"]; {
+	case not == true, ok && len(s) == 0:
+		return values{}
+	case typed && len(s) == 1:
+		v := anything()
+		for _, k := range kindsOf(t) {
+			// an integer is not all numbers
+			v[k].every = k == number && !slices.Contains(append(schema.Texts(t), schema.As[string](t)), "number")
+		}
+		return v
+	}
+	return anything()
+}
+
+// saysProperties reports whether a schema says which properties an object has, or may have.
+func saysProperties(s map[string]any) bool {
+	for _, keyword := range []string{"properties", "patternProperties", "additionalProperties"} {
+		if _, ok := s[keyword]; ok {
+			return true
+		}
+	}
+	return false
+}
+
+// object is what a schema says of objects.
+func (w *writer) object(s map[string]any, at place, inside bool) part {
+	properties, patterns := schema.As[map[string]any](s["properties"]), schema.As[map[string]any](s["patternProperties"])
+	additional, stated := s["additionalProperties"]
+	required := schema.Texts(s["required"])
+	if additional == true {
+		stated = false
+	}
+
+	// The other properties.
+	var others []option
+	switch {
+	case !stated:
+		others = anything().options()
+	case additional != false:
+		others = w.options(additional, at.to("additionalProperties"))
+	}
+	for _, pattern := range slices.Sorted(maps.Keys(patterns)) {
+		if stated {
+			others = append(others, w.options(patterns[pattern], at.to("patternProperties", pattern))...)
+		}
+	}
+	others = distinct(others)
+
+	var b strings.Builder
+	index, optional := slices.Clone(others), false
+	names := append(slices.Collect(maps.Keys(properties)), required...)
+	slices.Sort(names)
+	names = slices.Compact(names)
+	for _, name := range names {
+		options := others
+		if doc, ok := properties[name]; ok {
+			options = w.options(doc, at.to("properties", name))
+			b.WriteString(indent(comment(describe(doc))))
+		}
+		mark := "?"
+		if slices.Contains(required, name) {
+			mark = ""
+		}
+		if mark != "" && slices.Contains(inherited, name) { // even {} has one
+			options = []option{{text: "unknown"}}
+		}
+		optional = optional || mark != ""
+		b.WriteString("  " + key(name) + mark + ": " + indented(union(options)) + "\n")
+		index = append(index, options...)
+	}
+	switch {
+	case len(others) == 0 && len(names) == 0:
+		return part{only: []option{{text: "Record<string, never>", size: 1}}}
+	case !stated && (!w.open || inside) && len(names) > 0, len(others) == 0:
+	case !stated && len(names) == 0:
+		return part{every: true}
+	default:
+		if optional {
+			index = append(index, option{text: "undefined"})
+		}
+		index = distinct(index)
+		if wide(index) {
+			index = []option{{text: "unknown"}}
+		}
+		b.WriteString("  [key: string]: " + indented(union(index)) + "\n")
+	}
+	return part{only: []option{{text: "{\n" + b.String() + "}", size: 1}}}
+}
+
+// inherited are the properties that all objects of JavaScript have.
+var inherited = strings.Fields("constructor hasOwnProperty isPrototypeOf propertyIsEnumerable toLocaleString " +
+	"toString valueOf")
+
+// wide reports whether one of the options is any value, or they are many or long, since they stand elsewhere too.
+func wide(options []option) bool {
+	length := 0
+	for _, o := range options {
+		length += len(o.text)
+		if o.text == "unknown" {
+			return true
+		}
+	}
+	return len(options) > 1 && length > 400
+}
+
+// list is what a schema says of lists.
+func (w *writer) list(s map[string]any, at place) part {
+	first, rest, restKey := "prefixItems", any(nil), "items"
+	if _, older := s["items"].([]any); older { // of a draft before 2020-12
+		first, restKey = "items", "additionalItems"
+	}
+	before, tuple := s[first].([]any)
+	rest, more := s[restKey]
+	var others []option
+	switch {
+	case !more:
+		others = anything().options()
+	case rest != false:
+		others = w.options(rest, at.to(restKey))
+	}
+	if !tuple || len(before) == 0 || len(before) > 100 {
+		switch t := union(others); {
+		case tuple && len(before) > 0, t == "unknown":
+			return part{every: true}
+		case t == "never":
+			return part{only: []option{{text: "[]", size: 1}}}
+		}
+		return part{only: []option{{text: element(others) + "[]", size: 1}}}
+	}
+	least, _ := strconv.Atoi(string(schema.As[json.Number](s["minItems"])))
+	var items []string
+	for i, item := range before {
+		text := element(w.options(item, at.to(first, strconv.Itoa(i))))
+		if i >= least {
+			text += "?"
+		}
+		items = append(items, text)
+	}
+	if len(others) > 0 {
+		items = append(items, "..."+element(others)+"[]")
+	}
+	return part{only: []option{{text: "[" + strings.Join(items, ", ") + "]", size: 1}}}
+}

@@ -1,3 +1,0 @@
-package watch
-
-const QuestionsSQL = listQuestions

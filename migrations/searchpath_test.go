@@ -1,0 +1,79 @@
+package migrations_test
+
+import (
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/gemworker/gem/internal/testing/testdb"
+	"github.com/gemworker/gem/migrations"
+)
+
+// Someone who may create functions in a schema of the login's search path must not run code as the login.
+func TestMigrationsUseNothingOfTheSearchPath(t *testing.T) {
+	t.Parallel()
+	program := migrations.Source{Name: "program", Files: fstest.MapFS{
+		"00001_own.sql": {Data: []byte(`create table if not exists own_notes (id integer);
+			insert into own_notes values (own_number())`)},
+	}, Grants: []string{"select on own_notes"}}
+	for name, migrate := range map[string]func(t *testing.T, url string) error{
+		"apply": func(t *testing.T, url string) error {
+			return migrations.Up(t.Context(), url, append(all(), program)...)
+		},
+		"a dry run": func(t *testing.T, url string) error {
+			_, err := migrations.Apply(t.Context(), url, migrations.Options{DryRun: true}, append(all(), program)...)
+			return err
+		},
+		"print": func(t *testing.T, url string) error {
+			var sql strings.Builder
+			o := migrations.Options{AdoptRoles: []string{"gem_worker"}}
+			if err := migrations.Print(&sql, "", o, append(all(), program)...); err != nil {
+				return err
+			}
+			_, err := testdb.Pool(t, url).Exec(t.Context(), sql.String())
+			return err
+		},
+		"adopt": func(t *testing.T, url string) error {
+			o := migrations.Options{
+				Adopt: []string{"core_tool_calls", "core_tool_receipts", "notes"}, AdoptRoles: []string{"gem_worker"},
+			}
+			insert(t, testdb.Pool(t, url), earlier+"; create table public.notes (id uuid primary key, title text)")
+			if _, err := migrations.Adoption(t.Context(), url, o, all()...); err != nil {
+				return err
+			}
+			_, err := migrations.Apply(t.Context(), url, o, append(all(), program)...)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := testdb.NewEmpty(t)
+			testdb.AddStranger(t, url)
+			db := testdb.Pool(t, url)
+			insert(t, db, "create function public.own_number() returns integer language sql as 'select 7'")
+			for range 2 {
+				if err := migrate(t, url); err != nil {
+					t.Fatal(err)
+				}
+				if name == "adopt" || name == "a dry run" {
+					break
+				}
+			}
+			if name == "a dry run" {
+				return
+			}
+			// The program's own file is run with the login's search path.
+			got := valueOf(t, db, `select max(n.id)::text || ' '::text || l.objects::text
+				from stranger.own_notes n, gem.migrations l where l.source = 'program' and l.version = 1 group by l.objects::text`)
+			if got != "7 {\"table stranger.own_notes\"}" {
+				t.Errorf("the program's file made %s", got)
+			}
+			if path := valueOf(t, db, "show search_path"); path != "stranger, public" {
+				t.Errorf("afterwards the search path is %s", path)
+			}
+			if err := migrations.Check(t.Context(), db, append(all(), program)...); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
