@@ -163,16 +163,19 @@ var breaks = []struct {
 		[]string{"grant update on gem.limits to gem_frontend", untouched}},
 	{"rights", "everyone may use the schema", "schema gem.public: public may usage on the schema gem, which GEM did not " +
 		"grant: revoke usage on schema gem from public", []string{"grant usage on schema gem to public", untouched}},
-	{"rights", "users may create functions in the schema", "gem_frontend may create on the schema gem, which GEM did not " +
-		"grant", []string{"grant create on schema gem to gem_frontend", untouched}},
+	{"rights", "users may create functions in the schema",
+		"gem_frontend may create on the schema gem, which GEM did not grant",
+		[]string{"grant create on schema gem to gem_frontend", untouched}},
 	{"rights", "users may use all functions", "gem_frontend may execute gem.",
 		[]string{"grant execute on all functions in schema gem to gem_frontend", untouched}},
 	{"rights", "everyone may create tools", "schema tools.public: public may create on the schema tools",
 		[]string{"grant create on schema tools to public", untouched}},
-	{"rights", "a user is a worker", "gem_frontend.gem_worker: gem_frontend is a member of gem_worker: revoke gem_worker " +
-		"from gem_frontend", []string{"grant gem_worker to gem_frontend", untouched}},
-	{"rights", "everyone may answer", "answer_tool_call.public: public may execute public.answer_tool_call(uuid,jsonb,text)" +
-		", which GEM did not grant: revoke execute on function",
+	{"rights", "a user is a worker",
+		"gem_frontend.gem_worker: gem_frontend is a member of gem_worker: revoke gem_worker from gem_frontend",
+		[]string{"grant gem_worker to gem_frontend", untouched}},
+	{"rights", "everyone may answer",
+		"answer_tool_call.public: public may execute public.answer_tool_call(uuid,jsonb,text), " +
+			"which GEM did not grant: revoke execute on function",
 		[]string{"grant execute on function answer_tool_call to public", untouched}},
 	{"rights", "the list of questions has the rights of its owner", "open_questions: the view public.open_questions has " +
 		"the rights of its owner: alter view public.open_questions set (security_invoker = true)",
@@ -412,8 +415,8 @@ var breaks = []struct {
 	{"question-input", "no question", "its columns say by {owner}, others null, until null, and its input by null, ",
 		[]string{`update core_tool_calls set answer_by = '{owner}' where tool_name = 'no.such_tool'`}},
 
-	{"again-same", "another input", "ada repeated the call ", append(madeAgain, "update core_tool_calls set input = '{\"x\": "+
-		"1}' where "+again)},
+	{"again-same", "another input", "ada repeated the call ",
+		append(madeAgain, "update core_tool_calls set input = '{\"x\": 1}' where "+again)},
 	{"again-same", "somebody else's", " with it, and the two differ",
 		append(madeAgain, "update core_tool_calls set created_by = 'eve' where "+again)},
 	{"again-same", "another call's", " with it, and its parent is null",
@@ -819,6 +822,8 @@ func TestRightsThatTheDocsGiveAreNoFault(t *testing.T) {
 		grant select on notes to gem_frontend;
 		create policy own_notes on notes for select to gem_frontend using (created_by = (select gem_caller()));
 		create view mine with (security_invoker = true) as select title from notes; grant select on mine to gem_frontend;
+		create view mine_too with (security_invoker = yes) as select title from notes; grant select on mine_too to gem_frontend;
+		alter view open_questions set (security_invoker = on);
 		create view for_the_owner as select * from core_tool_calls`)
 	report, err := audit.Database(t.Context(), db, audit.Options{})
 	if err != nil {

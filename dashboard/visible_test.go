@@ -64,7 +64,8 @@ func TestAFormForManyCallsKeepsTheCharactersOfItsFilter(t *testing.T) {
 	m := newMuseum(t, func(place string) string { return place + odd })
 	m.user = dashboard.User{Name: "ada", Operator: true}
 	// Without effects it can be repeated without typing the name of its tool.
-	execute(t, m.db, "set session_replication_role = replica; update core_tool_receipts set effects = '{}' where call_id = '"+
+	execute(t, m.db, "set session_replication_role = replica; update core_tool_receipts set effects = '{}' "+
+		"where call_id = '"+
 		m.failed+"'; set session_replication_role = origin")
 	_, list := get(t, m.server, "/calls?state=failed")
 	if !strings.Contains(list, m.failed) {

@@ -234,7 +234,8 @@ func TestACallThatIsMadeAgainHasTheRightsOfItsUser(t *testing.T) {
 	owner, operator := operated(t)
 	const ask = `'wait.answer', '{"text": "Which one?", "by": ["role:finance", "owner"]}'`
 	made := map[string]string{}
-	for what, call := range map[string]string{"open": "'notes.find', '{}'", "closed": "'mail.send', '{}'", "question": ask} {
+	for what, call := range map[string]string{"open": "'notes.find', '{}'", "closed": "'mail.send', '{}'",
+		"question": ask} {
 		if _, err := request(t, owner, "gem_frontend", "bob", "insert into core_tool_calls (tool_name, input, session_id) "+
 			"values ("+call+", '"+what+"')"); err != nil {
 			t.Fatal(err)
@@ -412,7 +413,8 @@ func TestADeployDoesNotLetACallBeMadeAgainUnconfirmed(t *testing.T) {
 				"'%s'::jsonb), '2')", ids[tool], c.end, c.before))
 		}
 	}
-	insert(t, owner, "update core_workers set alive_until = gem.now() where worker_id = 'w2'; select gem.recover('w', null); "+
+	insert(t, owner, "update core_workers set alive_until = gem.now() where worker_id = 'w2'; "+
+		"select gem.recover('w', null); "+
 		"select cancel_tool_call(id) from core_tool_calls where status = 'queued'")
 	deploy("3", func(tool string) string { return cases[tool].after })
 	for tool, c := range cases {

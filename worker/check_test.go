@@ -244,7 +244,8 @@ func TestAWorkerThatStopsJustBeforeACallRunsHandsItOver(t *testing.T) {
 // loseWorker claims a call for a worker that dies with it.
 func loseWorker(t *testing.T, env *handlertest.Env) {
 	t.Helper()
-	for _, sql := range []string{"select gem.start_worker('dead', 1, '', '1.0.0', '1 min', p_outside => '{\"lab.send\": \"keyed\"}')",
+	for _, sql := range []string{
+		"select gem.start_worker('dead', 1, '', '1.0.0', '1 min', p_outside => '{\"lab.send\": \"keyed\"}')",
 		"select gem.claim('dead', 1, true)", "select gem.stop_worker('dead')"} {
 		if _, err := env.DB.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)

@@ -33,6 +33,7 @@ func TestADeployDoesNotLetAnEffectHappenTwice(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		how, before, after, want string
+		keyAfter                 string // the key field after the deploy; before, it is text
 		inside, late             bool
 		times                    int // that something was done
 	}{
@@ -50,13 +51,31 @@ func TestADeployDoesNotLetAnEffectHappenTwice(t *testing.T) {
 			times: 2},
 		"released under safe-retry": {how: "released", before: "safe-retry", after: "none",
 			want: "outcome_unknown", times: 1},
+		"lost under one key field, and another since": {how: "lost", before: "keyed", after: "keyed", keyAfter: "key",
+			want: "outcome_unknown", times: 1},
+		"lost under a key, and inside under another since": {how: "lost", before: "keyed", after: "keyed", keyAfter: "key",
+			inside: true, want: "outcome_unknown", times: 1},
+		"retried under one key field, and another since": {how: "retried", before: "keyed", after: "keyed", keyAfter: "key",
+			want: "outcome_unknown", times: 1},
+		"released under one key field, and another since": {how: "released", before: "keyed", after: "keyed",
+			keyAfter: "key", want: "outcome_unknown", times: 1},
+		"lost under a key that it still has": {how: "lost", before: "keyed", after: "keyed", keyAfter: "text",
+			want: "succeeded", times: 2},
+		"released under a key, and without one since": {how: "released", before: "keyed", after: "safe-retry",
+			want: "succeeded", times: 2},
 		"released under safe-retry, which it still is": {how: "released", before: "safe-retry", after: "safe-retry",
 			want: "succeeded", times: 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			env, lab := startLab(t, nil, tool{name: "lab.send", mode: c.before})
-			in := Task{Text: "x"}
+			send := func(mode, keyField string) tool {
+				if mode != "keyed" {
+					keyField = ""
+				}
+				return tool{name: "lab.send", mode: mode, keyField: keyField}
+			}
+			env, lab := startLab(t, nil, send(c.before, "text"))
+			in := Task{Text: "x", Key: "k"}
 			switch c.how {
 			case "retried":
 				in.Then = "transient after a minute once"
@@ -89,7 +108,7 @@ func TestADeployDoesNotLetAnEffectHappenTwice(t *testing.T) {
 				}
 			}
 			env.Pass(2 * time.Minute)
-			reg, err := registry.Parse(labRegistry("1.0.1", tool{name: "lab.send", mode: c.after}))
+			reg, err := registry.Parse(labRegistry("1.0.1", send(c.after, c.keyAfter)))
 			if err != nil {
 				t.Fatal(err)
 			}

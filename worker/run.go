@@ -401,11 +401,16 @@ func (a *attempt) mayRunAgain() bool {
 func inside(h *binding.Handler) bool { return h != nil && (h.Transactional || h.Durable) }
 
 // mustNotRepeat ends a call whose earlier attempts may have had effects that must not happen twice. A deploy may have
-// changed the tool's mode or backend since then, but the mode at the time of the attempt decides.
+// changed the tool's mode, key field or backend since then, but those at the time of the attempt decide.
 func (a *attempt) mustNotRepeat(ctx context.Context) *end {
 	none := a.tool.Idempotency.Mode == registry.None
+	var key *string
+	if field := a.tool.Idempotency.KeyField; a.tool.Idempotency.Mode == registry.Keyed {
+		now, _ := receipts.Key(a.tool.Name, field, a.field(field))
+		key = &now
+	}
 	switch {
-	case a.claim.Number == 1 || a.claim.Steps > 0 || a.claim.Losses == 0 && !none ||
+	case a.claim.Number == 1 || a.claim.Steps > 0 || a.claim.Losses == 0 && !none && key == nil ||
 		slices.Contains(registry.Asking, a.claim.Tool):
 		return nil
 	case a.claim.Losses == 0 || a.handler == nil || a.mayRunAgain():
@@ -413,7 +418,8 @@ func (a *attempt) mustNotRepeat(ctx context.Context) *end {
 		defer done(nil)
 		var must bool
 		err := a.persist(ctx, "look at what earlier attempts may have done", func(ctx context.Context) (err error) {
-			must, err = store.MustNotRepeat(ctx, a.worker.options.Calls, a.claim.Attempt, none, inside(a.handler))
+			must, err = store.MustNotRepeat(ctx, a.worker.options.Calls, a.claim.Attempt, none, inside(a.handler),
+				key)
 			return err
 		})
 		switch {

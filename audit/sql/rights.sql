@@ -40,7 +40,8 @@ with recursive of_a_call (cols) as (values (array['id', 'tool_name', 'input', 's
   join pg_depend d on d.refclassid = 'pg_class'::regclass and d.refobjid = o.oid and d.classid = 'pg_rewrite'::regclass
   join pg_rewrite w on w.oid = d.objid
   join pg_class v on v.oid = w.ev_class
-    and not coalesce('security_invoker=true' = any (v.reloptions) or 'security_invoker=on' = any (v.reloptions), false)
+    and not exists (select from pg_options_to_table(v.reloptions)
+      where option_name = 'security_invoker' and option_value::boolean)
   join pg_namespace n on n.oid = v.relnamespace
   where not exists (select from gem.migrations m
     where m.objects && array['schema ' || n.nspname, format('view %s.%s', n.nspname, v.relname),
@@ -169,7 +170,8 @@ union all
 select 'rights', rel, format('the view %s has the rights of its owner: alter view %1$s set (security_invoker = true)',
   name)
 from rel join pg_class c using (oid)
-where rel = 'open_questions' and not coalesce('security_invoker=true' = any (c.reloptions), false)
+where rel = 'open_questions' and not exists (select from pg_options_to_table(c.reloptions)
+  where option_name = 'security_invoker' and option_value::boolean)
 union all
 select 'rights', r.rel || '.' || w.rulename, format('the rule is not GEM''s, and changes what statements do: '
   'drop rule %I on %s', w.rulename, r.name)

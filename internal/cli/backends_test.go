@@ -78,8 +78,8 @@ func TestARuleBlocksNoResultOfAToolOutside(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := rulesFit(set, r, bound); err == nil || !strings.Contains(err.Error(), "the effects of crm.refund cannot be "+
-		"rolled back") {
+	if _, err := rulesFit(set, r, bound); err == nil || !strings.Contains(err.Error(),
+		"the effects of crm.refund cannot be rolled back") {
 		t.Error(err)
 	}
 }

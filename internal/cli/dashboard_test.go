@@ -29,7 +29,7 @@ func TestADashboardIsRefusedWhereAnybodyCouldComeIn(t *testing.T) {
 		want string
 	}{
 		{"", []string{"--listen", "0.0.0.0:0"}, "set --auth to link, password, header or oidc"},
-		{"", []string{"--listen", "0.0.0.0:0", "--auth", "none"}, "anyone there would see all calls"},
+		{"", []string{"--listen", "0.0.0.0:0", "--auth", "none"}, "anyone would see all calls"},
 		{"", []string{"--auth", "password"}, "GEM_DASHBOARD_PASSWORD_HASH is not set"},
 		{"GEM_DASHBOARD_PASSWORD_HASH=a/L3", []string{"--auth", "password"}, "single quotes"},
 		{"GEM_DASHBOARD_USER_HEADER=X-User", []string{"--auth", "header"}, "GEM_DASHBOARD_TRUSTED_PROXIES"},

@@ -137,7 +137,7 @@ func TestDemoStaysWithADashboard(t *testing.T) {
 		writeIn(t, p.cmd.Dir, filepath.Base(name), readPage(t, "internal/cli/first/"+name))
 	}
 	p.start(t)
-	p.stderr.waitFor(t, "gem dev runs those of this folder")
+	p.stderr.waitFor(t, "for the tools of this folder or of TOOLS_REGISTRY, use gem dev")
 	if status, body := visit(t, newBrowser(t), dashboardLink(t, p)); status != 200 ||
 		!strings.Contains(body, "<h1>Overview</h1>") {
 		t.Errorf("%d %s", status, body)

@@ -55,7 +55,7 @@ func TestDevRunsUntilCtrlC(t *testing.T) {
 	url := devURL(t, p)
 	wants(t, p.stdout.String(), "insert into core_tool_calls (tool_name, input) values", "The data is in "+p.cmd.Dir)
 	wants(t, p.stdout.String(), "') returning id;\n", "where call_id = '…';  -- the id that the insert returned")
-	wants(t, p.stderr.String(), "DATABASE_URL is set, and is not used")
+	wants(t, p.stderr.String(), "DATABASE_URL is set, but ignored")
 
 	// The INSERT is there to paste.
 	insert := regexp.MustCompile(`(?s)insert into core_tool_calls.*?;`).FindString(p.stdout.String())

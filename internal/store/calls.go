@@ -141,9 +141,10 @@ func LeaveTo(ctx context.Context, db DB, a Attempt, capability string) (left boo
 }
 
 // MustNotRepeat reports whether an earlier attempt of the call may have had an effect that must not happen twice. none
-// and inside describe the tool now: its mode is none, and Postgres has everything that its handler does.
-func MustNotRepeat(ctx context.Context, db DB, a Attempt, none, inside bool) (must bool, err error) {
-	err = db.QueryRow(ctx, "select gem.must_not_repeat($1, $2, $3)", a.CallID, none, inside).Scan(&must)
+// and inside describe the tool now: its mode is none, and Postgres has everything that its handler does. key is the key
+// that the call has now, empty if its input has none, or nil if the mode is not keyed.
+func MustNotRepeat(ctx context.Context, db DB, a Attempt, none, inside bool, key *string) (must bool, err error) {
+	err = db.QueryRow(ctx, "select gem.must_not_repeat($1, $2, $3, $4)", a.CallID, none, inside, key).Scan(&must)
 	return must, err
 }
 

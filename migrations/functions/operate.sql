@@ -150,7 +150,7 @@ begin
   may_happen_twice := succeeded is null and began and (coalesce(mode, 'none') = 'none'
     or coalesce(call.under, '') = 'none' or coalesce(error_code, '') = 'outcome_unknown'
     or coalesce(call.under, '') = 'keyed' and call.held is not null and call.held is distinct from key
-    or gem.must_not_repeat(p_id, false, false));
+    or gem.must_not_repeat(p_id, false, false, case when mode = 'keyed' then coalesce(key, '') end));
   refused := case
     when not gem.is_final(status) then format('call %s has not ended: it is %s', id, status)
     when gem.asks(tool) and call.parent_step is not null

@@ -503,14 +503,18 @@ $$;
 
 -- Reports whether an earlier attempt of the call may have had an effect outside of Postgres that must not happen twice:
 -- the tool's mode was none then, or it is none now (p_none). An unknown mode counts as none, unless Postgres has
--- everything that the handler does now (p_inside). A deploy between the attempts may change the tool's mode, but not
--- the effects of the earlier attempt. `outside` in the events lost, retried and released is the mode under which an
--- attempt may have had such effects.
-create or replace function gem.must_not_repeat(p_call uuid, p_none boolean, p_inside boolean)
+-- everything that the handler does now (p_inside). If the mode is keyed, then and now, the call must have the same key as
+-- then: a service would not recognise another one (p_key, null unless the mode is keyed now). A deploy between the
+-- attempts may change the tool's mode and its key field, but not the effects of the earlier attempt. `outside` in the
+-- events lost, retried and released is the mode under which an attempt may have had such effects, and `key` is the key
+-- that it held under the mode keyed.
+drop function if exists gem.must_not_repeat(uuid, boolean, boolean);
+create or replace function gem.must_not_repeat(p_call uuid, p_none boolean, p_inside boolean, p_key text)
 returns boolean language sql stable security definer set search_path = pg_catalog, pg_temp as $$
   select exists (select from public.core_tool_events e
     where e.call_id = p_call and e.event in ('lost', 'retried', 'released') and e.data ? 'outside'
-      and case e.data ->> 'outside' when 'none' then true when 'unknown' then not p_inside else p_none end)
+      and case e.data ->> 'outside' when 'none' then true when 'unknown' then not p_inside
+        when 'keyed' then p_none or coalesce(e.data ->> 'key' <> p_key, false) else p_none end)
 $$;
 drop function if exists gem.lost_under_none(uuid, text);
 
@@ -560,7 +564,8 @@ begin
   ), journal as (
     insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
     select p_call, events, at, p_event, p_attempt, p_worker,
-      coalesce(p_data, '{}') || jsonb_build_object('run_at', run_at) from freed
+      coalesce(p_data, '{}') || jsonb_build_object('run_at', run_at)
+        || jsonb_strip_nulls(jsonb_build_object('key', case p_data ->> 'outside' when 'keyed' then freed_key end)) from freed
   )
   select nullif(freed_key, f.computed_key) into freed_key from freed f;
   if freed_key is not null then
@@ -743,6 +748,6 @@ select gem.grant_to('gem_worker', 'execute on function gem.claim(text, integer, 
   gem.finish(uuid, integer, text, text, jsonb, jsonb, text, uuid, integer, text), gem.retry(uuid, integer, text, jsonb,
     integer, interval, jsonb, interval, interval, text),
   gem.release(uuid, integer, text, jsonb, text), gem.leave_to(uuid, integer, text, text),
-    gem.must_not_repeat(uuid, boolean, boolean),
+    gem.must_not_repeat(uuid, boolean, boolean, text),
   gem.tell_ended(uuid[])');
 revoke all on all functions in schema gem from public;

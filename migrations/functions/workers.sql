@@ -248,11 +248,12 @@ begin
         when c.steps > 0 then c.computed_key end, claimed_by = null, claimed_at = null,
           run_at = least(c.run_at, at), updated_at = at, events = c.events + 1
       from orphan where c.id = orphan.id
-      returning c.id, c.events, c.attempt, c.run_at, orphan.claimed_by as lost_worker, orphan.freed_key, orphan.outside
+      returning c.id, c.events, c.attempt, c.run_at, orphan.claimed_by as lost_worker, orphan.freed_key, orphan.outside,
+        case when orphan.outside = 'keyed' then orphan.freed_key end as key
     ), journal as (
       insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
       select id, events, at, 'lost', attempt, p_worker, jsonb_strip_nulls(
-        jsonb_build_object('lost_worker', lost_worker, 'run_at', run_at, 'outside', outside)) from freed
+        jsonb_build_object('lost_worker', lost_worker, 'run_at', run_at, 'outside', outside, 'key', key)) from freed
     )
     select array_agg(freed_key) filter (where freed_key is not null) into keys from freed;
     perform gem.wake_workers('again');
