@@ -26,8 +26,8 @@ func TestKeysAreLookedForInThousandsOfPartsAtLittleCost(t *testing.T) {
 			t.Fatal(p.Text)
 		}
 	}
-	// compiling an expression for each part takes thousands
-	if n := testing.AllocsPerRun(5, func() { answer().CutKeys(key) }); n > 100*40 {
+	// Compiling an expression for each part would take thousands per part. The race detector adds some.
+	if n := testing.AllocsPerRun(5, func() { answer().CutKeys(key) }); n > 100*200 {
 		t.Errorf("%v allocations", n)
 	}
 }
