@@ -189,6 +189,7 @@ func TestAnswersAreRefusedWithAReason(t *testing.T) {
 		{"whole", `10`, "PT422", "at most 9"},
 		{"number", `"1"`, "PT422", "must be of type number"},
 		{"number", `1e131071`, "23514", "beyond 1e400"},
+		{"number", `-1e399`, "PT422", "the answer is a number beyond 1.7976931348623157e308"},
 		{"yes", `"true"`, "PT422", "must be of type boolean"},
 		{"form", `{}`, "PT422", "needs the field n"},
 		{"form", `{"n": 1, "m": 2}`, "PT422", "has a field m, and takes only n, s"},

@@ -84,6 +84,8 @@ func TestAWrongArgumentIsNamed(t *testing.T) {
 		{"'a.b', idempotency_key => repeat('x', 256)", "23514", "idempotency_key may have at most 255"},
 		{"'a.b', session_id => repeat('x', 256)", "23514", "session_id may have at most 255"},
 		{"'a.b', priority => 1001", "23514", "priority is 1001, and must be from -1000 to 1000"},
+		// the check that costs less comes first
+		{"'a.b', '{\"x\": 1e131071}', priority => 1001", "23514", "priority is 1001"},
 		{"'a.b', priority => 11", "23514", "priority is 11, and must be from -10 to 0"},
 		{"'a.b', '{\"deep\": [{\"n\": 1e401}]}'", "23514", "input has a number beyond 1e400"},
 		{"'a.b', '[-1e131071]'", "23514", "must be a JSON object"},

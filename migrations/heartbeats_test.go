@@ -57,6 +57,33 @@ func TestAWorkerWhoseOwnHeartbeatIsLateJudgesNobodyAtFirst(t *testing.T) {
 	}
 }
 
+// A sweep requeues a thousand calls. The row of a dead worker has the modes under which its other calls ran.
+func TestTheRowOfADeadWorkerStaysUntilAllItsCallsAreBack(t *testing.T) {
+	t.Parallel()
+	db := held(t)
+	insert(t, db, `insert into core_tool_calls (tool_name) select 'a.b' from generate_series(1, 1099);
+		update core_workers set alive_until = gem.now() + interval '5 s' where worker_id = 'b';
+		select count(*) from gem.claim('b', 2000, true);
+		update core_workers set outside = '{"a.b": "none"}', alive_until = gem.now() - interval '2 hours' where worker_id = 'b'`)
+	const (
+		told    = "select verdict from gem.heartbeat('a', '5 s', '{}', '{}', true)"
+		ofB     = "select count(*) from core_workers where worker_id = 'b'"
+		unknown = "select count(*) from core_tool_events where event = 'lost' and data ->> 'outside' <> 'none'"
+	)
+	if notices := texts(t, db, told); len(notices) != 1 || notices[0] != "late" || number(t, db, ofB) != 1 {
+		t.Errorf("after the first sweep %v calls are back, the worker has %v rows, and the notices are %q",
+			number(t, db, isBack), number(t, db, ofB), notices)
+	}
+	if notices := texts(t, db, told); len(notices) != 0 || number(t, db, isBack) != 1100 {
+		t.Errorf("after the second sweep %v calls are back, and the notices are %q", number(t, db, isBack), notices)
+	}
+	insert(t, db, told)
+	if number(t, db, ofB) != 0 || number(t, db, unknown) != 0 {
+		t.Errorf("at the end the worker has %v rows, and %v calls were lost under an unknown mode", number(t, db, ofB),
+			number(t, db, unknown))
+	}
+}
+
 // A lock on the calls keeps a heartbeat waiting that has begun in time.
 func TestAfterASlowHeartbeatNobodyIsJudged(t *testing.T) {
 	t.Parallel()

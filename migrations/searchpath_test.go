@@ -9,6 +9,35 @@ import (
 	"github.com/gemworker/gem/migrations"
 )
 
+// A search path may name a schema of others before pg_catalog, so that theirs win over Postgres's own.
+func TestMigrationsUseNothingThatComesBeforePgCatalog(t *testing.T) {
+	t.Parallel()
+	url := testdb.NewEmpty(t)
+	insert(t, testdb.Pool(t, url), `
+		create schema stranger; create sequence stranger.uses;
+		create function stranger.same(a name, b text) returns boolean language sql as
+			$$ select nextval('stranger.uses') > 0 and a::text operator(pg_catalog.=) b $$;
+		create function stranger.same(a name, b name) returns boolean language sql as
+			$$ select nextval('stranger.uses') > 0 and a::text operator(pg_catalog.=) b::text $$;
+		create function stranger.same(a text, b text) returns boolean language sql as
+			$$ select nextval('stranger.uses') > 0 and a operator(pg_catalog.=) b $$;
+		create function stranger.joined(a text, b text) returns text language sql as
+			$$ select nextval('stranger.uses')::text where false union all select concat(a, b) $$;
+		create operator stranger.= (leftarg = name, rightarg = text, function = stranger.same);
+		create operator stranger.= (leftarg = name, rightarg = name, function = stranger.same);
+		create operator stranger.= (leftarg = text, rightarg = text, function = stranger.same);
+		create operator stranger.|| (leftarg = text, rightarg = text, function = stranger.joined);
+		do $$ begin
+			execute format('alter database %I set search_path = stranger, public, pg_catalog', current_database());
+		end $$`)
+	if err := migrations.Up(t.Context(), url, all()...); err != nil {
+		t.Fatal(err)
+	}
+	if used := valueOf(t, testdb.Pool(t, url), "select is_called::text from stranger.uses"); used != "false" {
+		t.Error("an operator of the stranger was used")
+	}
+}
+
 // Someone who may create functions in a schema of the login's search path must not run code as the login.
 func TestMigrationsUseNothingOfTheSearchPath(t *testing.T) {
 	t.Parallel()

@@ -207,7 +207,7 @@ from (
           when 'S' then 'sequence'
         when 'f' then 'foreign table' when 'c' then 'type' else 'index' end,
       case
-        when n.kind <> 'table' or c.relkind not in ('r', 'p') then 'put a ' || n.kind || ' in its place'
+        when n.kind <> 'table' or c.relkind not in ('r', 'p') then 'put GEM''s ' || n.kind || ' in its place'
         else concat_ws('; ',
           (select 'add the columns ' || string_agg(quote_ident(w), ', ' order by p)
             from unnest(n.columns) with ordinality w (w, p)
@@ -234,7 +234,7 @@ from (
     from pg_catalog.pg_class c join pg_catalog.pg_namespace s on s.oid = c.relnamespace
     where n.kind in ('table', 'view', 'sequence', 'index', 'type') and s.nspname = n.schema and c.relname = n.name
     union all
-    select 3, 'type', 'put a ' || n.kind || ' in its place', null
+    select 3, 'type', 'put GEM''s ' || n.kind || ' in its place', null
     from pg_catalog.pg_type t join pg_catalog.pg_namespace s on s.oid = t.typnamespace
     where n.kind in ('table', 'view', 'type') and t.typrelid = 0 and s.nspname = n.schema and t.typname = n.name
     union all

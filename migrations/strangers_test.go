@@ -35,7 +35,7 @@ var strangers = map[string]struct{ sql, says, way string }{
 	"leads": {"create table public.leads (id serial primary key, email text unique); insert into " +
 		"public.leads (email) values ('a'), ('b')", "table public.leads", "gem migrate --adopt leads"},
 	"notes, a view": {"create table public.pages (note text); create view public.notes as select note from " +
-		"public.pages", "view public.notes\n      GEM would have to put a table in its place", "leave the tools os.* out"},
+		"public.pages", "view public.notes\n      GEM would have to put GEM's table in its place", "leave the tools os.* out"},
 	"notes, a type": {"create type public.notes as enum ('a')", "type public.notes", "leave the tools os.* out"},
 	"an index": {"create table public.pages (note text); create index gem_notes_newest on public.pages (note)",
 		"index public.gem_notes_newest", "leave the tools os.* out"},

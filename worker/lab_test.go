@@ -371,7 +371,9 @@ func labRegistry(version string, tools ...tool) []byte {
 		required := []string{"text"}
 		if tl.keyField != "" {
 			idempotency["key_field"] = tl.keyField
-			required = append(required, tl.keyField)
+			if tl.keyField != "text" {
+				required = append(required, tl.keyField)
+			}
 		}
 		if tl.onOther != "" {
 			idempotency["on_other_input"] = tl.onOther

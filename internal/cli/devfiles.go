@@ -295,7 +295,8 @@ func (s *setup) forgetEarlier(ctx context.Context, now contracts) error {
 		err = errors.Join(err, forget("public.core_llm_versions", now.models.Version, now.models.SHA256()))
 	}
 	if err == nil {
-		_, err = s.pools[0].Exec(ctx, "delete from public.core_workers where stopped_at is not null")
+		_, err = s.pools[0].Exec(ctx, `delete from public.core_workers w where stopped_at is not null
+			and not exists (select from public.core_tool_calls c where c.status = 'running' and c.claimed_by = w.worker_id)`)
 	}
 	return err
 }

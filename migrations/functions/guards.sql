@@ -56,7 +56,7 @@ begin
   -- such numbers before anything prints the value. jsonb_path_query would take quadratic time.
   elsif exists (
     select from jsonb_array_elements(jsonb_path_query_array(p_value,
-      'strict $.** ? (@.type() == "number" && (@ > 1e400 || @ < -1e400 || @ < 1e-400 && @ > -1e-400))')) as odd (number)
+      'strict $.** ? (@ > 1e400 || @ < -1e400 || @ < 1e-400 && @ > -1e-400)')) as odd (number)
     where odd.number::numeric <> 0 or scale(odd.number::numeric) > 400) then
     perform gem.refuse('check_violation', p_what || ' has a number beyond 1e400, or nearer to 0 than 1e-400',
       'Send it as text.');
@@ -145,7 +145,6 @@ begin
     select * into most from gem.limits;
     cap := least(cap, most.max_input_bytes);
   end if;
-  perform gem.check_size('input', new.input, cap);
   if length(new.idempotency_key) > 255 then
     perform gem.refuse('check_violation', 'idempotency_key may have at most 255 characters');
   end if;
@@ -194,18 +193,6 @@ begin
     perform gem.refuse('check_violation', 'the id %s is a UUID of version 8, which gem mcp derives from keys',
       'Choose an id of another version, such as 4 or 7, or leave it out.', new.id::text);
   end if;
-  new.asked_for := gem.asked_for(new.tool_name, new.parent_step, new.asked_for);
-  if new.asked_for is not null then
-    if new.parent_step is null then
-      perform gem.check_question(new.input);
-    end if;
-    new.answer_by := gem.answerers(new.tool_name, new.input);
-    new.answer_others := gem.asks_only_others(new.tool_name, new.input);
-    new.answer_until := gem.until_of(new.input);
-    if new.asked_for = 'user' and (new.signed_in or new.parent_step is not null) then
-      perform gem.check_roles(new.answer_by);
-    end if;
-  end if;
   if most is not null then -- refuses too many calls before it writes them; gem.after_insert_calls counts earlier calls
     sent := coalesce(sent, 0) + 1;
     if sent > most.max_open_calls then
@@ -219,7 +206,19 @@ begin
     perform gem.refuse('check_violation', 'priority is %s, and must be from %s to %s', null,
       new.priority::text, most.min_priority::text, most.max_priority::text);
   end if;
-
+  perform gem.check_size('input', new.input, cap); -- after the checks that cost less
+  new.asked_for := gem.asked_for(new.tool_name, new.parent_step, new.asked_for);
+  if new.asked_for is not null then
+    if new.parent_step is null then
+      perform gem.check_question(new.input);
+    end if;
+    new.answer_by := gem.answerers(new.tool_name, new.input);
+    new.answer_others := gem.asks_only_others(new.tool_name, new.input);
+    new.answer_until := gem.until_of(new.input);
+    if new.asked_for = 'user' and (new.signed_in or new.parent_step is not null) then
+      perform gem.check_roles(new.answer_by);
+    end if;
+  end if;
   new.level := new.priority;
   if new.created_by is not null and new.priority > -500 and asked is not true then -- it needs no slot
     -- The requests of one caller take turns. Concurrent ones would not count each other.

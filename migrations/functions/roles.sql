@@ -22,9 +22,10 @@
 -- connect as the owner of the tables.
 
 -- Grants p_right to p_role if that role exists: select gem.grant_to('gem_worker', 'select on public.core_tool_calls').
+-- The caller's search path finds the names in p_right.
 create or replace function gem.grant_to(p_role text, p_right text) returns void language plpgsql as $$
 begin
-  if exists (select from pg_catalog.pg_roles where rolname = p_role) then
+  if exists (select from pg_catalog.pg_roles where rolname operator(pg_catalog.=) p_role::pg_catalog.name) then
     execute pg_catalog.format('grant %s to %I', p_right, p_role);
   end if;
 end
@@ -50,7 +51,7 @@ $$;
 create or replace function gem.open_to(p_role text, p_table text, p_policy text, p_for text) returns void
   language plpgsql as $$
 begin
-  if exists (select from pg_catalog.pg_roles where rolname = p_role) then
+  if exists (select from pg_catalog.pg_roles where rolname operator(pg_catalog.=) p_role::pg_catalog.name) then
     execute pg_catalog.format('drop policy if exists %I on %s', p_policy, p_table);
     execute pg_catalog.format('create policy %I on %s %s', p_policy, p_table, pg_catalog.format(p_for, p_role));
   end if;
@@ -58,7 +59,8 @@ end
 $$;
 
 -- Returns the roles of frontends that exist. A signed-in user has a role other than anon and service_role.
-create or replace function gem.api_roles() returns setof text language sql stable as $$
+create or replace function gem.api_roles() returns setof text language sql stable
+  set search_path = pg_catalog, pg_temp as $$
   select r.rolname::text from pg_catalog.pg_roles r
     where r.rolname in ('anon', 'authenticated', 'gem_frontend', 'service_role') order by r.rolname
 $$;

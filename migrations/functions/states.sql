@@ -503,8 +503,8 @@ $$;
 
 -- Reports whether an earlier attempt of the call may have had an effect outside of Postgres that must not happen twice:
 -- the tool's mode was none then, or it is none now (p_none). An unknown mode counts as none, unless Postgres has
--- everything that the handler does now (p_inside). If the mode is keyed, then and now, the call must have the same key as
--- then: a service would not recognise another one (p_key, null unless the mode is keyed now). A deploy between the
+-- everything that the handler does now (p_inside). If the mode is keyed, then and now, the call must have the same key
+-- as then: a service would not recognise another one (p_key, null unless the mode is keyed now). A deploy between the
 -- attempts may change the tool's mode and its key field, but not the effects of the earlier attempt. `outside` in the
 -- events lost, retried and released is the mode under which an attempt may have had such effects, and `key` is the key
 -- that it held under the mode keyed.
@@ -565,7 +565,9 @@ begin
     insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
     select p_call, events, at, p_event, p_attempt, p_worker,
       coalesce(p_data, '{}') || jsonb_build_object('run_at', run_at)
-        || jsonb_strip_nulls(jsonb_build_object('key', case p_data ->> 'outside' when 'keyed' then freed_key end)) from freed
+        || case when freed_key is not null and p_data ->> 'outside' = 'keyed'
+          then jsonb_build_object('key', freed_key) else '{}' end
+    from freed
   )
   select nullif(freed_key, f.computed_key) into freed_key from freed f;
   if freed_key is not null then

@@ -118,7 +118,8 @@ $$;
 -- calls of workers that died in the last minutes.
 --
 -- A worker whose own heartbeats were late or slow does not declare other workers dead: the outage or the table lock
--- that delayed it may have delayed the others, too. With p_full it then gets one row, `late`, and asks again.
+-- that delayed it may have delayed the others, too. With p_full it then gets one row, `late`, and asks again with
+-- p_full. So does a worker that requeued a thousand calls, as there may be more.
 create or replace function gem.heartbeat(p_worker text, p_dead_after interval, p_calls uuid[], p_attempts integer[],
   p_full boolean)
 returns table (call_id uuid, attempt integer, verdict text)
@@ -150,8 +151,11 @@ begin
   where w.worker_id = p_worker;
 
   if not late and coalesce(before.steady_since < at - 0.5 * p_dead_after, true) then
-    perform gem.recover(p_worker, case when p_full then null else at - interval '3 minutes' end);
-  elsif p_full then
+    late := gem.recover(p_worker, case when p_full then null else at - interval '3 minutes' end) >= 1000; -- not all
+  else
+    late := p_full;
+  end if;
+  if late then
     return query select '00000000-0000-0000-0000-000000000000'::uuid, 0, 'late';
   end if;
   return query
@@ -294,9 +298,11 @@ begin
     exit when woken >= 100;
   end loop;
 
-  -- Removes workers that ended more than an hour ago, a thousand per step.
+  -- Removes workers that ended more than an hour ago, a thousand per step, once their calls are requeued: the row has
+  -- the modes under which they ran.
   delete from public.core_workers w where w.worker_id in (
     select d.worker_id from public.core_workers d where d.alive_until < at - interval '1 hour'
+      and not exists (select from public.core_tool_calls c where c.status = 'running' and c.claimed_by = d.worker_id)
     order by d.alive_until limit 1000 for update skip locked);
   if p_since is null then
     perform gem.forget_answers();
