@@ -53,7 +53,7 @@ type history struct {
 	name  string
 	model rules.Memory
 	ms    int          // of the clock: tens, so that times often meet to the point
-	ends  map[int]bool // when calls ended: no two at once, since nobody says which was the last
+	ends  map[int]bool // when calls ended and people decided: no two at once, since nobody says which was the last
 	open  []*gatedCall
 }
 
@@ -99,6 +99,15 @@ func (h *history) row(sql string, args []any, into ...any) {
 // move lets some time pass, or go back, and returns the time.
 func (h *history) move(rt *rapid.T) (now time.Time) {
 	h.ms += rapid.SampledFrom([]int{0, 0, 0, 10, 10, 20, 50, 100, -10, -50}).Draw(rt, "ms")
+	return h.setClock()
+}
+
+// moveOn moves to the next time at which no call ended and nobody decided, and returns it.
+func (h *history) moveOn() (now time.Time) {
+	for h.ends[h.ms] {
+		h.ms += 10
+	}
+	h.ends[h.ms] = true
 	return h.setClock()
 }
 
@@ -288,11 +297,7 @@ func (h *history) end(rt *rapid.T) {
 }
 
 func (h *history) finish(c *gatedCall, status, code string) {
-	for h.ends[h.ms] {
-		h.ms += 10
-	}
-	h.ends[h.ms] = true
-	h.setClock()
+	h.moveOn()
 	result := map[string]string{"succeeded": `{}`, "failed": fmt.Sprintf(`{"error": {"error_code": %q, "message": "y"}}`,
 		code),
 		"not_configured": `{"status": "not_configured", "reason": "z"}`}[status]
@@ -313,7 +318,8 @@ func (h *history) decide(rt *rapid.T) {
 	d := rules.Decision{CallID: c.ID, Digest: digest,
 		Outcome: rapid.SampledFrom([]rules.Outcome{rules.Passed, rules.Passed, rules.Denied, rules.Expired}).Draw(rt,
 			"decision")}
-	d.At = h.move(rt)
+	h.move(rt)
+	d.At = h.moveOn()
 	result := map[string]any{"approved": d.Outcome == rules.Passed}
 	if d.Outcome != rules.Passed {
 		d.Reason = rapid.SampledFrom([]string{"no", "expired"}).Draw(rt, "reason")

@@ -90,9 +90,11 @@ func (m *Memory) Decided(d Decision) {
 	m.Denied(d)
 }
 
-// Denied records a denial by a person. It counts from the moment it is accepted, before its question has ended.
+// Denied records a denial by a person. It counts from the moment it is accepted, before its question has ended. Of
+// several denials of a call, the earliest counts.
 func (m *Memory) Denied(d Decision) {
-	if _, before := m.denials[d.CallID]; d.Outcome == Denied && d.By != "" && d.CallID != "" && !before {
+	first, before := m.denials[d.CallID]
+	if d.Outcome == Denied && d.By != "" && d.CallID != "" && (!before || d.At.Before(first.At)) {
 		if m.denials == nil {
 			m.denials = map[string]Decision{}
 		}
