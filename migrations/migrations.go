@@ -92,9 +92,9 @@ func Up(ctx context.Context, url string, sources ...Source) error {
 }
 
 // Apply migrates the database at url to the version that this program needs: GEM's own tables and functions first, then
-// the sources. It returns what was done. Each file is one transaction. With tables to adopt, all files are one
-// transaction, which locks these tables until it ends. Several processes may call it at once: they take turns, and each
-// file is applied once. It needs one connection, which may be through a transaction pooler.
+// the sources. It returns what was done. Each file is one transaction. In a database without GEM, and with tables to
+// adopt, all files are one transaction, which locks these tables until it ends. Several processes may call it at once:
+// they take turns, and each file is applied once. It needs one connection, which may be through a transaction pooler.
 //
 // It never changes an object that GEM did not create: if a name that it needs is taken, it changes nothing and returns
 // a [TakenError]. It also returns an error if the database records a version that this program does not know, if a file
@@ -114,8 +114,8 @@ func (run *migration) apply(ctx context.Context, url string, sources []Source) (
 		return run.Result, err
 	}
 	conn, err := connect(ctx, url, func(_ *pgconn.PgConn, n *pgconn.Notice) {
-		if n.Routine == "exec_stmt_raise" && !slices.Contains(run.Notes, n.Message) { // raised by a file, not by Postgres
-			run.Notes = append(run.Notes, n.Message)
+		if n.Routine == "exec_stmt_raise" { // raised by a file, not by Postgres
+			run.note(n.Message)
 		}
 	})
 	if err != nil {
@@ -175,29 +175,43 @@ type migration struct {
 	again bool // the functions and all grants are applied again, because roles were missing
 }
 
+// note adds a note to the result, once.
+func (m *migration) note(text string) {
+	if !slices.Contains(m.Notes, text) {
+		m.Notes = append(m.Notes, text)
+	}
+}
+
 // errUndo rolls back the transaction of a dry run.
 var errUndo = errors.New("a dry run")
 
 // whole reports whether all files are one transaction. A dry run is rolled back as a whole. An adoption, which other
-// users' tables may prevent, happens as a whole or not at all.
-func (m *migration) whole() bool { return m.DryRun || len(m.Adopt) > 0 }
+// users' tables may prevent, happens as a whole or not at all. So does the first migration: no call waits for its
+// locks, and it takes half the time.
+func (m *migration) whole(had ledger) bool { return m.DryRun || len(m.Adopt) > 0 || len(had) == 0 }
 
-// next applies the next missing file in a transaction, and reports whether there may be more. If the run is
-// [migration.whole], it applies all files.
+// next applies the next missing file in a transaction, or all of them if the run is [migration.whole]. It reports
+// whether there may be more.
 func (m *migration) next(ctx context.Context, conn *pgx.Conn, files []file) (more bool, err error) {
 	before := m.Result
 	err = inTx(ctx, conn, func(tx pgx.Tx) error {
 		if err := takeLock(ctx, tx); err != nil {
 			return err
 		}
-		more, err = m.step(ctx, tx, files)
-		for m.whole() && more && err == nil {
-			more, err = m.step(ctx, tx, files)
+		had, missing, err := m.missing(ctx, tx, files)
+		if err != nil || len(missing) == 0 {
+			return err
 		}
-		if err == nil && m.DryRun {
+		if more = !m.whole(had); more {
+			missing = missing[:1]
+		}
+		if err := m.applyFiles(ctx, tx, missing, len(had) == 0); err != nil {
+			return err
+		}
+		if m.DryRun {
 			return errUndo
 		}
-		return err
+		return nil
 	})
 	switch {
 	case errors.Is(err, errUndo):
@@ -241,25 +255,22 @@ func takeLock(ctx context.Context, tx pgx.Tx) error {
 		"wait for it. Otherwise end it with pg_terminate_backend. Then migrate again", lockPatience, holder)
 }
 
-// step applies the next file that is missing, and reports whether there was one.
-func (m *migration) step(ctx context.Context, tx pgx.Tx, files []file) (applied bool, err error) {
-	had, err := readLedger(ctx, tx)
+// missing returns the ledger and the files that it lacks. It returns an error if they cannot be applied.
+func (m *migration) missing(ctx context.Context, tx pgx.Tx, files []file) (had ledger, missing []file, err error) {
+	had, err = readLedger(ctx, tx)
 	if err == nil {
 		err = had.refuses(files)
 	}
 	if err == nil {
 		err = m.adoptRoles(ctx, tx)
 	}
-	if err != nil {
-		return false, err
+	if err == nil && !m.again {
+		m.again, err = rightsAreMissing(ctx, tx, had)
 	}
-	if !m.again {
-		if m.again, err = rightsAreMissing(ctx, tx, had); err != nil {
-			return false, err
-		}
+	if err != nil {
+		return nil, nil, err
 	}
 	api := had.wantsAPI(m.API)
-	var missing []file
 	for _, f := range files {
 		if f.source == apiSource {
 			f = f.only(api)
@@ -268,41 +279,46 @@ func (m *migration) step(ctx context.Context, tx pgx.Tx, files []file) (applied 
 			missing = append(missing, f)
 		}
 	}
+	if newest := had.functions(); newest > functionsNumber {
+		m.note(fmt.Sprintf("the database keeps its functions with the number %d: this program has %d", newest,
+			functionsNumber))
+	}
 	if len(missing) == 0 {
-		if newest := had.functions(); newest > functionsNumber {
-			m.Notes = append(m.Notes, fmt.Sprintf("the database keeps its functions with the number %d: this program has %d",
-				newest, functionsNumber))
-		}
-		return false, nil
+		return had, nil, nil
 	}
 	switch found, err := findTaken(ctx, tx, missing, had, m.adopted()); {
 	case err != nil:
-		return false, err
+		return nil, nil, err
 	case len(found) > 0:
-		return false, &TakenError{found, len(m.Applied) > 0 && !m.whole()}
+		return nil, nil, &TakenError{found, len(m.Applied) > 0}
 	}
-	next := missing[0]
+	return had, missing, nil
+}
+
+// applyFiles applies the files. first means that the database has no ledger yet.
+func (m *migration) applyFiles(ctx context.Context, tx pgx.Tx, files []file, first bool) error {
 	was, err := look(ctx, tx)
 	if err != nil {
-		return false, err
+		return err
 	}
-	// A statement that waits for a table behind a long transaction blocks all others, so it times out and is retried.
-	sql := next.applied()
-	if len(had) == 0 {
-		sql = createLedger + sql
-	}
-	sql = "set local lock_timeout = '3s';\n" + withoutDefaults + sql
-	if _, err = tx.Conn().PgConn().Exec(ctx, sql).ReadAll(); err != nil {
-		return false, fmt.Errorf("%s: %w", next, err)
+	m.Created = m.Created || first
+	for _, f := range files {
+		sql := f.applied()
+		if first {
+			sql, first = createLedger+sql, false
+		}
+		// A statement that waits for a table behind a long transaction blocks all others, so it times out and is retried.
+		sql = "set local lock_timeout = '3s';\n" + withoutDefaults + sql
+		if _, err = tx.Conn().PgConn().Exec(ctx, sql).ReadAll(); err != nil {
+			return fmt.Errorf("%s: %w", f, err)
+		}
+		m.Applied = append(m.Applied, f.String())
 	}
 	is, err := look(ctx, tx)
-	if err != nil {
-		return false, err
+	if err == nil {
+		m.Changes = m.Changes.plus(was, is)
 	}
-	m.Created = m.Created || len(had) == 0
-	m.Changes = m.Changes.plus(was, is)
-	m.Applied = append(m.Applied, next.String())
-	return true, nil
+	return err
 }
 
 // Print writes everything that [Apply] would run on an empty database as one plain SQL file: one transaction, which
