@@ -153,14 +153,15 @@ const (
 )
 
 // enqueue inserts the call. If the connection breaks and the outcome is unknown, it retries with the same id, which
-// is the same call, until a deadline.
+// is the same call, until a deadline. The end of the request ends no insert, but the wait for the user's other
+// requests before it: otherwise clients that come and go could have any number that wait.
 func (d *Server) enqueue(ctx context.Context, c caller, r request, until time.Time) (err error) {
 	giveUp := time.Now().Add(d.patience)
 	sent := false
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
-		try, cancel := context.WithTimeout(context.WithoutCancel(ctx), oneTry)
+		try, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.tryFor)
 		began := false
-		err = d.as(try, c, func(db client.DB) error {
+		err = d.asWhile(try, ctx, c, func(db client.DB) error {
 			began = true
 			_, err := client.Enqueue(try, db, r.NewCall)
 			return err

@@ -35,6 +35,12 @@ func callerOf(ctx context.Context) (caller, error) {
 
 // as runs statements with the rights of a caller, in one transaction. Soon after the server stops, it starts no more.
 func (d *Server) as(ctx context.Context, c caller, do func(client.DB) error) error {
+	return d.asWhile(ctx, ctx, c, do)
+}
+
+// asWhile is like as, but starts no statement if a request ends while others of the caller use the caller's share of
+// the connections. Every statement of a caller is run here, so do must not call as.
+func (d *Server) asWhile(ctx, request context.Context, c caller, do func(client.DB) error) error {
 	pool, role, err := d.database(ctx)
 	if err != nil {
 		return err
@@ -42,7 +48,14 @@ func (d *Server) as(ctx context.Context, c caller, do func(client.DB) error) err
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(d.late, cancel)()
-	err = client.As(ctx, pool, client.Subject{ID: c.subject, Role: role, Claims: c.claims}, do)
+	end := func() {}
+	if d.shared {
+		end, err = d.shares.take(ctx, request, c.subject, max(int(pool.Stat().MaxConns())/2, 1))
+	}
+	if err == nil {
+		defer end()
+		err = client.As(ctx, pool, client.Subject{ID: c.subject, Role: role, Claims: c.claims}, do)
+	}
 	if err != nil && d.late.Err() != nil {
 		err = fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
 	}

@@ -55,6 +55,8 @@ func reason(err error) string {
 		return "the database lacks GEM's tables, or has those of an older version: run `gem migrate`"
 	case errors.As(err, &pgErr):
 		return "Postgres: " + pgpool.Reason(err)
+	case errors.Is(err, errBusy):
+		return errBusy.Error()
 	case errors.Is(err, context.DeadlineExceeded):
 		return "Postgres did not answer in time"
 	}

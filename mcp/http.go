@@ -122,7 +122,7 @@ func (d *Server) newHTTPServer(at net.Addr, c HTTPConfig) (s *httpServer, err er
 				zap.String("audience", c.Audience))
 		}
 	}
-	d.apart = true
+	d.apart, d.shared = true, s.verifier != nil
 	d.sdk.AddReceivingMiddleware(d.survive, endWithClient, d.refuseUncovered, d.hideUncovered, d.listCovered)
 	handler := func(asJSON bool) http.Handler {
 		return sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return d.sdk }, &sdk.StreamableHTTPOptions{

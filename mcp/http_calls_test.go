@@ -10,7 +10,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/gemworker/gem/internal/postgres/pgpool"
 	"github.com/gemworker/gem/internal/testing/issuertest"
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -260,6 +262,125 @@ func TestThe65thRequestOfASubjectIsAskedToComeAgain(t *testing.T) {
 	// the server has noticed the disconnections
 	for a := h.rpc(t, modern, "tools/list", "", "token", tokens[0]); a.status != 200; {
 		a = h.rpc(t, modern, "tools/list", "", "token", tokens[0])
+	}
+}
+
+func TestTheRequestsOfASubjectLeaveConnectionsForOthers(t *testing.T) {
+	t.Parallel()
+	path, tokens := tokensFor(t, "ada", "bob")
+	o := openShop(t, true)
+	h := serveHTTP(t, Options{Registry: o.server.o.Registry, Wait: 10 * time.Minute,
+		Pool: func(ctx context.Context) (*pgxpool.Pool, error) {
+			return pgpool.Open(context.WithoutCancel(ctx), o.URL, pgpool.Options{MaxConns: 4})
+		}}, HTTPConfig{Auth: "token", Tokens: path})
+	h.tryFor, h.patience = 10*time.Minute, 10*time.Minute // the inserts that wait do not end by themselves
+
+	lock, err := o.DB.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Release()
+	unlock := func() {
+		if _, err := lock.Exec(t.Context(), "select pg_advisory_unlock_all()"); err != nil {
+			t.Error(err)
+		}
+	}
+	defer unlock() // also when the test fails
+	if _, err := lock.Exec(t.Context(), "select pg_advisory_lock(hashtextextended('gem.limits ada', 0))"); err != nil {
+		t.Fatal(err)
+	}
+	order := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"shop_order","arguments":{}}}`
+	ask := func(ctx context.Context, token string) (*answer, error) {
+		return h.try(ctx, order, "Mcp-Protocol-Version", legacy, "token", token)
+	}
+	var hers sync.WaitGroup
+	t.Cleanup(hers.Wait)
+	for range 8 {
+		hers.Go(func() {
+			if a, err := ask(t.Context(), tokens[0]); err != nil || a.status != 200 {
+				t.Errorf("ada's: %+v, %v", a, err)
+			}
+		})
+	}
+	o.Until("requests of ada wait for the lock", func() bool {
+		var n int
+		err := o.DB.QueryRow(t.Context(), "select count(*) from pg_locks where locktype = 'advisory' and not granted and "+
+			"database = (select oid from pg_database where datname = current_database())").Scan(&n)
+		return err == nil && n >= 2 && h.in("ada") == 8
+	})
+
+	// A request whose client leaves while it waits for the others makes no call.
+	ctx, leave := context.WithCancel(t.Context())
+	hers.Go(func() {
+		if a, err := ask(ctx, tokens[0]); err == nil {
+			t.Errorf("an answer: %s", a.text)
+		}
+	})
+	o.Until("the ninth waits", func() bool { return h.in("ada") == 9 })
+	leave()
+	o.Until("the ninth has left", func() bool { return h.in("ada") == 8 })
+
+	his := make(chan error, 1)
+	go func() {
+		_, err := ask(t.Context(), tokens[1])
+		his <- err
+	}()
+	o.Until("bob has an answer", func() bool { return len(his) == 1 })
+	if err := <-his; err != nil {
+		t.Errorf("bob's: %v", err)
+	}
+	o.count(0, "created_by = 'ada'") // all eight still wait
+	o.count(1, "created_by = 'bob' and status = 'succeeded'")
+	unlock()
+	hers.Wait()
+	o.count(8, "created_by = 'ada' and status = 'succeeded'")
+	if h.in("ada") != 0 || len(h.shares.of) != 0 {
+		t.Errorf("shares are left: %v", h.shares.of)
+	}
+}
+
+// in returns how many requests of a subject use a connection or wait for one.
+func (h *httpEndpoint) in(subject string) int {
+	h.shares.mu.Lock()
+	defer h.shares.mu.Unlock()
+	if mine := h.shares.of[subject]; mine != nil {
+		return mine.in
+	}
+	return 0
+}
+
+func TestAShareIsGoneWithTheLastWhoUsesIt(t *testing.T) {
+	t.Parallel()
+	var s shares
+	over, end := context.WithCancel(t.Context())
+	end()
+	gives, err := s.take(t.Context(), t.Context(), "ada", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct{ ctx, wanted context.Context }{
+		"the time is over": {over, t.Context()}, "the client is gone": {t.Context(), over}} {
+		if _, err := s.take(c.ctx, c.wanted, "ada", 1); !errors.Is(err, errBusy) || !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: error %v", name, err)
+		}
+	}
+	his, err := s.take(t.Context(), t.Context(), "bob", 1)
+	if err != nil || len(s.of) != 2 {
+		t.Fatalf("bob's: %v, %v", s.of, err)
+	}
+	next := make(chan func())
+	go func() {
+		gives, err := s.take(t.Context(), t.Context(), "ada", 1)
+		if err != nil {
+			t.Error(err)
+		}
+		next <- gives
+	}()
+	gives()
+	(<-next)()
+	his()
+	if len(s.of) != 0 {
+		t.Errorf("left: %v", s.of)
 	}
 }
 

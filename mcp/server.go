@@ -69,8 +69,10 @@ type Server struct {
 
 	glances glances // of tasks
 	prompts prompts
+	shares  shares // of the connections
 
 	patience time.Duration   // see usualPatience
+	tryFor   time.Duration   // see oneTry
 	closing  context.Context // ends when all waits must end
 	grace    time.Duration   // for answers over HTTP after the end
 	late     context.Context // ends soon after that: requests are then answered with the current state
@@ -82,6 +84,7 @@ type Server struct {
 	waiter *client.Waiter
 	dbRole *string // found at the first statement
 	apart  bool    // there are many callers: statements need a role that separates them
+	shared bool    // callers have tokens, and share the connections: each may use half of them
 }
 
 // New returns a Server, or an error that names the invalid option.
@@ -90,7 +93,7 @@ func New(o Options) (*Server, error) {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
 	}
-	d := &Server{o: o, grace: stopTimeout, patience: usualPatience}
+	d := &Server{o: o, grace: stopTimeout, patience: usualPatience, tryFor: oneTry}
 	if err := d.choose(); err != nil {
 		return nil, err
 	}
