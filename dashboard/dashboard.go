@@ -15,7 +15,9 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+	"time"
 
+	"github.com/gemworker/gem/internal/shares"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap"
 )
@@ -89,12 +91,13 @@ func New(o Options) (http.Handler, error) {
 type site struct {
 	Options
 	*looks
-	forms  *forms
-	live   *live
-	ended  ended
-	shares shares
-	open   openCount
-	health health
+	forms     *forms
+	live      *live
+	ended     ended
+	shares    shares.Shares[User]
+	shareWait time.Duration // for a share of the connections; 0 means 5 s
+	open      openCount
+	health    health
 }
 
 // route registers the pages. Each page has its own file.

@@ -674,7 +674,7 @@ func TestAUserReadsAFewPagesAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer read.Close()
-	s := &site{Options: Options{Read: read}, shares: shares{wait: 50 * time.Millisecond}}
+	s := &site{Options: Options{Read: read}, shareWait: 50 * time.Millisecond}
 	ada, ben := &request{site: s, user: User{Name: "ada"}}, &request{site: s, user: User{Name: "ben"}}
 	proceed, reading := make(chan struct{}), make(chan struct{})
 	var all sync.WaitGroup
@@ -701,8 +701,8 @@ func TestAUserReadsAFewPagesAtOnce(t *testing.T) {
 	}
 	close(proceed)
 	all.Wait()
-	if _, err := s.read(t.Context(), ada, quick); err != nil || len(s.shares.of) != 0 {
-		t.Errorf("later: %v, %v", err, s.shares.of)
+	if _, err := s.read(t.Context(), ada, quick); err != nil || len(s.shares.In()) != 0 {
+		t.Errorf("later: %v, %v", err, s.shares.In())
 	}
 }
 

@@ -50,7 +50,7 @@ func (d *Server) asWhile(ctx, request context.Context, c caller, do func(client.
 	defer context.AfterFunc(d.late, cancel)()
 	end := func() {}
 	if d.shared {
-		end, err = d.shares.take(ctx, request, c.subject, max(int(pool.Stat().MaxConns())/2, 1))
+		end, err = d.take(ctx, request, c.subject, max(int(pool.Stat().MaxConns())/2, 1))
 	}
 	if err == nil {
 		defer end()
@@ -60,4 +60,15 @@ func (d *Server) asWhile(ctx, request context.Context, c caller, do func(client.
 		err = fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
 	}
 	return err
+}
+
+// take waits for a connection of the caller's share, until ctx or the request ends.
+func (d *Server) take(ctx, request context.Context, subject string, most int) (end func(), err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(request, cancel)()
+	if end, err = d.shares.Take(ctx, subject, most); err != nil {
+		return nil, fmt.Errorf("%w: %w", errBusy, err)
+	}
+	return end, nil
 }

@@ -306,7 +306,7 @@ func TestTheRequestsOfASubjectLeaveConnectionsForOthers(t *testing.T) {
 		var n int
 		err := o.DB.QueryRow(t.Context(), "select count(*) from pg_locks where locktype = 'advisory' and not granted and "+
 			"database = (select oid from pg_database where datname = current_database())").Scan(&n)
-		return err == nil && n >= 2 && h.in("ada") == 8
+		return err == nil && n >= 2 && h.shares.In()["ada"] == 8
 	})
 
 	// A request whose client leaves while it waits for the others makes no call.
@@ -316,9 +316,9 @@ func TestTheRequestsOfASubjectLeaveConnectionsForOthers(t *testing.T) {
 			t.Errorf("an answer: %s", a.text)
 		}
 	})
-	o.Until("the ninth waits", func() bool { return h.in("ada") == 9 })
+	o.Until("the ninth waits", func() bool { return h.shares.In()["ada"] == 9 })
 	leave()
-	o.Until("the ninth has left", func() bool { return h.in("ada") == 8 })
+	o.Until("the ninth has left", func() bool { return h.shares.In()["ada"] == 8 })
 
 	his := make(chan error, 1)
 	go func() {
@@ -334,53 +334,8 @@ func TestTheRequestsOfASubjectLeaveConnectionsForOthers(t *testing.T) {
 	unlock()
 	hers.Wait()
 	o.count(8, "created_by = 'ada' and status = 'succeeded'")
-	if h.in("ada") != 0 || len(h.shares.of) != 0 {
-		t.Errorf("shares are left: %v", h.shares.of)
-	}
-}
-
-// in returns how many requests of a subject use a connection or wait for one.
-func (h *httpEndpoint) in(subject string) int {
-	h.shares.mu.Lock()
-	defer h.shares.mu.Unlock()
-	if mine := h.shares.of[subject]; mine != nil {
-		return mine.in
-	}
-	return 0
-}
-
-func TestAShareIsGoneWithTheLastWhoUsesIt(t *testing.T) {
-	t.Parallel()
-	var s shares
-	over, end := context.WithCancel(t.Context())
-	end()
-	gives, err := s.take(t.Context(), t.Context(), "ada", 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, c := range map[string]struct{ ctx, wanted context.Context }{
-		"the time is over": {over, t.Context()}, "the client is gone": {t.Context(), over}} {
-		if _, err := s.take(c.ctx, c.wanted, "ada", 1); !errors.Is(err, errBusy) || !errors.Is(err, context.Canceled) {
-			t.Errorf("%s: error %v", name, err)
-		}
-	}
-	his, err := s.take(t.Context(), t.Context(), "bob", 1)
-	if err != nil || len(s.of) != 2 {
-		t.Fatalf("bob's: %v, %v", s.of, err)
-	}
-	next := make(chan func())
-	go func() {
-		gives, err := s.take(t.Context(), t.Context(), "ada", 1)
-		if err != nil {
-			t.Error(err)
-		}
-		next <- gives
-	}()
-	gives()
-	(<-next)()
-	his()
-	if len(s.of) != 0 {
-		t.Errorf("left: %v", s.of)
+	if in := h.shares.In(); len(in) != 0 {
+		t.Errorf("shares are left: %v", in)
 	}
 }
 

@@ -1,9 +1,7 @@
 package mcp
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"sync"
 )
@@ -45,54 +43,8 @@ func (g *gate) leave(name string, n int) {
 	}
 }
 
-// shares lets each subject use a few connections at once, so that one subject's slow statements do not block others.
-// Further statements of the subject wait for its own.
-type shares struct {
-	mu sync.Mutex
-	of map[string]*share
-}
-
-// share is one subject's share.
-type share struct {
-	taken chan struct{} // its capacity is the limit
-	in    int           // how many use a connection or wait; guarded by shares.mu
-}
-
 // errBusy means that a statement had no connection in time, because others of its subject did not end.
 var errBusy = errors.New("your earlier requests take too long: try again when they are answered")
-
-// take waits until the subject may use one more connection, and returns a function that ends the use. It gives up
-// when ctx ends, or the request that needs the connection. Whoever has taken one must not take another.
-func (s *shares) take(ctx, request context.Context, subject string, most int) (end func(), err error) {
-	s.mu.Lock()
-	if s.of == nil {
-		s.of = map[string]*share{}
-	}
-	mine := s.of[subject]
-	if mine == nil {
-		mine = &share{taken: make(chan struct{}, most)}
-		s.of[subject] = mine
-	}
-	mine.in++
-	s.mu.Unlock()
-	leave := func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if mine.in--; mine.in == 0 {
-			delete(s.of, subject)
-		}
-	}
-	select {
-	case mine.taken <- struct{}{}:
-		return func() { <-mine.taken; leave() }, nil
-	case <-ctx.Done():
-		err = ctx.Err()
-	case <-request.Done():
-		err = request.Err()
-	}
-	leave()
-	return nil, fmt.Errorf("%w: %w", errBusy, err)
-}
 
 // tooMany asks a client to retry later.
 func tooMany(w http.ResponseWriter) {

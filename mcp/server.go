@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/internal/shares"
 	"github.com/gemworker/gem/registry"
 	"github.com/jackc/pgx/v5/pgxpool"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -69,7 +70,7 @@ type Server struct {
 
 	glances glances // of tasks
 	prompts prompts
-	shares  shares // of the connections
+	shares  shares.Shares[string] // of the connections, by subject
 
 	patience time.Duration   // see usualPatience
 	tryFor   time.Duration   // see oneTry

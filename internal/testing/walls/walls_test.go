@@ -224,7 +224,7 @@ var layers = [][]string{
 	{"handlers", "registry"},
 	{"internal/postgres/pgserver", "internal/postgrest", "internal/provider", "internal/schema"},
 	{"defects", "internal/envvar", "internal/npm", "internal/oneline", "internal/plainfile", "internal/plainjson",
-		"internal/outbound", "internal/postgres/pgerror", "internal/postgres/pgpool", "internal/scrub",
+		"internal/outbound", "internal/postgres/pgerror", "internal/postgres/pgpool", "internal/scrub", "internal/shares",
 		"internal/telemetry", "receipts"},
 }
 
