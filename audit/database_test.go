@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -753,8 +754,15 @@ func TestEachCheckReportsWhatBreaksIt(t *testing.T) {
 	for _, c := range audit.Checks {
 		untested[c.Name] = !strings.HasPrefix(c.Name, "archive-")
 	}
+	all := slices.Collect(maps.Keys(untested))
 	for _, b := range breaks {
-		delete(untested, b.check)
+		// In the short form, further breaks of a check are looked for by that check alone.
+		var skipped []string
+		whole := untested[b.check] || os.Getenv("GEM_TEST_LONG") != ""
+		if !whole {
+			skipped = slices.DeleteFunc(slices.Clone(all), func(name string) bool { return name == b.check })
+		}
+		untested[b.check] = false
 		t.Run(b.check+": "+b.what, func(t *testing.T) {
 			tx, err := conn.Begin(t.Context())
 			if err != nil {
@@ -780,7 +788,7 @@ func TestEachCheckReportsWhatBreaksIt(t *testing.T) {
 			if changed == 0 {
 				t.Fatal("nothing was broken")
 			}
-			report, err := audit.Database(t.Context(), inside{tx}, audit.Options{})
+			report, err := audit.Database(t.Context(), inside{tx}, audit.Options{Skip: skipped})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -793,8 +801,10 @@ func TestEachCheckReportsWhatBreaksIt(t *testing.T) {
 			}) {
 				t.Errorf("got %q, want %q", found[b.check], b.says)
 			}
-			archived(t, tx, archives, b.check, found[b.check])
-			foundOfCall(t, tx, b.check, found[b.check])
+			if whole {
+				archived(t, tx, archives, b.check, found[b.check])
+				foundOfCall(t, tx, b.check, found[b.check])
+			}
 			remark := slices.Contains([]string{"recovery-due", "waiting-due", "wake-due", "wait-stuck", "cancel-due", "overdue",
 				"registry-recorded", "llm-due"}, b.check)
 			if (report.Faults == 0) != remark || (report.Remarks > 0) != remark {
