@@ -165,7 +165,7 @@ func (h *history) checks(rt *rapid.T, c *gatedCall) (checks []rules.Check) {
 			k.Add = json.Number(rapid.SampledFrom([]string{"0", "0.1", "0.10", "0.2", "1E-3", "2.40", "7", "11"}).Draw(rt,
 				"add"))
 		case rules.FailureRow:
-			k.InARow, k.RestMS = rapid.IntRange(1, 3).Draw(rt, "in a row"), span.Draw(rt, "rest")
+			k.InARow, k.CooldownMS = rapid.IntRange(1, 3).Draw(rt, "in a row"), span.Draw(rt, "cooldown")
 		case rules.Required, rules.Afterwards:
 			k.Tools = rapid.SampledFrom([][]string{{"t.a"}, {"t.a", "t.b"}, {"t.none"}}).Draw(rt, "tools")
 			k.WithinMS = rapid.SampledFrom([]int64{0, 10, 20, 100}).Draw(rt, "within")

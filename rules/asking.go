@@ -35,7 +35,7 @@ func (f *facts) check(r *Rule) (c *Check, why undecided) {
 		c.Kind, c.Tools, c.WithinMS = Afterwards, f.judge.earlier[r], r.After.Within.Milliseconds()
 		c.Ended = slices.Sorted(slices.Values(r.After.Ended))
 	case r.Failures != nil:
-		c.Kind, c.InARow, c.RestMS = FailureRow, r.Failures.InARow, r.Failures.Rest.Milliseconds()
+		c.Kind, c.InARow, c.CooldownMS = FailureRow, r.Failures.InARow, r.Failures.Cooldown.Milliseconds()
 		c.Counter, why = f.counter(r, "failures")
 	case r.Action == Ask:
 		c.Kind = ItsCall
@@ -43,7 +43,7 @@ func (f *facts) check(r *Rule) (c *Check, why undecided) {
 		return nil, ""
 	}
 	if c.Counter != "" && f.call.CreatedBy != "" && r.shared() {
-		c.CoarseMS = max(c.WithinMS, c.RestMS) / coarseParts
+		c.CoarseMS = max(c.WithinMS, c.CooldownMS) / coarseParts
 	}
 	if r.Action == Ask && why == "" {
 		why = f.question(r, c)

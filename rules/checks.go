@@ -15,13 +15,13 @@ type Check struct {
 	Kind   Kind   `json:"kind"`
 	// Counter names the calls that are counted together, for [Count], [Sum] and [FailureRow]. It begins with the rule's
 	// name and a slash.
-	Counter  string      `json:"counter,omitempty"`
-	Max      json.Number `json:"max,omitempty"`
-	WithinMS int64       `json:"within_ms,omitempty"`
-	Add      json.Number `json:"add,omitempty"`        // for Sum: the call's amount; at least 0
-	AtMostMS int64       `json:"at_most_ms,omitempty"` // for the action wait
-	InARow   int         `json:"in_a_row,omitempty"`
-	RestMS   int64       `json:"rest_ms,omitempty"`
+	Counter    string      `json:"counter,omitempty"`
+	Max        json.Number `json:"max,omitempty"`
+	WithinMS   int64       `json:"within_ms,omitempty"`
+	Add        json.Number `json:"add,omitempty"`        // for Sum: the call's amount; at least 0
+	AtMostMS   int64       `json:"at_most_ms,omitempty"` // for the action wait
+	InARow     int         `json:"in_a_row,omitempty"`
+	CooldownMS int64       `json:"cooldown_ms,omitempty"`
 	// CoarseMS is set if the counter has calls of other callers and the caller may read what the check sees. Times are
 	// then rounded up to its multiples since 1970, and sums and receipts are left out, because they would reveal other
 	// callers' activity.

@@ -24,7 +24,7 @@ var poison = []string{
 	`{"max":1,"within":"1m","per":["input:/amount"]}`, `{"max":1e3,"within":"9d","sum":"/a~1b"}`,
 	`{"max":0,"within":"1s"}`, `{"of":["finance"]}`,
 	`{"of":["finance"],"question":"{amount} {/a~1b/0} \"{a}\" {{"}`,
-	`{"tool":"a.*"}`, `{"tools":["a.b"],"ended":["succeeded"]}`, `{"in_a_row":1,"rest":"1m"}`, `"block"`, `"ask"`,
+	`{"tool":"a.*"}`, `{"tools":["a.b"],"ended":["succeeded"]}`, `{"in_a_row":1,"cooldown":"1m"}`, `"block"`, `"ask"`,
 	`"wait"`, `["billing.*"]`, `"99999999d"`,
 }
 

@@ -169,9 +169,9 @@ func TestChecksSayWhatTheRuleSays(t *testing.T) {
 		"an end": {`"action": "block", "after": {"tools": ["comms.*"], "ended": ["timeout", "failed"]}`, call,
 			rules.Check{Action: rules.Block, Kind: rules.Afterwards, Tools: []string{"comms.send_sms"},
 				Ended: []string{"failed", "timeout"}}},
-		"failures": {`"action": "block", "failures": {"in_a_row": 3, "per": ["tool"], "rest": "5m"}`, call,
+		"failures": {`"action": "block", "failures": {"in_a_row": 3, "per": ["tool"], "cooldown": "5m"}`, call,
 			rules.Check{Action: rules.Block, Kind: rules.FailureRow, Counter: `r/failures per tool ["billing.refund"]`,
-				InARow: 3, RestMS: 300_000, CoarseMS: 15_000}},
+				InARow: 3, CooldownMS: 300_000, CoarseMS: 15_000}},
 	} {
 		j := judge(t, c.call, on(c.rule))
 		c.want.Rule = "r"
@@ -213,7 +213,7 @@ func TestARuleOfASessionRefusesACallWithoutOne(t *testing.T) {
 	for _, word := range []string{
 		`"requires": {"tool": "billing.list"}`, `"after": {"tools": ["billing.list"]}`,
 		`"limit": {"max": 5, "within": "1m", "per": ["caller", "session"]}`,
-		`"failures": {"in_a_row": 1, "rest": "1m", "per": ["session"]}`,
+		`"failures": {"in_a_row": 1, "cooldown": "1m", "per": ["session"]}`,
 	} {
 		for action, want := range map[string]rules.Action{"block": rules.Block, "ask": rules.Block, "warn": rules.Warn} {
 			ask := ""

@@ -384,7 +384,7 @@ func (m *Memory) failures(at time.Time, check Check) view {
 			break
 		}
 	}
-	free := last.Add(milliseconds(check.RestMS))
+	free := last.Add(milliseconds(check.CooldownMS))
 	if len(failed) < check.InARow || !free.After(at) {
 		return view{}
 	}

@@ -95,7 +95,7 @@ func (s *Set) Longest() (longest time.Duration) {
 			longest = max(longest, r.Limit.Within)
 		}
 		if r.Failures != nil {
-			longest = max(longest, r.Failures.Rest)
+			longest = max(longest, r.Failures.Cooldown)
 		}
 		if r.Action == Wait {
 			longest = max(longest, r.AtMost)
@@ -189,7 +189,7 @@ func (p *parser) rule(at string, entry map[string]any) *Rule {
 	if failures, ok := entry["failures"].(map[string]any); ok {
 		inARow, _ := strconv.Atoi(string(schema.As[json.Number](failures["in_a_row"])))
 		r.Failures = &Failures{InARow: inARow, Per: schema.Texts(failures["per"]),
-			Rest: p.duration(at, entry, "/failures/rest")}
+			Cooldown: p.duration(at, entry, "/failures/cooldown")}
 	}
 	if question, problem := parseTemplate(r.Question); problem != "" {
 		p.add(at+"/ask/question", "%s", problem)

@@ -87,7 +87,7 @@ func TestParseReadsWhatIsWritten(t *testing.T) {
 		`{"name": "b", "tools": ["a.*"], "action": "wait", "limit": {"max": 3, "within": "24h"}, "at_most": "7d"}`,
 		`{"name": "c", "tools": ["a.b"], "action": "ask", "ask": {"of": ["finance"]}, "requires": {"tool": "a.c", "within": "5m"}}`,
 		`{"name": "d", "tools": ["a.b"], "action": "off", "ask": {"of": ["finance"], "within": "366d"}, "after": {"tools": ["a.c"]}}`,
-		`{"name": "e", "tools": ["a.b"], "action": "warn", "failures": {"in_a_row": 100, "rest": "8d", "per": ["tool"]}, "x-why": [1]}`,
+		`{"name": "e", "tools": ["a.b"], "action": "warn", "failures": {"in_a_row": 100, "cooldown": "8d", "per": ["tool"]}, "x-why": [1]}`,
 	).Rules()
 	type shown struct {
 		Limit          *rules.Limit
@@ -106,7 +106,7 @@ func TestParseReadsWhatIsWritten(t *testing.T) {
 			AtMost: time.Hour},
 		{After: &rules.After{Tools: []string{"a.c"}, Ended: []string{"succeeded"}}, Of: []string{"finance"},
 			Within: 366 * day, AtMost: time.Hour},
-		{Failures: &rules.Failures{InARow: 100, Per: []string{"tool"}, Rest: 8 * day}, Within: day, AtMost: time.Hour},
+		{Failures: &rules.Failures{InARow: 100, Per: []string{"tool"}, Cooldown: 8 * day}, Within: day, AtMost: time.Hour},
 	}
 	var got []shown
 	for _, r := range s {
@@ -128,7 +128,7 @@ func TestWhatWasCountedIsKeptForTheLongestRule(t *testing.T) {
 		want time.Duration
 	}{
 		"a limit":     {`"action": "block", "limit": {"max": 1, "within": "2h"}`, 2 * time.Hour},
-		"a rest":      {`"action": "warn", "failures": {"in_a_row": 1, "rest": "3h"}`, 3 * time.Hour},
+		"a cooldown":  {`"action": "warn", "failures": {"in_a_row": 1, "cooldown": "3h"}`, 3 * time.Hour},
 		"a turn":      {`"action": "wait", "limit": {"max": 1, "within": "1m"}`, time.Hour},
 		"a session":   {`"action": "warn", "requires": {"tool": "a.b", "within": "3h"}`, 0},
 		"a question":  {`"action": "ask", "ask": {"of": ["a"]}`, 0},
@@ -256,7 +256,7 @@ func TestCheckHoldsRulesAgainstTheRegistry(t *testing.T) {
 		"a field that may be there": {`"tools": ["billing.list"], "action": "warn", "when": {"input": {"amount": true}}`,
 			text, nil, nil},
 		"a scope of no input":  {`"tools": ["billing.refund"], "action": "block", "limit": {"max": 1, "within": "1m", "per": ["caller", "input:/too"]}`, text, []string{"a: limit.per[1]: no tool of the rule has /too"}, nil},
-		"a streak of no input": {`"tools": ["billing.refund"], "action": "block", "failures": {"in_a_row": 1, "rest": "1m", "per": ["input:/too"]}`, text, []string{"a: failures.per[0]: no tool"}, []string{"a: it counts the calls of all callers together"}},
+		"a streak of no input": {`"tools": ["billing.refund"], "action": "block", "failures": {"in_a_row": 1, "cooldown": "1m", "per": ["input:/too"]}`, text, []string{"a: failures.per[0]: no tool"}, []string{"a: it counts the calls of all callers together"}},
 		"a sum":                {`"tools": ["billing.refund"], "action": "block", "limit": {"max": 1, "within": "1m", "sum": "/amount"}`, text, nil, []string{"a: it counts the calls of all callers together"}},
 		"a sum of text":        {`"tools": ["billing.refund"], "action": "block", "limit": {"max": 1, "within": "1m", "sum": "/note"}`, text, []string{"a: limit.sum: /note is not a required number of at least 0 in the input_schema of billing.refund: add it to"}, []string{"a: it counts the calls of all callers together"}},
 		"a sum that one lacks": {`"tools": ["billing.*"], "action": "block", "limit": {"max": 1, "within": "1m", "sum": "/amount"}`, text, []string{"a: limit.sum: /amount is not a required number of at least 0 in the input_schema of billing.list"}, []string{"a: it counts the calls of all callers together"}},

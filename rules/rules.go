@@ -83,9 +83,9 @@ type After struct {
 
 // Failures meets a call if the last calls under the rule all failed, until some time after the last failure.
 type Failures struct {
-	InARow int
-	Per    []string // as in [Limit]
-	Rest   time.Duration
+	InARow   int
+	Per      []string // as in [Limit]
+	Cooldown time.Duration
 }
 
 // condition is a when or an unless: JSON Schemas of fields. Each field must exist and match.

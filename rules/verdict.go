@@ -386,7 +386,7 @@ func (r *Rule) LooksAt() string {
 		words = append(words, "after "+list(r.After.Tools)+" "+list(r.After.Ended))
 	case r.Failures != nil:
 		words = append(words, number(strconv.Itoa(r.Failures.InARow), "failure")+" in a row"+r.apart()+", for "+
-			span(r.Failures.Rest.Milliseconds()))
+			span(r.Failures.Cooldown.Milliseconds()))
 	}
 	if fields := r.when.fields(); len(fields) > 0 {
 		words = append(words, "when "+list(fields))

@@ -21,7 +21,7 @@ var four = []string{
 	`{"name": "pace", "tools": ["billing.*"], "action": "block", "limit": {"max": 5, "within": "1m", "per": ["caller"]}, "say": "Wait a little."}`,
 	`{"name": "budget", "tools": ["billing.refund"], "action": "block", "limit": {"max": 500, "within": "24h", "sum": "/amount"}}`,
 	`{"name": "look", "tools": ["billing.refund"], "action": "block", "requires": {"tool": "billing.list", "within": "30m"}}`,
-	`{"name": "strikes", "tools": ["billing.refund"], "action": "block", "failures": {"in_a_row": 3, "rest": "5m"}}`,
+	`{"name": "strikes", "tools": ["billing.refund"], "action": "block", "failures": {"in_a_row": 3, "cooldown": "5m"}}`,
 	`{"name": "turn", "tools": ["billing.refund"], "action": "wait", "limit": {"max": 1, "within": "1s"}}`,
 	`{"name": "big", "tools": ["billing.refund"], "action": "ask", "ask": {"of": ["finance"]}, "when": {"input": {"amount": {"minimum": 100}}}}`,
 	`{"name": "also", "tools": ["billing.refund"], "action": "ask", "ask": {"of": ["boss"]}}`,

@@ -331,10 +331,10 @@ func TestSequencesAreJudgedAsOfWhenTheCallWasMade(t *testing.T) {
 	sound(t, env)
 }
 
-func TestFailuresInARowRestTheTool(t *testing.T) {
+func TestFailuresInARowCoolDownTheTool(t *testing.T) {
 	t.Parallel()
 	env := startRuled(t,
-		ruledBy(t, `{"name": "strikes", "tools": ["lab.write"], "action": "block", "failures": {"in_a_row": 3, "per": ["tool"], "rest": "5m"}}`))
+		ruledBy(t, `{"name": "strikes", "tools": ["lab.write"], "action": "block", "failures": {"in_a_row": 3, "per": ["tool"], "cooldown": "5m"}}`))
 	env.StartWorker()
 	for _, then := range []string{"fail", "fail", "", "fail", "fail", "fail"} {
 		env.Run(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x", Then: then})})

@@ -25,7 +25,7 @@ var allWords = []string{
 	`{"name": "look", "tools": ["lab.pay"], "action": "block", "requires": {"tool": "lab.send", "within": "30m"}}`,
 	`{"name": "no_more", "tools": ["lab.send"], "action": "block", "after": {"tools": ["lab.pay"], "ended": ["limit_reached"]}}`,
 	`{"name": "hm", "tools": ["lab.write"], "action": "warn", "after": {"tools": ["lab.*"], "ended": ["failed"]}}`,
-	`{"name": "strikes", "tools": ["lab.write"], "action": "block", "failures": {"in_a_row": 2, "per": ["caller"], "rest": "5m"}}`,
+	`{"name": "strikes", "tools": ["lab.write"], "action": "block", "failures": {"in_a_row": 2, "per": ["caller"], "cooldown": "5m"}}`,
 	`{"name": "secret", "tools": ["lab.*"], "action": "block", "when": {"input": {"text": {"const": "secret"}}}}`,
 	`{"name": "loud", "tools": ["lab.send"], "action": "warn", "when": {"result": {"text": {"const": "loud"}}}}`,
 	`{"name": "rows", "tools": ["lab.write"], "action": "block", "when": {"input": {"text": {"const": "undone"}}, "effects": {"db_writes": {"minItems": 1}}}}`,
@@ -187,7 +187,7 @@ func TestADraftIsTriedOnTheCallsThatWereMade(t *testing.T) {
 	env.Run(handlertest.Call{Tool: "lab.missing", Input: "{}"})
 	set, err := rules.Parse([]byte(`{"version": "2.0.0", "rules": [` + strings.Join([]string{
 		`{"name": "three", "tools": ["lab.write"], "action": "block", "limit": {"max": 3, "within": "1h", "per": ["session"]}}`,
-		`{"name": "sent", "tools": ["lab.write"], "action": "warn", "failures": {"in_a_row": 1, "per": ["session"], "rest": "1h"}}`,
+		`{"name": "sent", "tools": ["lab.write"], "action": "warn", "failures": {"in_a_row": 1, "per": ["session"], "cooldown": "1h"}}`,
 		`{"name": "pace", "tools": ["lab.send"], "action": "wait", "limit": {"max": 1, "within": "1h"}}`,
 		`{"name": "loud", "tools": ["lab.send"], "action": "warn", "when": {"result": {"text": {"const": "loud"}}}}`,
 		`{"name": "dear", "tools": ["lab.send"], "action": "ask", "when": {"input": {"text": {"const": "dear"}}}, "ask": {"of": ["finance"]}}`,

@@ -164,7 +164,7 @@ func (r *recomputed) tellRows(m *rules.Memory, check rules.Check, how looks) str
 		from = upto - 1000
 	}
 	gone := len(rows) > 0 && rows[0].n > 1
-	if window := time.Duration(max(check.WithinMS, check.RestMS)) * time.Millisecond; r.pruned &&
+	if window := time.Duration(max(check.WithinMS, check.CooldownMS)) * time.Millisecond; r.pruned &&
 		how.now.Add(-window).Before(r.complete) {
 		gone = true // a counter whose calls were all pruned starts again
 	}

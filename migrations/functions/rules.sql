@@ -249,7 +249,7 @@ begin
       end if;
     end if;
   elsif kind = 'failures' then
-    select f.receipts, f.latest + ((p_check ->> 'rest_ms') || ' milliseconds')::interval as until into past
+    select f.receipts, f.latest + ((p_check ->> 'cooldown_ms') || ' milliseconds')::interval as until into past
     from gem.failed_in_a_row(line, p_call, (p_check ->> 'in_a_row')::integer) f;
     met := coalesce(past.until > moment, false);
     if met then
