@@ -2,17 +2,17 @@ package grounding
 
 import "sort"
 
-// claim is an item whose quote was found, and for which a place is to be chosen.
+// claim is an item whose quote was found. choose selects its spot.
 type claim struct {
 	class string
 	quote string
 	sighting
-	hint   int // index of the spot that the model's own offset names, or -1
-	spot   int // index of the chosen one
+	hint   int // index of the spot at the model's own offset, or -1
+	spot   int // index of the chosen spot
 	placed bool
 }
 
-// weight orders the choices: first by the length of what is placed, then by the number of hints that hold.
+// weight ranks placements: first by the total length of the placed claims, then by the number of hints that match.
 type weight int64
 
 func (c *claim) weight(spot int) weight {
@@ -23,13 +23,14 @@ func (c *claim) weight(spot int) weight {
 	return w
 }
 
-// choose places the claims, which are in the order of the answer: in that order, none over another, with the greatest
-// total length, and where that leaves a choice as the model's offsets say, else as early as can be. What does not fit
-// into the order goes where no claim of its class is yet. work counts the steps.
+// choose selects a spot for each claim. The claims must be in the order of the answer. choose keeps that order, avoids
+// overlaps and prefers the greatest total length. Ties go to the model's offsets, then to the earliest spots. A claim
+// that breaks the order gets a spot that no claim of its class has taken. work counts the steps.
 //
-// An answer that is not in order may be so for each class, since the model went class by class. Or it reports each row
-// in an order of its own; then unique texts show where to look for the rest. Of the three the
-// shortest way through the text counts.
+// An answer may be out of order as a whole but in order within each class, because the model went class by class. Or
+// the model listed the cells of each row in its own order. In that case the quotes that occur once show where to look
+// for the rest. choose tries all three: the order of the answer, the order within each class, and the nearest unique
+// quotes. It keeps the result with the shortest path through the text.
 func choose(claims []*claim, length int, work *int) {
 	if inOrder(claims) {
 		return
@@ -58,7 +59,7 @@ func choose(claims []*claim, length int, work *int) {
 			}
 		}
 	})
-	// otherwise it goes class by class, and neighbours in it are none in the text
+	// skip an answer that goes class by class: its neighbours are not neighbours in the text
 	if len(classes) == 1 || runs > len(classes) {
 		try(func() { nearAnchors(claims, work) })
 	}
@@ -67,7 +68,7 @@ func choose(claims []*claim, length int, work *int) {
 	}
 }
 
-// byClass divides the claims by class, and says in how many runs of one class they come.
+// byClass groups the claims by class. runs is the number of runs of consecutive claims of one class.
 func byClass(claims []*claim) (classes [][]*claim, runs int) {
 	index := map[string]int{}
 	for n, c := range claims {
@@ -85,7 +86,7 @@ func byClass(claims []*claim) (classes [][]*claim, runs int) {
 	return classes, runs
 }
 
-// travel is how far it is from claim to claim in all.
+// travel returns the sum of the distances from each claim to the next, in bytes.
 func travel(claims []*claim) int {
 	way := 0
 	for i := 1; i < len(claims); i++ {
@@ -95,8 +96,8 @@ func travel(claims []*claim) int {
 	return way
 }
 
-// inOrder places each claim at its first spot behind the one before. It returns false if there is none, or if an offset
-// names another spot: then there is more to weigh.
+// inOrder places each claim at its first spot after the previous claim. It returns false if a claim has no such spot.
+// It also returns false for a hint that points to another spot, because choose must then weigh both spots.
 func inOrder(claims []*claim) bool {
 	at := 0
 	for _, c := range claims {
@@ -112,15 +113,15 @@ func inOrder(claims []*claim) bool {
 	return true
 }
 
-// link is the end of a chain of placed claims.
+// link is the last claim of a chain of placed claims.
 type link struct {
 	claim, spot int32
-	end, before int32 // before: the link before it
+	end, before int32 // before: index of the previous link
 	weight      weight
 }
 
-// chains finds, for any offset, the best chain that ends there or earlier: a Fenwick tree over the offsets of the
-// window, of the best link in each range.
+// chains finds the best chain that ends at or before an offset. It is a Fenwick tree over the offsets of the window.
+// Each node holds the best link in its range.
 type chains struct {
 	links []link // links[0] is the empty chain
 	best  []int32
@@ -151,22 +152,22 @@ func (t *chains) add(l link) {
 	}
 }
 
-// behind is the link of the nth claim at a spot, behind another link.
+// behind returns the link that places claim n at a spot, with before as the previous link.
 func (t *chains) behind(before int32, n int, c *claim, spot int) link {
 	return link{int32(n), int32(spot), int32(c.spots[spot].end), before, t.links[before].weight + c.weight(spot)}
 }
 
-// keepOrder places the claims of the best chain. It takes at most some steps for each byte of the window: what is
-// beyond them is not placed.
+// keepOrder places the claims of the best chain. It takes at most 100,000 steps plus 4 per byte of the window, and
+// leaves the claims beyond that limit unplaced.
 func keepOrder(claims []*claim, length int, work *int) {
 	t := chains{links: make([]link, 1, 1+len(claims)), best: make([]int32, length+1)}
 	left := 100_000 + 4*length
 	for n, c := range claims {
-		// The later spots first: no chain may have two spots of one claim.
+		// Later spots go first, because no chain may have two spots of one claim.
 		for i := len(c.spots) - 1; i >= 0 && left > 0; {
 			before := t.upTo(c.spots[i].start)
 			from := t.links[before].end
-			// The same chain ends before earlier spots; the first of them leaves most room.
+			// The same chain also ends before some earlier spots. The first of these leaves the most room.
 			first := sort.Search(i, func(i int) bool { return c.spots[i].start >= int(from) })
 			if first < c.hint && c.hint <= i {
 				t.add(t.behind(before, n, c, c.hint))
@@ -183,11 +184,11 @@ func keepOrder(claims []*claim, length int, work *int) {
 	}
 }
 
-// nearAnchors places the claims that can be in one place only, and each other claim at the free spot that is nearest to
-// the last such before it in the answer, or to the next behind it.
+// nearAnchors places each claim that has only one spot: such a claim is an anchor. It places every other claim at the
+// free spot nearest to the previous or the next anchor in the answer.
 func nearAnchors(claims []*claim, work *int) {
 	taken := map[place]bool{}
-	anchors := make([][]*claim, len(claims)) // the two of each claim
+	anchors := make([][]*claim, len(claims)) // of each claim: the previous and the next
 	for _, step := range []int{1, -1} {
 		var anchor *claim
 		for i := range claims {
@@ -231,17 +232,18 @@ func nearAnchors(claims []*claim, work *int) {
 	}
 }
 
-// maxTries is how many spots are looked at in a direction for one that is free.
+// maxTries is the number of spots to try in one direction when looking for a free spot.
 const maxTries = 32
 
-// place is a spot that a claim of a class has.
+// place is the spot of a claim together with its class.
 type place struct {
 	class string
 	at    span
 }
 
-// placeRest places the claims that are not: at the spot of their hint, behind the claim before them, or anywhere, but
-// where no claim of their class is. If all spots are taken, the claim repeats another.
+// placeRest places the remaining claims. It tries the spot of the hint, then the free spots after the previous claim,
+// then any free spot. A spot is free if no claim of the same class has taken it. If no spot is free, the claim repeats
+// another claim.
 func placeRest(claims []*claim, work *int) {
 	taken := map[place]bool{}
 	for _, c := range claims {
@@ -254,7 +256,7 @@ func placeRest(claims []*claim, work *int) {
 	}
 	type mention struct{ class, quote string }
 	first := map[mention]int{} // index of the first spot that may be free
-	at := 0                    // where the last placed claim before begins
+	at := 0                    // start of the previous placed claim
 	for _, c := range claims {
 		if c.placed {
 			at = c.spots[c.spot].start

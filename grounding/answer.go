@@ -2,46 +2,46 @@ package grounding
 
 import "strings"
 
-// draft is a list of items in an answer, and its place.
+// draft is a list of items in an answer. at is its byte offset.
 type draft struct {
 	items []value
 	at    int
 }
 
-// damage is a list of items that was not read to its end: the answer ends within it, or it is not JSON and cannot be
-// repaired without a guess.
+// damage is a list of items that was not read to its end. cut is true if the answer ends within the list. It is false
+// if the list is not JSON and a repair would be a guess.
 type damage struct {
 	at  int
 	cut bool
 }
 
-// answer is what was found in the text of an answer. Of drafts of the same rank the last counts.
+// answer holds the findings in the text of an answer. The last object wins, and so does the last list.
 type answer struct {
-	object draft   // an object whose extractions are not empty
-	list   draft   // a list of objects that have a quote
-	loose  draft   // all objects that have a quote and stand alone
-	empty  bool    // an object whose extractions are empty, or an answer that is [] and nothing else
-	stray  bool    // an object that has a quote and is in no list of items: it claims something all the same
-	damage *damage // the last
-	open   bool    // some value is not closed where the answer ends
-	work   int     // bytes that were read
+	object draft   // the last object with non-empty extractions
+	list   draft   // the last list that has an object with a quote
+	loose  draft   // all top-level objects with a quote
+	empty  bool    // some object has empty extractions, or the whole answer is []
+	stray  bool    // some object with a quote is in no list of items: it still claims something
+	damage *damage // the last damaged list
+	open   bool    // the answer ends within a value or a thought
+	work   int     // bytes read
 }
 
 const (
-	// maxReadings is how many times an answer may be read in all, since what begins like JSON may not be JSON, and JSON
-	// may be inside it.
+	// maxReadings limits how many times an answer may be read in total. Text that begins like JSON may not be JSON and may
+	// contain JSON, so the same bytes may be read several times.
 	maxReadings = 16
-	// maxInside is how many strings of JSON an answer may be nested in: a model may write its JSON as a string, or as the
-	// arguments of a call.
+	// maxInside is the maximum depth of JSON nested in strings. A model may write its JSON as a string or as the arguments
+	// of a call.
 	maxInside = 2
 )
 
-// thoughts are the names of the tags between which models think.
+// thoughts lists the names of the tags that models put around their thoughts.
 var thoughts = map[string]bool{"think": true, "thinking": true, "thought": true, "reasoning": true, "reflection": true,
 	"analysis": true, "scratchpad": true}
 
-// thoughtTag returns the length of the tag of a thought with which text begins, or 0, and whether the tag ends the
-// thought.
+// thoughtTag returns the length of the thought tag at the start of text, or 0 if there is none. ends reports whether it
+// is a closing tag.
 func thoughtTag(text string) (n int, ends bool) {
 	name, found := strings.CutPrefix(text, "</")
 	if !found {
@@ -54,7 +54,7 @@ func thoughtTag(text string) (n int, ends bool) {
 	return strings.IndexByte(text, '>') + 1, found
 }
 
-// thoughtEnd returns the offsets of the first end of a thought in a text and behind it, or false.
+// thoughtEnd returns the start and the end of the first closing thought tag in text. ok is false if there is none.
 func thoughtEnd(text string) (from, to int, ok bool) {
 	for at := 0; ; at++ {
 		i := strings.Index(text[at:], "</")
@@ -68,12 +68,12 @@ func thoughtEnd(text string) (from, to int, ok bool) {
 	}
 }
 
-// readAnswer finds the items in an answer. It reads each value in the text, and leaves out thoughts
-// before it.
+// readAnswer finds the items in an answer. It reads each value in the text and ignores earlier thoughts. inside is the
+// number of strings of JSON around the text.
 func readAnswer(text string, inside int) *answer {
 	a := &answer{}
 	thought := lastThought(text)
-	start := 0 // where the last thought ended
+	start := 0 // end of the last thought
 	for at := 0; ; {
 		i := strings.IndexAny(text[at:], "{[<")
 		if i < 0 {
@@ -103,7 +103,7 @@ func readAnswer(text string, inside int) *answer {
 			at = p.at
 		case isResult(&v):
 			a.damage = &damage{at, p.cut}
-			at = max(p.at, at+1, thought) // what was thought may have been damaged, and does not count
+			at = max(p.at, at+1, thought) // damage within a thought does not count
 		case p.nested > maxNested:
 			at = p.at
 		default:
@@ -119,7 +119,7 @@ func readAnswer(text string, inside int) *answer {
 	return a
 }
 
-// lastThought returns the offset of the last end of a thought in a text, or 0.
+// lastThought returns the offset of the last closing thought tag in text, or 0 if there is none.
 func lastThought(text string) int {
 	for end := len(text); ; {
 		i := strings.LastIndex(text[:end], "</")
@@ -133,8 +133,8 @@ func lastThought(text string) int {
 	}
 }
 
-// skipThought returns how much to skip of a text that begins with <. An end without a beginning ends all before it:
-// some models leave the beginning out.
+// skipThought returns the number of bytes to skip in a text that begins with <. A closing tag without an opening tag
+// discards everything before it, because some models omit the opening tag.
 func (a *answer) skipThought(text string) int {
 	n, ends := thoughtTag(text)
 	switch {
@@ -151,7 +151,7 @@ func (a *answer) skipThought(text string) int {
 	return len(text)
 }
 
-// blank reports whether a part of an answer is white space, with the marks of a code block or not.
+// blank reports whether a part of an answer is only white space. It ignores a code block mark at the beginning.
 func blank(s string) bool {
 	s = s[pastSpace(s, 0):]
 	if strings.HasPrefix(s, "```") {
@@ -161,7 +161,7 @@ func blank(s string) bool {
 	return pastSpace(s, 0) == len(s)
 }
 
-// unescape reads a text as the inside of a string of JSON.
+// unescape decodes a text as the inside of a JSON string.
 func unescape(text string) string {
 	var b strings.Builder
 	p := parser{s: text}
@@ -169,24 +169,24 @@ func unescape(text string) string {
 		before, _, ok := strings.Cut(text[p.at:], `\`)
 		b.WriteString(before)
 		p.at += len(before)
-		if !ok || p.at+1 == len(text) { // a backslash at the end is half of an escape
+		if !ok || p.at+1 == len(text) { // a backslash at the end is half an escape
 			return b.String()
 		}
 		p.escape(&b, `"`)
 	}
 }
 
-// itemList is the member that has the items.
+// itemList is the name of the member that holds the items.
 const itemList = "extractions"
 
-// isResult reports whether a value that was read in part gives items.
+// isResult reports whether a partly read value contains items.
 func isResult(v *value) bool {
 	return v.member(itemList) != nil || v.form == aList && len(v.parts) > 0 && isItem(&v.parts[0])
 }
 
 func isItem(v *value) bool { return v.form == anObject && v.member("quote") != nil }
 
-// add notes what a whole value gives.
+// add records the findings in a complete value.
 func (a *answer) add(v *value, at, inside int) {
 	switch {
 	case v.form == aList && len(v.parts) > 0 && hasItem(v):
@@ -207,7 +207,7 @@ func hasItem(list *value) bool {
 	return false
 }
 
-// search looks for lists of items in a value, which may be the envelope of a call of a tool.
+// search looks for lists of items in a value, such as the envelope of a tool call.
 func (a *answer) search(v *value, at, inside int) {
 	if v.form == aString {
 		a.searchString(v.text, at, inside)
@@ -251,19 +251,19 @@ func (a *answer) searchString(text string, at, inside int) {
 	}
 }
 
-// meaning is what an answer says in all.
+// meaning is the overall meaning of an answer.
 type meaning uint8
 
 const (
-	unclear   meaning = iota // nothing that can be read
+	unclear   meaning = iota // nothing readable
 	someItems                // items
-	noItems                  // that there are none
-	cutOff                   // items, and it was cut
-	malformed                // items, which cannot be read
+	noItems                  // an explicit statement that there are no items
+	cutOff                   // an answer that was cut off
+	malformed                // items that cannot be read
 )
 
-// says weighs what was found. A draft counts only if no later one is damaged: a model that began again took back what
-// it had said. An empty list counts only if nothing was claimed or cut anywhere.
+// says returns the meaning of the answer. A draft counts only if no later draft is damaged, because a model that starts
+// over withdraws its earlier draft. An empty list counts only if the answer has no other claim and no cut.
 func (a *answer) says() meaning {
 	switch {
 	case a.object.items != nil && (a.damage == nil || a.damage.at <= a.object.at):
@@ -284,7 +284,7 @@ func (a *answer) says() meaning {
 	return unclear
 }
 
-// items returns the items of the best draft.
+// items returns the items of the best draft: the object, else the list, else the loose objects.
 func (a *answer) items() []value {
 	switch {
 	case a.object.items != nil:

@@ -7,19 +7,19 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// alpha is the text of many cases here.
+// alpha is the text of many test cases.
 const alpha = "Alpha Beta Gamma"
 
 func tokens(t testing.TB) *Compiled {
 	return compiled(t, &Program{Instructions: "Extract tokens.", Classes: []Class{{Name: "token"}}})
 }
 
-// token is an item of an answer.
+// token returns an item of an answer.
 func token(quote string) string { return `{"class":"token","quote":"` + quote + `"}` }
 
 func extractions(items ...string) string { return `{"extractions":[` + strings.Join(items, ",") + `]}` }
 
-// outcome is what a reading says, in few words: its failure, its quotes, and the reasons of what it rejects.
+// outcome summarises a reading: its failure, its quotes and the reasons of its rejections.
 func outcome(r Reading) string {
 	var words []string
 	if r.Failure != "" {
@@ -114,8 +114,8 @@ func TestAnAnswerIsEmptyOnlyIfItSaysSoAndClaimsNothing(t *testing.T) {
 	}
 }
 
-// The domain llm unpacks streams. What looks like one here is text: ekchylisma takes it for one, and loses what does
-// not fit.
+// The domain llm unpacks streams, so Read treats a frame of a stream as text. ekchylisma parses it as a frame and loses
+// the parts that do not fit.
 func TestFramesOfAStreamAreText(t *testing.T) {
 	t.Parallel()
 	for answer, want := range map[string]string{

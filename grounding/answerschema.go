@@ -6,8 +6,8 @@ import (
 	"github.com/gemworker/gem/internal/schema"
 )
 
-// The form of an answer as a JSON Schema. Its keys are in the order in which a model should write them: first the
-// quote, then what is read out of it.
+// These types describe the form of an answer as a JSON Schema. The keys are in the order in which a model should write
+// them: the quote before the values that are read from it.
 type (
 	listSchema struct {
 		Type       string         `json:"type"`
@@ -43,7 +43,7 @@ type (
 	}
 )
 
-// answerSchema makes the schema of an answer: classes whose items have the same form share one.
+// answerSchema returns the schema of an answer. Classes whose items have the same form share one item schema.
 func (c *Compiled) answerSchema() json.RawMessage {
 	var items []itemSchema
 	type form struct {
@@ -86,8 +86,8 @@ func itemForm(class *compiledClass) itemSchema {
 	return s
 }
 
-// closed returns a schema of attributes whose objects have no other properties than those it names, as providers
-// demand.
+// closed returns a copy of an attribute schema. Objects in the copy allow only the properties that the schema names,
+// because providers require it.
 func closed(s map[string]any) map[string]any {
 	all := map[string]any{}
 	for name, value := range s {

@@ -9,17 +9,18 @@ import (
 	"github.com/gemworker/gem/internal/schema"
 )
 
-// The bounds of a schema of attributes.
+// Limits of an attribute schema.
 const (
 	maxLevels     = 5
 	maxProperties = 100
 )
 
-// attributeKeywords are what all providers hold their models to, in all their dialects.
+// attributeKeywords lists the keywords that all providers enforce in all their dialects.
 var attributeKeywords = []string{"type", "properties", "required", "items", "enum", "const", "description",
 	"additionalProperties"}
 
-// compileAttributes compiles the schema of the attributes of a class, which is in the program at a pointer.
+// compileAttributes compiles the attribute schema of a class. at is the JSON pointer of the schema in the program. It
+// returns the decoded schema and the compiled schema, or the first fault.
 func compileAttributes(text json.RawMessage, at string) (map[string]any, *schema.Schema, *Fault) {
 	doc, err := schema.Decode("the schema", text)
 	if err != nil {
@@ -47,8 +48,8 @@ func compileAttributes(text json.RawMessage, at string) (map[string]any, *schema
 	return root, s, nil
 }
 
-// checkSubset returns the first fault of a schema: a keyword or a form of it that is not allowed. What JSON Schema
-// itself refuses is left to the compiler.
+// checkSubset returns the first fault of a schema, or nil. A fault is a keyword, a form of a keyword or a depth that is
+// not allowed. The compiler reports the violations of JSON Schema itself.
 func checkSubset(s map[string]any, at string, level int, properties *int) *Fault {
 	if level > maxLevels {
 		return &Fault{at, fmt.Sprintf("the schema has more than %d levels", maxLevels)}
@@ -104,7 +105,7 @@ func checkInner(value any, at string, level int, properties *int) *Fault {
 	return checkSubset(s, at, level+1, properties)
 }
 
-// types returns the types that a schema names.
+// types returns the names of the types in a schema.
 func types(s map[string]any) []string {
 	if one, ok := s["type"].(string); ok {
 		return []string{one}

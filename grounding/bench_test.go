@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// benchBytes is how much text a benchmark goes through each time.
+// benchBytes is the size of the text that a benchmark processes in each iteration, in bytes.
 const benchBytes = 4 << 20
 
 func repeated(s string) string { return strings.Repeat(s, benchBytes/len(s)) }
@@ -85,7 +85,7 @@ func BenchmarkPrompt(b *testing.B) {
 	}
 }
 
-// BenchmarkOffsets goes over the whole text once for its index, and asks it for 20,000 offsets.
+// BenchmarkOffsets indexes the whole text once per iteration and looks up 20,000 offsets.
 func BenchmarkOffsets(b *testing.B) {
 	for _, bench := range benchTexts[:6] {
 		b.Run(bench.name, func(b *testing.B) {

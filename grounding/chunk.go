@@ -7,43 +7,44 @@ import (
 )
 
 const (
-	// MaxShards is how many shards a document may have.
+	// MaxShards is the maximum number of shards of a document.
 	MaxShards = 512
-	// MaxSize is the largest size of a body that [TooLarge] proposes.
+	// MaxSize is the largest body size that [TooLarge] suggests, in code points.
 	MaxSize = 32_000
 )
 
-// flagBytes is how far back the flags before a context are counted.
+// flagBytes is the number of bytes before a context in which flags are counted.
 const flagBytes = 512
 
-// Window is what a model sees of a document: the body, which it is asked about, and the context.
+// Window is the part of a document that a model sees. It consists of the body, which the model is asked about, and the
+// context around it.
 type Window struct {
-	// Before is what the text has before the body. If the body begins inside a table, the table's first two lines come
-	// first.
+	// Before is the text before the body. If the body begins inside a table, Before begins with the first two lines of the
+	// table.
 	Before string
-	// Body owns the items that begin in it.
+	// Body is the text that the model is asked about. It owns the items that begin in it.
 	Body string
-	// After is what follows the body.
+	// After is the text after the body.
 	After string
 }
 
-// Text is the whole window. The offsets of items count its bytes.
+// Text returns the whole window. The offsets of items count its bytes.
 func (w Window) Text() string { return w.Before + w.Body + w.After }
 
-// Blank reports whether the body is only white space, so that no model needs to be asked.
+// Blank reports whether the body is only white space. Callers need not ask a model about such a body.
 func (w Window) Blank() bool { return strings.TrimSpace(w.Body) == "" }
 
-// Shard is a piece of a document. The bodies of all shards, in their order, are the read text.
+// Shard is a piece of a document. The bodies of all shards, joined in order, are the read text.
 type Shard struct {
 	Index      int // from 0
-	Start, End int // of the body: byte offsets in the read text
+	Start, End int // byte offsets of the body in the read text
 	Window
 }
 
-// TooLarge is why a text cannot be cut: it has more than [MaxShards] shards of its size.
+// TooLarge reports that a text needs more than [MaxShards] shards of the requested size.
 type TooLarge struct {
-	Size int // that was asked for
-	Fits int // a size that fits, 0 if it is greater than [MaxSize]
+	Size int // the requested size, in code points
+	Fits int // a size that fits, or 0 if it would exceed [MaxSize]
 }
 
 func (e *TooLarge) Error() string {
@@ -54,10 +55,11 @@ func (e *TooLarge) Error() string {
 	return fmt.Sprintf("the document has more than %d shards of at most %d characters: %s", MaxShards, e.Size, remedy)
 }
 
-// Cut divides a text into shards, each with a body of at most size code points (at least 1) and up to context code
-// points on both sides. A body ends, in its second half, behind the last blank line, else behind a line, a sentence or
-// a space, else between two characters. A character with its combining marks stays whole, even if it has more code
-// points than size, up to 64. An empty text has no shards. The error is a *[TooLarge].
+// Cut splits a text into shards. A body has at most size code points. A size below 1 counts as 1. The context on each
+// side has at most context code points. A body ends in its second half: after the last blank line, else after a line, a
+// sentence or a space. If there is none of these, it ends between two characters. A character and its combining marks
+// stay together up to 64 code points, even if they exceed size. An empty text has no shards. The error is a
+// *[TooLarge].
 func Cut(t *Text, size, context int) ([]Shard, error) {
 	size, context = min(max(size, 1), len(t.read)+1), min(max(context, 0), len(t.read))
 	var shards []Shard
@@ -72,7 +74,8 @@ func Cut(t *Text, size, context int) ([]Shard, error) {
 	return shards, nil
 }
 
-// sizeThatFits returns a size with which a text has at most [MaxShards] shards, or 0.
+// sizeThatFits returns a size, in code points, that gives a text at most [MaxShards] shards. It returns 0 if that size
+// exceeds [MaxSize].
 func sizeThatFits(read string) int {
 	for size := (codePoints(read) + MaxShards - 1) / MaxShards; size <= MaxSize; size += size/16 + 1 {
 		shards := 0
@@ -86,8 +89,8 @@ func sizeThatFits(read string) int {
 	return 0
 }
 
-// Halves divides a shard whose answer was cut off into two with the same index, of about a third to two thirds of its
-// body each. It returns nil for a body that is one character.
+// Halves splits a shard in two after its answer was cut off. Both halves keep the index of the shard. Each has about
+// one third to two thirds of the body. Halves returns nil if the body is a single character.
 func (s Shard) Halves(t *Text, context int) []Shard {
 	middle := bodyEnd(t.read[:s.End], s.Start, max(1, codePoints(s.Body)*2/3))
 	if middle == s.End {
@@ -99,7 +102,7 @@ func (s Shard) Halves(t *Text, context int) []Shard {
 	}
 }
 
-// window returns what a model sees of a body.
+// window returns the window of the body from start to end.
 func (t *Text) window(start, end, context int) Window {
 	from, to := start, skip(t.read, end, context)
 	for range context {
@@ -118,11 +121,11 @@ func (t *Text) window(start, end, context int) Window {
 	return Window{header + t.read[from:start], t.read[start:end], t.read[end:to]}
 }
 
-// skip returns the offset that is n code points after another, at most the text's length.
+// skip returns the offset n code points after at, or the length of the text if that is smaller.
 func skip(text string, at, n int) int {
 	for n > 0 && at < len(text) {
 		piece := text[at:min(at+n, len(text))]
-		n -= codePoints(piece) // the last may be a part
+		n -= codePoints(piece) // the last code point may be incomplete
 		at += len(piece)
 	}
 	for at < len(text) && !utf8.RuneStart(text[at]) {

@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// checkShards checks what holds for all texts, sizes and contexts.
+// checkShards checks the properties that hold for all texts, sizes and contexts.
 func checkShards(t interface{ Fatalf(string, ...any) }, text *Text, shards []Shard, start, end, size, context int) {
 	read := text.Read()
 	size, context = max(size, 1), max(context, 0)
@@ -37,8 +37,8 @@ func checkShards(t interface{ Fatalf(string, ...any) }, text *Text, shards []Sha
 	}
 }
 
-// checkBefore checks that the context before a body is the end of the text before it, after whole lines if they are a
-// header.
+// checkBefore checks that the context before a body is the end of the text before it. A table header may precede the
+// context.
 func checkBefore(t interface{ Fatalf(string, ...any) }, read string, s Shard, context int) {
 	n := 0
 	for n < len(s.Before) && n < s.Start && s.Before[len(s.Before)-1-n] == read[s.Start-1-n] {
@@ -51,7 +51,7 @@ func checkBefore(t interface{ Fatalf(string, ...any) }, read string, s Shard, co
 	}
 }
 
-// characters divides a text between all characters.
+// characters splits a text into its characters.
 func characters(text string) []string {
 	var all []string
 	start := 0

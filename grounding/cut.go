@@ -6,11 +6,10 @@ import (
 	"unicode/utf8"
 )
 
-// maxCluster is how many code points of one character, with all its marks, are kept together where a body is shorter
-// than that.
+// maxCluster is the length up to which a character with all its marks stays whole in a smaller body, in code points.
 const maxCluster = 64
 
-// bodyEnd returns where the body ends that begins at start.
+// bodyEnd returns the end offset of the body that begins at start.
 func bodyEnd(text string, start, size int) int {
 	limit := skip(text, start, size)
 	if limit == len(text) {
@@ -39,7 +38,7 @@ func bodyEnd(text string, start, size int) int {
 	return limit
 }
 
-// lineEnd returns the offset behind the last blank line between two offsets, else behind the last line, else 0.
+// lineEnd returns the offset after the last blank line between two offsets, else after the last line, else 0.
 func lineEnd(text string, from, to int) int {
 	line := 0
 	for {
@@ -61,10 +60,10 @@ func lineEnd(text string, from, to int) int {
 	}
 }
 
-// wordEnd returns the offset behind the last sentence between two offsets, else behind the last white space, else 0.
+// wordEnd returns the offset after the last sentence between two offsets, else after the last white space, else 0.
 func wordEnd(text string, from, to int) int {
 	word := 0
-	tail, spaced := 0, false // the end of the white space and closers that follow, and whether there is white space
+	tail, spaced := 0, false // end of the white space and closers that follow; whether there is white space
 	for at := to; at > from; {
 		r, n := utf8.DecodeLastRuneInString(text[from:at])
 		switch kind := kindOf(r); {
@@ -95,15 +94,15 @@ func wordEnd(text string, from, to int) int {
 	return word
 }
 
-// kind is what a character means for the end of a sentence.
+// kind is the role of a character at the end of a sentence.
 type kind int
 
 const (
 	other    kind = iota
-	space         // between words
-	stop          // ends a sentence where white space follows
+	space         // separates words
+	stop          // ends a sentence before white space
 	wideStop      // ends a sentence
-	closer        // can stand between the end of a sentence and what follows
+	closer        // may come between the end of a sentence and the next text
 )
 
 func kindOf(r rune) kind {
@@ -120,36 +119,36 @@ func kindOf(r rune) kind {
 	return other
 }
 
-// between reports whether an offset is between two characters as people see them: a combining mark belongs to the
-// letter before it, and so do the parts of an emoji, of a flag and of a Hangul syllable. Flags are counted from an
-// offset on that is between two characters.
+// between reports whether an offset is between two characters as a reader sees them. A combining mark belongs to the
+// letter before it. The parts of an emoji, of a flag or of a Hangul syllable belong together. from must be between two
+// characters. Flags are counted from there.
 func between(text string, at, from int) bool {
 	if at <= from || at >= len(text) {
 		return true
 	}
-	if text[at] < utf8.RuneSelf { // no ASCII character continues another
+	if text[at] < utf8.RuneSelf { // ASCII characters never continue another character
 		return true
 	}
 	before, _ := utf8.DecodeLastRuneInString(text[from:at])
 	switch after, _ := utf8.DecodeRuneInString(text[at:]); {
-	case before == '\u200d' || continues(after): // joined by a joiner
+	case before == '\u200d' || continues(after): // a joiner or a mark connects them
 		return false
 	case isFlag(after):
 		return !isFlag(before) || flags(text[from:at])%2 == 0
-	case after >= 0x1160 && after <= 0x11FF: // a vowel or an end of a syllable
+	case after >= 0x1160 && after <= 0x11FF: // the vowel or the end of a syllable
 		return !isHangul(before)
 	}
 	return true
 }
 
-// continues reports whether a character belongs to the one before it.
+// continues reports whether a character belongs to the character before it.
 func continues(r rune) bool {
 	switch {
 	case r < 0x370:
 		return r >= 0x300
-	case r == 0x200C || r == 0x200D || r == 0xFF9E || r == 0xFF9F: // joiners, and the voice marks of narrow katakana
+	case r == 0x200C || r == 0x200D || r == 0xFF9E || r == 0xFF9F: // joiners and the voice marks of halfwidth katakana
 		return true
-	case r >= 0x1F3FB && r <= 0x1F3FF || r >= 0xE0020 && r <= 0xE007F: // skin colours and tags of emoji
+	case r >= 0x1F3FB && r <= 0x1F3FF || r >= 0xE0020 && r <= 0xE007F: // skin tones and tags of emoji
 		return true
 	}
 	return unicode.Is(unicode.M, r)
@@ -159,7 +158,7 @@ func isHangul(r rune) bool { return r >= 0x1100 && r <= 0x11FF || r >= 0xAC00 &&
 
 func isFlag(r rune) bool { return r >= 0x1F1E6 && r <= 0x1F1FF }
 
-// flags counts the letters of flags at the end of a text.
+// flags returns the number of flag letters at the end of a text.
 func flags(text string) int {
 	n := 0
 	for {

@@ -1,8 +1,9 @@
-// Package grounding reads data out of documents so that it can be trusted: a model quotes, and this package finds each
-// quote in the document and returns the document's own slice. It is pure: the same input gives the same output, without
-// a database, a network or a clock.
+// Package grounding extracts data from documents so that callers can trust it. A model returns quotes. The package
+// finds each quote in the document and returns the document's own text. The package is pure: the same input gives the
+// same output, without a database, a network or a clock.
 //
-// A document goes this way: [Normalise] makes the text that is read, and knows the way back. [Cut] divides it into
-// shards. [Compiled.Prompt] asks a model about a shard. [Compiled.Read] reads the answer and finds its quotes. [Merge]
-// makes one result of all shards. [Request.Sum] names what a shard asks, so that the same question is asked once.
+// A document passes through these steps. [Normalise] returns the text to read and maps it back to the document. [Cut]
+// splits the text into shards. [Compiled.Prompt] returns the prompt for a shard. [Compiled.Read] reads the answer and
+// finds its quotes. [Merge] combines the results of all shards. [Request.Sum] returns the hash of a request, so that
+// the same question is asked only once.
 package grounding

@@ -7,17 +7,17 @@ import (
 	"unicode/utf8"
 )
 
-// How the quote of an item matches the text.
+// The ways in which the quote of an item matches the text.
 const (
-	Exact    = "exact"    // as the model wrote it
-	Folded   = "folded"   // with other white space, quotation marks, dashes, or another presentation of the same letters
-	Caseless = "caseless" // the same, with other capital letters
+	Exact    = "exact"    // the text has the quote as the model wrote it
+	Folded   = "folded"   // differs in white space, quotation marks, dashes or the presentation of letters
+	Caseless = "caseless" // differs in letter case as well
 )
 
-// span is a part of the window's text, in bytes.
+// span is a range of the window's text, in bytes.
 type span struct{ start, end int }
 
-// sighting is where a quote stands: all places of the best match that it has.
+// sighting holds all spots of the best match of a quote.
 type sighting struct {
 	spots []span // ascending
 	match string
@@ -27,12 +27,12 @@ type sighting struct {
 type finder struct {
 	text           string
 	body           span
-	folded, noCase *folding // made when they are needed
+	folded, noCase *folding // built on first use
 	seen           map[string]sighting
-	// work counts the bytes that were looked at. spare is how many may be looked at twice, since a match was refused
-	// within a longer run of matches.
+	// work counts the bytes examined. spare is the number of bytes that may still be examined twice. After a rejected
+	// match, each searches again within that match.
 	work, spare int
-	one         bool // the first place is enough
+	one         bool // stop at the first match
 }
 
 func newFinder(w Window) *finder {
@@ -41,7 +41,7 @@ func newFinder(w Window) *finder {
 		spare: 16 * len(text)}
 }
 
-// find returns where a quote stands, in no place if the window does not have it.
+// find returns the best match of a quote in the window. The result has no spots if the window does not have the quote.
 func (f *finder) find(quote string) sighting {
 	s, ok := f.seen[quote]
 	if ok {
@@ -62,8 +62,9 @@ func (f *finder) find(quote string) sighting {
 	return s
 }
 
-// variants are what the model may have meant by a quote that is not there: a tab in it can be a path like C:\temp whose
-// backslash was not escaped, an escape in it was written twice, and quotation marks around it can be the model's own.
+// variants returns other readings of a quote that is not in the text. A tab may come from a path such as C:\temp with
+// an unescaped backslash. An escape may have been written twice. Quotation marks around the quote may be the model's
+// own.
 func variants(quote string) []string {
 	var all []string
 	if strings.ContainsAny(quote, "\b\f\n\r\t") {
@@ -80,9 +81,9 @@ func variants(quote string) []string {
 
 var unescaped = strings.NewReplacer("\b", `\b`, "\f", `\f`, "\n", `\n`, "\r", `\r`, "\t", `\t`)
 
-// look finds the places of the first way of matching that has any: exact between the borders of words, exact within
-// words, folded, caseless. An exact match in the context alone is first looked for, folded, in the body, about which
-// the model was asked.
+// look returns the spots of the first kind of match that has any: exact at word borders, exact within words, folded,
+// caseless. If an exact match occurs only in the context, look prefers a folded match in the body, because the model
+// was asked about the body.
 func (f *finder) look(quote string) sighting {
 	var whole, within []span
 	long := utf8.RuneCountInString(quote) >= 3
@@ -139,7 +140,8 @@ func (f *finder) lookFolded(text *folding, quote string, caseless bool) []span {
 	return spots
 }
 
-// each calls found for each place of part in text. Places do not overlap, except after one that found refused.
+// each calls found for each occurrence of part in text. found reports whether it accepts the occurrence. Occurrences do
+// not overlap, except after a rejected one.
 func (f *finder) each(text, part string, found func(from, to int) bool) {
 	if part == "" {
 		return
@@ -166,8 +168,8 @@ func (f *finder) each(text, part string, found func(from, to int) bool) {
 	}
 }
 
-// owned returns the spots that begin in the body, and whether there are any. If there are none, all of them are the
-// neighbours'.
+// owned returns the spots that begin in the body, and reports whether there are any. If there are none, it returns all
+// spots: they belong to the neighbouring shards.
 func (f *finder) owned(spots []span) ([]span, bool) {
 	from := sort.Search(len(spots), func(i int) bool { return spots[i].start >= f.body.start })
 	to := sort.Search(len(spots), func(i int) bool { return spots[i].start >= f.body.end })
@@ -177,14 +179,14 @@ func (f *finder) owned(spots []span) ([]span, bool) {
 	return spots, false
 }
 
-// border is what a place cuts.
+// border describes what the ends of a match split.
 type border uint8
 
 const (
-	clear    border = iota // nothing: it begins and ends where words do, or in a script that does not divide words
+	clear    border = iota // nothing: both ends are at word borders, or the script does not separate words
 	inNumber               // a number at its comma or point
 	inWord                 // a word
-	inside                 // a digit from a digit, or a character from its marks: not a match of the quote
+	inside                 // two digits, or a character and its marks: not a match of the quote
 )
 
 func (f *finder) border(at span) border {
@@ -200,13 +202,13 @@ func (f *finder) border(at span) border {
 	return worst
 }
 
-// inPoint reports whether mark can divide a number that has digit.
+// inPoint reports whether mark can be a separator in a number that contains digit.
 func inPoint(mark, digit rune) bool { return (mark == ',' || mark == '.') && isDigit(digit) }
 
 func lastRune(s string) rune  { r, _ := utf8.DecodeLastRuneInString(s); return r }
 func firstRune(s string) rune { r, _ := utf8.DecodeRuneInString(s); return r }
 
-// joint is what a border between two neighbouring characters cuts.
+// joint returns what a border between two adjacent characters splits.
 func joint(a, b rune) border {
 	const joiner = '\u200d'
 	if a < 0x80 && b < 0x80 {
@@ -219,7 +221,7 @@ func joint(a, b rune) border {
 		return inWord
 	}
 	switch {
-	case a == utf8.RuneError || b == utf8.RuneError: // an end of the text
+	case a == utf8.RuneError || b == utf8.RuneError: // start or end of the text
 		return clear
 	case unicode.Is(unicode.M, b) && b != '\ufe0e' && b != '\ufe0f' && !vowelPoint(b),
 		b == joiner && (unicode.IsSymbol(a) || unicode.Is(unicode.M, a)), a == joiner && unicode.IsSymbol(b):
@@ -232,14 +234,14 @@ func joint(a, b rune) border {
 	return inWord
 }
 
-// undivided are the scripts whose words are not divided by spaces, or not only: in Korean a particle follows its noun
-// without one.
+// undivided lists the scripts that do not separate all words with spaces. Korean belongs to them because a particle
+// follows its noun without a space.
 var undivided = []*unicode.RangeTable{
 	unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Bopomofo, unicode.Hangul, unicode.Thai, unicode.Lao,
 	unicode.Khmer, unicode.Myanmar, unicode.Tibetan, unicode.Yi,
 }
 
-// vowelPoint reports whether Arabic and Hebrew can leave out a mark.
+// vowelPoint reports whether a character is a mark that Arabic or Hebrew may omit.
 func vowelPoint(r rune) bool {
 	return 0x591 <= r && r <= 0x5C7 || 0x64B <= r && r <= 0x65F || r == 0x670
 }
@@ -251,7 +253,8 @@ func isDigit(r rune) bool {
 	return r != utf8.RuneError && unicode.IsDigit(r)
 }
 
-// isWord reports whether a character is a part of words. None is at the ends of a text.
+// isWord reports whether a character is part of a word. It returns false for utf8.RuneError, which marks the ends of a
+// text.
 func isWord(r rune) bool {
 	if r < 0x80 {
 		return '0' <= r && r <= '9' || 'a' <= r|0x20 && r|0x20 <= 'z'

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// seen is where a quote is found: match@start-end in bytes, or nothing.
+// seen returns the matches of a quote as match@start-end, in bytes. It returns an empty string if there are none.
 func seen(text, quote string) string {
 	s := newFinder(Window{Body: text}).find(quote)
 	var all []string
@@ -92,7 +92,8 @@ func TestAQuoteIsNotCutOutOfAWord(t *testing.T) {
 	}
 }
 
-// places are the quotes of an answer with the offsets at which they are found, in the order of the text.
+// places returns the quotes of an answer with their offsets, in the order of the text, and then the reasons of the
+// rejections.
 func places(t *testing.T, w Window, items ...string) string {
 	t.Helper()
 	r := tokens(t).Read(w, extractions(items...), false)
@@ -180,10 +181,10 @@ func TestAShardOwnsWhatBeginsInItsBody(t *testing.T) {
 	t.Parallel()
 	w := Window{Before: "Blue Gre", Body: "en Red Ye", After: "llow Blue Red"}
 	for _, test := range []struct{ quote, want string }{
-		{"Blue", ""},            // only the neighbours have it
-		{"Green", ""},           // begins in the one before
-		{"Red", "Red@11"},       // the body's, not the one behind
-		{"Yellow", "Yellow@15"}, // ends in the one behind
+		{"Blue", ""},            // only the context has it
+		{"Green", ""},           // begins in the context before the body
+		{"Red", "Red@11"},       // the one in the body, not the one after it
+		{"Yellow", "Yellow@15"}, // ends in the context after the body
 		{"Blue Red", ""},
 		{"Nobody", QuoteNotFound},
 	} {
@@ -193,7 +194,8 @@ func TestAShardOwnsWhatBeginsInItsBody(t *testing.T) {
 	}
 }
 
-// A model that is asked about the body means the mention there, even if it wrote it as in the context.
+// A model is asked about the body, so it means the mention there. This holds even if it wrote the quote as in the
+// context.
 func TestAMentionInTheBodyCountsThoughTheContextHasItWordForWord(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -246,8 +248,8 @@ func TestTextsThatDifferInPresentationHaveOneFolding(t *testing.T) {
 	}
 }
 
-// FuzzFold: each part of a folding corresponds to a part of the text, in order, and a text is found in itself however
-// it is presented.
+// FuzzFold checks that each part of a folding maps to a part of the text, in order. It also checks that a text is found
+// in itself, and that matches of its NFC and NFD forms are whole characters.
 func FuzzFold(f *testing.F) {
 	for _, seed := range []string{"a \n“b”…c\u00ad\u0301 ﬁ &amp; **x** \\_ é", "\u1100\u1161\u11a8",
 		"👩\u200d🚀 \u0301\u0301", "ßẞİı", "`` \\\\ ﷺ"} {
@@ -291,8 +293,8 @@ func FuzzFold(f *testing.F) {
 	})
 }
 
-// A table with most values in many rows. The model reports the rows in several ways, and each value must be
-// found in its row.
+// Most values of the table occur in many rows. The model reports the rows in several ways. Each value must be found in
+// its own row.
 func TestTheValuesOfARowAreFoundInThatRow(t *testing.T) {
 	t.Parallel()
 	type cell struct {
@@ -318,7 +320,7 @@ func TestTheValuesOfARowAreFoundInThatRow(t *testing.T) {
 	byClass := func(a, b cell) int { return strings.Compare(a.class, b.class) }
 	for _, test := range []struct {
 		name  string
-		every int // row is reported
+		every int // report every nth row
 		order func(all []cell)
 		right float64
 	}{

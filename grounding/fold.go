@@ -9,16 +9,16 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// folding is a text without what is only presentation, with the way back. Two texts that differ in presentation only
-// have the same folding.
+// folding is a text without details of presentation, and maps back to its source. Two texts that differ only in
+// presentation have the same folding.
 type folding struct {
 	text string
-	// start and end have, for each byte of text, the part of the source that it was folded from.
+	// start and end hold, for each byte of text, the range of the source that it was folded from.
 	start, end []int32
 }
 
-// span returns the part of the source that text[from:to] was folded from, and whether it begins and ends where a part
-// of the source does.
+// span returns the range of the source that text[from:to] was folded from. It also reports whether both ends are at
+// borders of folded parts of the source.
 func (f *folding) span(from, to int) (span, bool) {
 	whole := (from == 0 || f.start[from] != f.start[from-1]) && (to == len(f.text) || f.start[to] != f.start[to-1])
 	return span{int(f.start[from]), int(f.end[to-1])}, whole
@@ -32,10 +32,10 @@ type folder struct {
 	start, end []int32
 }
 
-// fold drops what is only presentation: a run of white space is one space; quotation marks and dashes are those of
-// ASCII; … is three points; what has no width is left out, and so are backslashes and ** of Markdown; the entities of
-// HTML for &, <, >, quotation marks and the space become these characters; ligatures and other presentation forms are
-// their letters; the rest is in NFC. If caseless is true, letters are small.
+// fold removes details of presentation. A run of white space becomes one space. Quotation marks and dashes become their
+// ASCII forms, and … becomes three dots. fold drops characters without width, the backslashes of Markdown and its **.
+// It decodes the HTML entities for &, <, >, quotation marks and the space. It replaces ligatures and other presentation
+// forms by their letters. The rest becomes NFC. If caseless is true, fold also removes the case of letters.
 func fold(s string, caseless bool) *folding {
 	f := folder{s: s, caseless: caseless, text: make([]byte, 0, len(s)), start: make([]int32, 0, len(s)),
 		end: make([]int32, 0, len(s))}
@@ -45,7 +45,7 @@ func fold(s string, caseless bool) *folding {
 	return &folding{string(f.text), f.start, f.end}
 }
 
-// step folds the text at an offset, and returns the offset behind it.
+// step folds the text at an offset and returns the offset after it.
 func (f *folder) step(at int) int {
 	c := f.s[at]
 	if c >= utf8.RuneSelf {
@@ -89,7 +89,7 @@ func (f *folder) byte(c byte, start, end int) {
 	f.text, f.start, f.end = append(f.text, c), append(f.start, int32(start)), append(f.end, int32(end))
 }
 
-// space adds a space, or makes the one before it longer.
+// space adds a space, or extends the space before it.
 func (f *folder) space(start, end int) {
 	if n := len(f.text); n > 0 && f.text[n-1] == ' ' {
 		f.end[n-1] = int32(end)
@@ -98,7 +98,7 @@ func (f *folder) space(start, end int) {
 	f.byte(' ', start, end)
 }
 
-// string adds the folded form of the source from start to end.
+// string adds s, the folded form of the source from start to end.
 func (f *folder) string(s string, start, end int) {
 	if f.caseless {
 		for _, r := range s {
@@ -122,7 +122,7 @@ var entities = []struct {
 }{{"&amp;", '&'}, {"&lt;", '<'}, {"&gt;", '>'}, {"&quot;", '"'}, {"&apos;", '\''}, {"&#39;", '\''}, {"&#x27;", '\''},
 	{"&#34;", '"'}, {"&nbsp;", ' '}}
 
-// entity returns the character of the entity with which s begins, and the entity's length or 0.
+// entity returns the character and the length of the entity at the start of s. The length is 0 if there is none.
 func entity(s string) (byte, int) {
 	for _, e := range entities {
 		if strings.HasPrefix(s, e.name) {
@@ -132,7 +132,7 @@ func entity(s string) (byte, int) {
 	return 0, 0
 }
 
-// emphasis reports whether ** is at an offset and at the border of a word: within one it is an operator.
+// emphasis reports whether ** is at an offset and at the border of a word. Within a word, ** is an operator.
 func (f *folder) emphasis(at int) bool {
 	if !strings.HasPrefix(f.s[at:], "**") {
 		return false
@@ -142,8 +142,8 @@ func (f *folder) emphasis(at int) bool {
 	return !isWord(before) || !isWord(after)
 }
 
-// unseen reports whether a character has no width and only says how others are shown, or is the stroke that lengthens
-// Arabic words.
+// unseen reports whether a character has no width and only affects how others are shown. It also returns true for the
+// stroke that lengthens Arabic words.
 func unseen(r rune) bool {
 	switch {
 	case r == 0xAD || r == 0x34F || r == 0x61C || r == 0x640 || r == 0x180E || r == 0xFEFF:
@@ -155,14 +155,14 @@ func unseen(r rune) bool {
 		0xE0100 <= r && r <= 0xE01EF
 }
 
-// presentationForm reports whether a character is from a block of characters that exist only for their look: ligatures,
-// letters by their place in a word, full and half width.
+// presentationForm reports whether a character belongs to a block of characters that exist only for their appearance.
+// These are ligatures, letter forms by position in a word, and full and half width forms.
 func presentationForm(r rune) bool {
 	return r >= 0xFB00 && (r <= 0xFDFF || 0xFE10 <= r && r <= 0xFE1F || 0xFE30 <= r && r <= 0xFEFC || 0xFF01 <= r &&
 		r <= 0xFFEF)
 }
 
-// rune folds a character beyond ASCII.
+// rune folds the non-ASCII character at an offset and returns the offset after it.
 func (f *folder) rune(at int) int {
 	r, n := utf8.DecodeRuneInString(f.s[at:])
 	next := at + n
@@ -192,7 +192,7 @@ func (f *folder) rune(at int) int {
 	return next
 }
 
-// cluster folds a character of ASCII with the marks that follow it.
+// cluster folds an ASCII character with the marks that follow it, and returns the offset after them.
 func (f *folder) cluster(at, next int) int {
 	for next < len(f.s) && !f.starts(next) {
 		_, n := utf8.DecodeRuneInString(f.s[next:])
@@ -202,7 +202,7 @@ func (f *folder) cluster(at, next int) int {
 	return next
 }
 
-// starts reports whether the character at an offset does not combine with those before it.
+// starts reports whether the character at an offset does not combine with the characters before it.
 func (f *folder) starts(at int) bool {
 	if f.s[at] < utf8.RuneSelf {
 		return true
@@ -211,12 +211,13 @@ func (f *folder) starts(at int) bool {
 	return inert(r) || unseen(r) || norm.NFC.PropertiesString(f.s[at:]).BoundaryBefore()
 }
 
-// inert reports quickly of many common letters that NFC leaves them alone.
+// inert reports whether NFC leaves a character unchanged. It is a quick test and knows only common letters.
 func inert(r rune) bool {
 	return r < 0x300 || 0x391 <= r && r <= 0x482 || 0x4E00 <= r && r <= 0x9FFF || 0xAC00 <= r && r <= 0xD7A3
 }
 
-// plainMark returns how ASCII writes a quotation mark, a dash or an ellipsis, or nothing for another character.
+// plainMark returns the ASCII form of a quotation mark, a dash, a slash or an ellipsis. It returns an empty string for
+// other characters.
 func plainMark(r rune) string {
 	switch r {
 	case '‘', '’', '‚', '‛', '‹', '›', '′', 'ʹ', 'ʼ', '´':
@@ -233,7 +234,7 @@ func plainMark(r rune) string {
 	return ""
 }
 
-// forms maps presentation forms to characters.
+// forms maps presentation forms to plain characters.
 var forms = sync.OnceValue(func() map[rune]string {
 	m := map[rune]string{}
 	for r := rune(0xFB00); r <= 0xFFEF; r++ {
@@ -241,7 +242,7 @@ var forms = sync.OnceValue(func() map[rune]string {
 			continue
 		}
 		var plain strings.Builder
-		for _, letter := range norm.NFKC.String(string(r)) { // which may be a mark
+		for _, letter := range norm.NFKC.String(string(r)) { // letter may be a mark
 			if mark := plainMark(letter); mark != "" {
 				plain.WriteString(mark)
 			} else {
@@ -253,7 +254,7 @@ var forms = sync.OnceValue(func() map[rune]string {
 	return m
 })
 
-// appendSmall appends a letter without its case, in a form that its capital and its small letter share.
+// appendSmall appends a letter in a form that its upper case and its lower case share.
 func appendSmall(to []byte, r rune) []byte {
 	switch {
 	case r == 'ß' || r == 'ẞ':

@@ -8,29 +8,28 @@ import (
 	"github.com/gemworker/gem/internal/schema"
 )
 
-// Request is what a model is asked about one shard, as JSON the input of the tool that asks. Its hash names it: equal
-// requests have equal answers.
+// Request is the question to a model about one shard. Its JSON is the input of the tool that asks the model. Its hash
+// identifies it, so that equal requests share one answer.
 type Request struct {
-	// Hash is what [Request.Sum] returns.
+	// Hash is the result of [Request.Sum].
 	Hash string `json:"request_hash"`
-	// Scope names the caller who may share the answer; everybody if it is empty.
+	// Scope names the caller that may share the answer. If it is empty, all callers may share it.
 	Scope   string  `json:"scope"`
 	Program Program `json:"program"`
-	// Route is how the model is found. It is not part of the hash: Model is.
+	// Route selects the model. The hash counts Model instead of Route.
 	Route string `json:"route,omitempty"`
-	// Model holds the names of the models of the route's targets, in their order, with commas between them.
+	// Model lists the model names of the route's targets in order, separated by commas.
 	Model string `json:"model"`
-	// Params is a JSON object of the parameters of the model's request. None is {}.
+	// Params is a JSON object with the parameters of the model's request. It is {} if there are none.
 	Params json.RawMessage `json:"params"`
 	Before string          `json:"before"`
 	Text   string          `json:"text"` // the body
 	After  string          `json:"after"`
-	// Prompt is the number of the wording, see [PromptNumber].
+	// Prompt is the number of the wording. See [PromptNumber].
 	Prompt int `json:"prompt"`
 }
 
-// hashed is what the hash of a request counts. Its canonical form is its JSON, whose keys are in the order of their
-// letters.
+// hashed holds the fields that the hash of a request counts. Its canonical form is its JSON with sorted keys.
 type hashed struct {
 	After   string          `json:"after"`
 	Before  string          `json:"before"`
@@ -43,10 +42,10 @@ type hashed struct {
 	Version int             `json:"v"`
 }
 
-// hashVersion is the number of the formula of the hash.
+// hashVersion is the number of the hash formula.
 const hashVersion = 1
 
-// Request returns the request about a window, with its hash. params is a JSON object, or nil for none.
+// Request returns the request about a window, with its hash. params is a JSON object. nil means no parameters.
 func (c *Compiled) Request(w Window, scope, route, model string, params json.RawMessage) Request {
 	if params == nil {
 		params = json.RawMessage("{}")
@@ -59,8 +58,8 @@ func (c *Compiled) Request(w Window, scope, route, model string, params json.Raw
 	return r
 }
 
-// Sum returns the hash that the request must have: the sha256, in hexadecimal, of its canonical form.
-// It is "" for a program or parameters that are not JSON.
+// Sum returns the hash that the request must have: the SHA-256 of its canonical form, in hexadecimal. It returns an
+// empty string if the program or the parameters are not JSON.
 func (r *Request) Sum() string {
 	program, err := r.Program.hash()
 	if err != nil {
@@ -78,16 +77,18 @@ func (r *Request) sum(program string) string {
 		hashVersion}))
 }
 
-// Window is what the request shows to the model.
+// Window returns the window that the request shows to the model.
 func (r *Request) Window() Window { return Window{r.Before, r.Text, r.After} }
 
-// hash returns the sha256, in hexadecimal, of the program's canonical form.
+// hash returns the SHA-256 of the program's canonical form, in hexadecimal. It returns an error if the program is not
+// JSON.
 func (p *Program) hash() (string, error) {
 	text, err := p.canonical()
 	return sum(text), err
 }
 
-// canonical returns the form in which equal programs are equal: examples are there, even if there are none.
+// canonical returns the same JSON for equal programs. The JSON always has the member examples, even if the program has
+// none. canonical returns an error if the program is not JSON.
 func (p *Program) canonical() ([]byte, error) {
 	text, err := json.Marshal(struct {
 		Classes      []Class   `json:"classes"`
@@ -100,7 +101,7 @@ func (p *Program) canonical() ([]byte, error) {
 	return canonical(text)
 }
 
-// canonical returns the canonical form of a JSON text.
+// canonical returns the canonical form of a JSON text. It returns an error if the text is not JSON.
 func canonical(text []byte) ([]byte, error) {
 	v, err := schema.Decode("the value", text)
 	if err != nil {

@@ -19,7 +19,7 @@ func TestRequestsHaveOneHashWhereTheyAreEqual(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var sums, inputs [2]string
 		for i := range sums {
-			// Few values, so that both requests are often equal, or have the same letters in other fields.
+			// Use few values, so that both requests are often equal or have the same letters in different fields.
 			word := func(name string) string {
 				return rapid.SampledFrom([]string{"", "a", "b", "ab", `a","b`}).Draw(t, name)
 			}
@@ -48,7 +48,7 @@ func TestARequestKeepsItsHashThroughJSON(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var value any // which loses the order of keys, as the database does
+	var value any // loses the order of keys, as the database does
 	if err := json.Unmarshal(text, &value); err != nil {
 		t.Fatal(err)
 	}

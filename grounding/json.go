@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// form is what a value of an answer is.
+// form is the kind of a value in an answer.
 type form uint8
 
 const (
@@ -20,15 +20,15 @@ const (
 	aWord // true, false, null
 )
 
-// value is a JSON value as a model wrote it.
+// value is a JSON value as the model wrote it.
 type value struct {
 	form  form
-	text  string   // of a string its contents, of a number or a word its text
-	names []string // of an object's members
-	parts []value  // an object's values, or a list's
+	text  string   // contents of a string, or the text of a number or a word
+	names []string // names of an object's members
+	parts []value  // values of an object or a list
 }
 
-// member returns the value of the last member that has one of the names, or nil.
+// member returns the value of the last member with one of the names, or nil.
 func (v *value) member(names ...string) *value {
 	for i := len(v.names) - 1; i >= 0; i-- {
 		for _, name := range names {
@@ -40,7 +40,7 @@ func (v *value) member(names ...string) *value {
 	return nil
 }
 
-// plain is the value as encoding/json would decode it.
+// plain returns the value as encoding/json would decode it. Numbers are of type [json.Number].
 func (v *value) plain() any {
 	switch v.form {
 	case anObject:
@@ -66,22 +66,22 @@ func (v *value) plain() any {
 	return v.text
 }
 
-// maxNested is how deep the values of an answer may be nested.
+// maxNested is the maximum nesting depth of the values in an answer.
 const maxNested = 64
 
-// parser reads one value, which it repairs if the repair is certain: control characters, backslashes that escape
-// nothing, commas too many or missing, comments, quotation marks of other kinds, bare quotation marks within a string,
-// names without quotation marks, NaN, and the words of Python. A value that is not closed is cut, and is never closed
-// here.
+// parser reads one value. It repairs a value only if the repair is certain. It repairs control characters, backslashes
+// that escape nothing, extra or missing commas, comments, quotation marks of other kinds, bare quotation marks within a
+// string, names without quotation marks, NaN and the words of Python. A value that is not closed is cut. The parser
+// never closes it.
 type parser struct {
 	s      string
-	at     int // after the value, or where it could not be read on
+	at     int // offset after the value, or where reading stopped
 	cut    bool
-	nested int // values that are not closed; more than maxNested if that is why it could not be read on
+	nested int // open values; more than maxNested if the depth stopped the reading
 }
 
-// read reads the value that begins at p.at, as value does. A text may also be cut within the mark of a comment, or
-// within a character.
+// read reads the value that begins at p.at, like value. It also sets p.cut if the text ends within a comment mark or a
+// character.
 func (p *parser) read() (value, bool) {
 	v, ok := p.value(aList)
 	if rest := p.s[p.at:]; !ok && rest != "" {
@@ -90,8 +90,8 @@ func (p *parser) read() (value, bool) {
 	return v, ok
 }
 
-// value reads the value that begins at p.at. If it returns false, p.cut says whether the end of the text is why, and
-// the value is what was read.
+// value reads the value that begins at p.at. in is the form of the enclosing value. If value returns false, the result
+// is the part that was read. p.cut then reports whether the text ended too early.
 func (p *parser) value(in form) (value, bool) {
 	p.space()
 	if p.at >= len(p.s) {
@@ -172,8 +172,8 @@ func (p *parser) list() (value, bool) {
 	}
 }
 
-// ended reports whether a comma or the closing bracket follows a part. Between objects, and before the name of a
-// member, the comma may be missing, and a bracket of the other kind that closes nothing is skipped.
+// ended reports whether a comma or the closing bracket follows a part. The comma may be missing between objects and
+// before the name of a member. ended skips a bracket of the other kind that closes nothing.
 func (p *parser) ended(part *value, closing byte) bool {
 	p.space()
 	if p.at < len(p.s) && p.s[p.at] == '}'+']'-closing {
@@ -219,13 +219,14 @@ func identifier(s string) int {
 	return n
 }
 
-// words are those of JSON, and what models write in their place. What has no value in JSON is null.
+// words maps the words of JSON, and the words that models write instead, to JSON. A word without a value in JSON
+// becomes null.
 var words = map[string]string{
 	"true": "true", "false": "false", "null": "null", "True": "true", "False": "false", "None": "null",
 	"NaN": "null", "Infinity": "null", "-Infinity": "null", "undefined": "null",
 }
 
-// word reads a number or a word. A number that JSON does not have, such as 007, is a string.
+// word reads a number or a word. It returns a number that JSON does not allow, such as 007, as a string.
 func (p *parser) word() (value, bool) {
 	n := p.at
 	for n < len(p.s) && (strings.IndexByte("+-.", p.s[n]) >= 0 || '0' <= p.s[n] && p.s[n] <= '9' || 'a' <= p.s[n]|0x20 &&
@@ -251,7 +252,7 @@ func (p *parser) word() (value, bool) {
 	return value{form: aString, text: text}, true
 }
 
-// space skips white space, control characters, what has no width, and comments.
+// space skips white space, control characters, characters without width and comments.
 func (p *parser) space() {
 	for p.at = pastSpace(p.s, p.at); comment(p.s[p.at:]); p.at = pastSpace(p.s, p.at) {
 		rest, end := p.s[p.at+2:], "\n"
@@ -268,7 +269,7 @@ func (p *parser) space() {
 
 func comment(s string) bool { return len(s) > 1 && s[0] == '/' && (s[1] == '/' || s[1] == '*') }
 
-// pastSpace returns the offset behind white space, control characters, and what has no width.
+// pastSpace returns the offset after white space, control characters and characters without width.
 func pastSpace(s string, at int) int {
 	for at < len(s) {
 		c := s[at]
@@ -288,7 +289,7 @@ func pastSpace(s string, at int) int {
 	return at
 }
 
-// commas skips white space and commas: one may stand between two parts, and all others say nothing.
+// commas skips white space and commas. One comma may separate two parts. All others have no meaning.
 func (p *parser) commas() {
 	for p.space(); p.at < len(p.s); p.space() {
 		n := separator(p.s[p.at:], ',', "，")
@@ -299,7 +300,7 @@ func (p *parser) commas() {
 	}
 }
 
-// separator returns the length of the separator with which s begins, or 0.
+// separator returns the length of the separator at the start of s, or 0.
 func separator(s string, narrow byte, wide string) int {
 	switch {
 	case s == "":
@@ -312,7 +313,7 @@ func separator(s string, narrow byte, wide string) int {
 	return 0
 }
 
-// opening returns the length of the quotation mark with which s begins and a string can, or 0.
+// opening returns the length of the quotation mark at the start of s if it can open a string, else 0.
 func opening(s string) int {
 	switch {
 	case s == "":
@@ -333,7 +334,7 @@ const (
 	singleMarks = "‘’‚‛"
 )
 
-// closers returns the quotation marks that can end a string which began with mark.
+// closers returns the quotation marks that can end a string that mark opened.
 func closers(mark string) string {
 	switch {
 	case mark == `"`:
@@ -346,13 +347,13 @@ func closers(mark string) string {
 	return singleMarks + "'"
 }
 
-// string reads a string. in is what it is a part of, 0 for the name of a member.
+// string reads a string. in is the form of the enclosing value, or 0 for the name of a member.
 func (p *parser) string(in form) (string, bool) {
 	n := opening(p.s[p.at:])
 	marks := closers(p.s[p.at : p.at+n])
 	p.at += n
 	var b strings.Builder
-	from := p.at // what was not yet copied to b
+	from := p.at // start of the text not yet copied to b
 	for p.at < len(p.s) {
 		c := p.s[p.at]
 		switch {
@@ -392,7 +393,7 @@ func (p *parser) string(in form) (string, bool) {
 	return b.String(), false
 }
 
-// escape reads what follows a backslash. A backslash that escapes nothing is kept.
+// escape decodes a backslash and the characters after it. It keeps a backslash that escapes nothing.
 func (p *parser) escape(b *strings.Builder, marks string) {
 	c := p.s[p.at+1]
 	p.at += 2
@@ -412,7 +413,7 @@ func (p *parser) escape(b *strings.Builder, marks string) {
 				p.at += 6
 			}
 		}
-		if r != 0 { // which no database stores
+		if r != 0 { // Postgres cannot store NUL
 			b.WriteRune(r)
 		}
 	case c == '\'' && marks[len(marks)-1] == '\'':
@@ -431,8 +432,8 @@ func hex4(s string) (rune, bool) {
 	return rune(n), err == nil
 }
 
-// closes reports whether a quotation mark before at ends its string: JSON continues as it must after one. In a valid
-// text it always does. A mark that does not is part of the string's contents.
+// closes reports whether the quotation mark before at ends its string. It does if valid JSON can continue after it. In
+// a valid text a closing mark always passes this test. A mark that fails it belongs to the contents of the string.
 func (p *parser) closes(at int, in form) bool {
 	s := p.s
 	at = pastSpace(s, at)
@@ -460,11 +461,11 @@ func (p *parser) closes(at int, in form) bool {
 		words[s[at:at+identifier(s[at:])]] != ""
 }
 
-// maxName is how far memberFollows looks for the end of a name.
+// maxName is the number of bytes in which memberFollows looks for the end of a name.
 const maxName = 100
 
-// memberFollows reports whether s begins with a name and a colon. Where the text or the look ends before that is seen,
-// it returns unsure.
+// memberFollows reports whether s begins with a name and a colon. It returns unsure if the text or the first maxName
+// bytes end too early to tell.
 func memberFollows(s string, unsure bool) bool {
 	colon := func(at int) bool {
 		at = pastSpace(s, at)

@@ -10,7 +10,8 @@ import (
 	"github.com/gemworker/gem/internal/schema"
 )
 
-// firstValue returns the first value in a text that is whole and no string of prose in brackets, as JSON.
+// firstValue returns the first complete value in a text, as JSON. It skips prose in brackets. It returns false if the
+// value is cut or there is none.
 func firstValue(text string) (string, bool) {
 	for at := range len(text) {
 		if text[at] != '{' && text[at] != '[' {
@@ -29,7 +30,7 @@ func firstValue(text string) (string, bool) {
 func TestWhatIsNoGuessIsRepaired(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ name, given, want string }{
-		// Facts of ekchylisma that are kept.
+		// Behaviour of ekchylisma that is kept.
 		{"a byte order mark and a comma too many", "\ufeff{\"a\":1,}", `{"a":1}`},
 		{"text around", `x {"a":[1,2,],} y`, `{"a":[1,2]}`},
 		{"a code block", "```json\n{\"a\":1}\n```", `{"a":1}`},
@@ -37,7 +38,7 @@ func TestWhatIsNoGuessIsRepaired(t *testing.T) {
 		{"a control character", "{\"a\":\"\x01b\"}", `{"a":"b"}`},
 		{"a second value", `{"a":1}{"b":2}`, `{"a":1}`},
 		{"a name twice", `{"a":1,"a":2}`, `{"a":2}`},
-		// What it refuses or changes.
+		// Input that ekchylisma rejects or changes.
 		{"a number of many digits", `{"n":12345678901234567890}`, `{"n":12345678901234567890}`},
 		{"a line end in a string", "{\"a\":\"x\ny\tz\"}", `{"a":"x\ny\tz"}`},
 		{"a path", `{"a":"c:\path\q"}`, `{"a":"c:\\path\\q"}`},
@@ -93,7 +94,7 @@ func TestAValueThatIsNestedTooDeeplyIsNotRead(t *testing.T) {
 	}
 }
 
-// FuzzParser: whatever is JSON is read as encoding/json reads it, and no beginning of it is.
+// FuzzParser checks that the parser reads valid JSON as encoding/json does, and rejects every proper prefix of it.
 func FuzzParser(f *testing.F) {
 	for _, seed := range []string{
 		`{"a":"b","c":[1,-2.5e10,"x",{"":null}],"d\"":true}`, `["a" , "b",

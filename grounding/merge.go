@@ -14,9 +14,9 @@ func compareItems(a, b Item) int {
 	return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.End, b.End), cmp.Compare(a.Class, b.Class))
 }
 
-// MergeAnswers returns what two answers about the same window say: all that is accepted of both. Where they differ on
-// the attributes of an item, the second, which was asked for better ones, counts. What the first answer claimed wrongly
-// counts only if the second claims nothing that can be read.
+// MergeAnswers combines two answers about the same window and returns the accepted items of both. If they disagree on
+// the attributes of an item, the second answer wins, because it was asked for better ones. The wrong claims of the
+// first answer count only if the second answer claims nothing readable.
 func MergeAnswers(first, second Reading) Reading {
 	switch {
 	case first.Failure != "":
@@ -48,34 +48,34 @@ func MergeAnswers(first, second Reading) Reading {
 	return r
 }
 
-// Part is what was read of one shard.
+// Part is the reading of one shard.
 type Part struct {
 	Shard   Shard
 	Reading Reading
 }
 
-// Found is an item of a document.
+// Found is an item that was found in a document.
 type Found struct {
 	Class string `json:"class"`
-	// Quote is the given text from Start to End, which count the unit that was asked for.
+	// Quote is the given text from Start to End. Both offsets count the requested unit.
 	Quote      string          `json:"quote"`
 	Start      int             `json:"start"`
 	End        int             `json:"end"`
-	Line       int             `json:"line"` // in which it begins, from 1
+	Line       int             `json:"line"` // line in which the item begins, from 1
 	Match      string          `json:"match"`
 	Attributes json.RawMessage `json:"attributes"`
 	Inferred   bool            `json:"inferred"`
 	Shard      int             `json:"shard"`
 }
 
-// Refused is what was rejected in a shard.
+// Refused is a rejection in a shard.
 type Refused struct {
 	Shard int `json:"shard"`
 	Rejected
 }
 
-// Merge returns what was read of all shards of a text: the items by start, end and class, and what was rejected by
-// shard. The order of the parts does not matter.
+// Merge combines the readings of all shards of a text. It returns the items sorted by start, end and class, and the
+// rejections sorted by shard. The offsets count u. The order of the parts does not matter.
 func Merge(t *Text, u Unit, parts []Part) ([]Found, []Refused) {
 	parts = slices.Clone(parts)
 	slices.SortStableFunc(parts, func(a, b Part) int {
@@ -113,10 +113,11 @@ func Merge(t *Text, u Unit, parts []Part) ([]Found, []Refused) {
 	return found, refused
 }
 
-// Covered returns the share of the body's lines that an item touches, 0 to 1 in thousandths. Blank lines do not count.
+// Covered returns the share of the body's lines that an item touches, from 0 to 1, rounded to thousandths. It ignores
+// blank lines. The items must be sorted by start.
 func Covered(w Window, items []Item) float64 {
 	begin := len(w.Before)
-	// items[:next] begin before the line's end, and the longest of them ends at reach
+	// items[:next] begin before the end of the line, and reach is their greatest end
 	lines, touched, next, reach := 0, 0, 0, 0
 	for at := 0; at < len(w.Body); {
 		line, _, _ := strings.Cut(w.Body[at:], "\n")

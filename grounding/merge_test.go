@@ -82,7 +82,7 @@ func mustJSON(v any) []byte {
 	return b
 }
 
-// allOf answers like a perfect model: with every mention in a window, also with those of the context.
+// allOf returns the answer of a perfect model. It has every mention in a window, including those in the context.
 func allOf(w Window, quotes []string) string {
 	var items []string
 	text := w.Text()

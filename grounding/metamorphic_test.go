@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// recorded is a case of the held-out set, or of the development set.
+// recorded is a case of the held-out set or of the development set.
 type recorded struct {
 	ID, Doc, Operator, Answer, Kind string
 	Classes                         []string
@@ -49,7 +49,7 @@ func TestTheBeginningOfAnAnswerIsNeverEmpty(t *testing.T) {
 	t.Parallel()
 	for _, c := range heldOut(t) {
 		if c.Kind != "non_empty" || strings.Contains(c.Answer, `{"extractions":[]}`) {
-			continue // a beginning of those others is {"extractions":[]}
+			continue // a prefix of such an answer may be {"extractions":[]}
 		}
 		program, w := c.program(t), Window{Body: c.Doc}
 		for cut := range c.Answer {
@@ -83,7 +83,7 @@ func TestWhatStandsAroundAnAnswerChangesNothing(t *testing.T) {
 	t.Parallel()
 	for _, c := range heldOut(t) {
 		if c.Operator == "empty_list_alone" || c.Kind == "failure" {
-			continue // [] is an answer only alone
+			continue // [] is an answer only on its own
 		}
 		program, w := c.program(t), Window{Body: c.Doc}
 		want := program.Read(w, c.Answer, false)
@@ -120,8 +120,7 @@ func TestTheOrderOfTheItemsDecidesOnlyAmongEqualMentions(t *testing.T) {
 	}
 }
 
-// FuzzReadAnswer: only text of the window is accepted, a cut list is never a result, and nothing
-// takes long.
+// FuzzReadAnswer checks that Read accepts only text of the window, never returns a cut list and never takes long.
 func FuzzReadAnswer(f *testing.F) {
 	for i, c := range heldOut(f) {
 		if i%7 == 0 {

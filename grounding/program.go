@@ -12,40 +12,40 @@ import (
 	"github.com/gemworker/gem/internal/schema"
 )
 
-// Program is the task of an extraction. Its JSON is at most 256 KiB.
+// Program is the task of an extraction. Its JSON has at most 256 KiB.
 type Program struct {
-	// Instructions tell the model what to look for, in at most 20,000 characters.
+	// Instructions tells the model what to look for, in at most 20,000 characters. It must not be blank.
 	Instructions string `json:"instructions"`
-	// Classes are the kinds of things to find, 1 to 50 with different names.
+	// Classes lists the kinds of items to find: 1 to 50, with unique names.
 	Classes []Class `json:"classes"`
-	// Examples show the model the form of an answer, at most 20. What they hold is never a result.
+	// Examples shows the model the form of an answer. There are at most 20. Their contents are never results.
 	Examples []Example `json:"examples,omitempty"`
 }
 
-// Class is a kind of thing to find.
+// Class is a kind of item to find.
 type Class struct {
-	// Name begins with a small letter, then small letters, digits and _, at most 64.
+	// Name begins with a lower-case letter. Up to 63 lower-case letters, digits and _ may follow.
 	Name string `json:"name"`
 	// Description tells the model what belongs to the class, in at most 2,000 characters.
 	Description string `json:"description,omitempty"`
-	// Attributes is the JSON Schema of an object that each item of the class has in addition to its quote. Only a part of
-	// JSON Schema is allowed, see [Program.Compile]. A class without one has no attributes.
+	// Attributes is the JSON Schema of an object that each item of the class has in addition to its quote. Only part of
+	// JSON Schema is allowed: see [Program.Compile]. A class without a schema has no attributes.
 	Attributes json.RawMessage `json:"attributes,omitempty"`
-	// Verbatim names attributes whose values must be in the quote.
+	// Verbatim names the attributes whose values must be in the quote.
 	Verbatim []string `json:"verbatim,omitempty"`
-	// Inferred allows items that the quote implies and does not say. They are marked.
+	// Inferred allows items that the quote implies but does not state. Such items are marked.
 	Inferred bool `json:"inferred,omitempty"`
-	// Max is how many items of the class a shard may have. 0 means no bound of its own.
+	// Max is the maximum number of items of the class in a shard. 0 means that the class has no limit of its own.
 	Max int `json:"max,omitempty"`
 }
 
-// Example is a text with what should be found in it.
+// Example is a text with the items that should be found in it.
 type Example struct {
 	Text        string     `json:"text"`
 	Extractions []Expected `json:"extractions"`
 }
 
-// Expected is one find of an example. The quote is in the example's text.
+// Expected is one item of an example. Its quote is in the example's text.
 type Expected struct {
 	Class      string          `json:"class"`
 	Quote      string          `json:"quote"`
@@ -53,14 +53,14 @@ type Expected struct {
 	Inferred   bool            `json:"inferred,omitempty"`
 }
 
-// Fault is why a program cannot be used. Pointer is the JSON pointer of the value in the program.
+// Fault is the reason why a program is invalid. Pointer is the JSON pointer of the invalid value in the program.
 type Fault struct{ Pointer, Message string }
 
 func (f *Fault) Error() string { return f.Pointer + ": " + f.Message }
 
-// The bounds of a program.
+// Limits of a program.
 const (
-	maxProgram      = 256 << 10 // bytes of its JSON
+	maxProgram      = 256 << 10 // bytes of JSON
 	maxInstructions = 20_000    // characters
 	maxClasses      = 50
 	maxDescription  = 2000 // characters
@@ -69,35 +69,35 @@ const (
 
 var className = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
 
-// Compiled is a program that can be used, by many goroutines.
+// Compiled is a valid program that is ready for use. It is safe for concurrent use.
 type Compiled struct {
-	program Program // in its canonical form
+	program Program // in canonical form
 	hash    string
 	schema  json.RawMessage
 	system  string // the fixed part of every prompt
 	classes map[string]*compiledClass
 }
 
-// compiledClass is a class with its schema.
+// compiledClass is a class with its compiled schema.
 type compiledClass struct {
-	Class                     // with Attributes in their canonical form
-	document   map[string]any // the schema of the attributes, nil for a class without
-	attributes *schema.Schema // the same, compiled
+	Class                     // with Attributes in canonical form
+	document   map[string]any // the schema of the attributes, or nil if the class has none
+	attributes *schema.Schema // the same schema, compiled
 }
 
-// class returns the class of a name, or nil.
+// class returns the class with a name, or nil.
 func (c *Compiled) class(name string) *compiledClass { return c.classes[name] }
 
-// Hash is the sha256 of the program's canonical form, in hexadecimal.
+// Hash returns the SHA-256 of the program's canonical form, in hexadecimal.
 func (c *Compiled) Hash() string { return c.hash }
 
-// Schema is the JSON Schema of an answer. Its keys are in the order in which a model should write them.
+// Schema returns the JSON Schema of an answer. Its keys are in the order in which a model should write them.
 func (c *Compiled) Schema() json.RawMessage { return c.schema }
 
-// Compile checks a program. The error is a *[Fault], the first that is found. Schemas of attributes may have the
-// keywords type (a list of one type and null, too), properties, required, items, enum, const, description and
-// additionalProperties (false), on at most 5 levels and with at most 100 properties. Examples must be right: their
-// quotes are in their texts, and their attributes fit.
+// Compile checks a program and returns it ready for use. The error is a *[Fault] for the first fault. An attribute
+// schema may have the keywords type, properties, required, items, enum, const, description and additionalProperties.
+// type may be a list of one type and null. additionalProperties must be false. The schema may have at most 5 levels and
+// 100 properties. Examples must be correct: their quotes are in their texts, and their attributes fit the schema.
 func (p *Program) Compile() (*Compiled, error) {
 	c := &Compiled{classes: map[string]*compiledClass{}}
 	if fault := c.check(p); fault != nil {
@@ -116,7 +116,7 @@ func (p *Program) Compile() (*Compiled, error) {
 	return c, nil
 }
 
-// check returns the first fault of the program, and compiles its classes on the way.
+// check returns the first fault of the program, or nil. It also compiles the classes.
 func (c *Compiled) check(p *Program) *Fault {
 	text, err := json.Marshal(p)
 	switch {
@@ -152,7 +152,7 @@ func (c *Compiled) check(p *Program) *Fault {
 	return nil
 }
 
-// add compiles a class.
+// add compiles a class and returns its first fault, or nil. at is the JSON pointer of the class.
 func (c *Compiled) add(class Class, at string) *Fault {
 	switch n := utf8.RuneCountInString(class.Description); {
 	case !className.MatchString(class.Name):
@@ -190,7 +190,7 @@ func (c *Compiled) add(class Class, at string) *Fault {
 	return nil
 }
 
-// checkExpected checks a find of an example's text.
+// checkExpected returns the first fault of an expected item, or nil. text is the text of the example.
 func (c *Compiled) checkExpected(text string, e Expected, at string) *Fault {
 	class := c.class(e.Class)
 	switch {
@@ -215,7 +215,7 @@ func (c *Compiled) checkExpected(text string, e Expected, at string) *Fault {
 		return &Fault{at + "/attributes" + faults[0].Path, faults[0].Message}
 	}
 	var values map[string]any
-	_ = json.Unmarshal(attributes, &values) // which was checked
+	_ = json.Unmarshal(attributes, &values) // Check has validated the JSON
 	for _, name := range class.Verbatim {
 		if value, ok := values[name].(string); ok && !strings.Contains(e.Quote, value) {
 			return &Fault{schema.JoinPointer(at+"/attributes", name),

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// program returns a program of JSON, with good values where the test has none.
+// program returns a program from JSON. It fills in valid values that the test omits.
 func program(t testing.TB, text string) *Program {
 	t.Helper()
 	p := &Program{Instructions: "Extract.", Classes: []Class{{Name: "token"}}}
@@ -18,7 +18,7 @@ func program(t testing.TB, text string) *Program {
 	return p
 }
 
-// withAttributes is a program of one class with a schema of attributes.
+// withAttributes returns the JSON of a program with one class that has a schema of attributes.
 func withAttributes(schema string) string {
 	return `{"classes":[{"name":"a","attributes":` + schema + `}]}`
 }
@@ -122,7 +122,7 @@ func TestAFaultOfAProgramHasItsPlace(t *testing.T) {
 	}
 }
 
-// invoice is a program that uses all there is.
+// invoice is a program that uses every feature.
 const invoice = `{"instructions":"Find who pays what.",
 	"classes":[
 		{"name":"org"},
@@ -174,7 +174,7 @@ func TestEqualProgramsHaveOneHash(t *testing.T) {
 	if err := json.Unmarshal([]byte(invoice), &anyProgram); err != nil {
 		t.Fatal(err)
 	}
-	sorted, err := json.MarshalIndent(anyProgram, "", "  ") // as a database might give it back
+	sorted, err := json.MarshalIndent(anyProgram, "", "  ") // as a database might return it
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,59 +14,61 @@ import (
 	"github.com/gemworker/gem/receipts"
 )
 
-// Item is an item of an answer that was found in the window.
+// Item is an item of an answer whose quote was found in the window.
 type Item struct {
 	Class string `json:"class"`
-	// Quote is the window's own text from Start to End, which are bytes of [Window.Text]. Start is in the body.
+	// Quote is the window's own text from Start to End. Both are byte offsets in [Window.Text]. Start is in the body.
 	Quote string `json:"quote"`
 	Start int    `json:"start"`
 	End   int    `json:"end"`
 	Match string `json:"match"` // exact, folded or caseless
-	// Attributes is an object, in one form for equal values: {} for a class without attributes.
+	// Attributes is a JSON object in canonical form, so that equal values are equal bytes. It is {} for a class without
+	// attributes.
 	Attributes json.RawMessage `json:"attributes"`
 	Inferred   bool            `json:"inferred"`
 }
 
-// Reading is what an answer says about a window.
+// Reading is the result of reading an answer about a window.
 type Reading struct {
-	Items    []Item     // by start, end and class
+	Items    []Item     // sorted by start, end and class
 	Rejected []Rejected // in the order of the answer
-	// items in the answer, including items that begin in the context and belong to the neighbours, and 1 for a list that
-	// cannot be read
+	// Claimed is the number of items in the answer. It includes the items that begin in the context and belong to the
+	// neighbouring shards. It is 1 for a list that cannot be read.
 	Claimed int
-	// Failure is why the answer has no items that could be read: [Unreadable], [Truncated] or [AnswerTooLarge]; or it is
-	// empty.
+	// Failure is the reason why no items could be read: [Unreadable], [Truncated] or [AnswerTooLarge]. It is empty if the
+	// answer was read.
 	Failure string
 }
 
-// The failures of an answer.
+// Failures of an answer.
 const (
-	Unreadable     = "answer_unreadable" // it has no list of items
-	Truncated      = "answer_truncated"  // it ends before its list does
-	AnswerTooLarge = "answer_too_large"  // it has more than MaxAnswer bytes
+	Unreadable     = "answer_unreadable" // the answer has no list of items that can be read
+	Truncated      = "answer_truncated"  // the answer ends before its list does
+	AnswerTooLarge = "answer_too_large"  // the answer has more than MaxAnswer bytes
 )
 
 // Limits of an answer.
 const (
 	MaxAnswer = 1 << 20 // bytes
-	MaxItems  = 2000    // that are read; the others are rejected together
+	MaxItems  = 2000    // items read; the rest is rejected as one
 	MaxQuote  = 10_000  // characters
 )
 
-// AskAgain reports whether a second answer may have what this one lacks.
+// AskAgain reports whether a second answer may supply what this one lacks.
 func (r *Reading) AskAgain() bool { return r.Failure == Unreadable || len(r.Rejected) > 0 }
 
-// Read reads an answer about a window. It never trusts an offset of the model: it finds each quote, and leaves out the
-// items that begin in the context. An item that does not hold is rejected with its reason, and costs no other item.
-// truncated says that the model's answer ended at a limit.
+// Read reads an answer about a window. It never trusts an offset of the model: it finds each quote in the text. It
+// skips the items that begin in the context. It rejects an invalid item with a reason and keeps the other items.
+// truncated reports that the model stopped at a limit.
 //
-// The last list that the answer gives counts. A list that is cut is not read, so that nothing is lost unseen.
+// The last list in the answer counts. Read ignores a list that is cut and reports [Truncated], so that no item is lost
+// silently.
 func (c *Compiled) Read(w Window, answer string, truncated bool) Reading {
 	r, _ := c.read(w, answer, truncated)
 	return r
 }
 
-// read also returns how much work that was, in bytes and steps.
+// read is like [Compiled.Read]. It also returns the amount of work, in bytes and steps.
 func (c *Compiled) read(w Window, answer string, truncated bool) (Reading, int) {
 	switch {
 	case len(answer) > MaxAnswer:
@@ -92,7 +94,7 @@ func (c *Compiled) read(w Window, answer string, truncated bool) (Reading, int) 
 	return reading, a.work
 }
 
-// valid returns an answer as UTF-8. What is left of a character at its end is dropped.
+// valid returns an answer as valid UTF-8. It drops an incomplete character at the end.
 func valid(answer string) string {
 	for n := 1; n < utf8.UTFMax && n <= len(answer); n++ {
 		if end := answer[len(answer)-n:]; utf8.RuneStart(end[0]) && !utf8.FullRuneInString(end) {
@@ -107,18 +109,18 @@ type reader struct {
 	program *Compiled
 	finder  *finder
 	body    string
-	units   []*Index // of the body
+	units   []*Index // indexes of the body, by unit
 }
 
 // stated is an item as the model stated it.
 type stated struct {
 	class      *compiledClass
-	name       string // of the class
+	name       string // name of the class
 	quote      string
 	attributes json.RawMessage
-	verbatim   []verbatim // what must be in the quote
+	verbatim   []verbatim // values that must be in the quote
 	inferred   bool
-	reason     string // why it is rejected
+	reason     string // reason for the rejection, or empty
 	claim      *claim
 }
 
@@ -157,7 +159,7 @@ func (r *reader) read(values []value) Reading {
 	return reading
 }
 
-// state reads an item, or says why it does not hold.
+// state reads an item into s. It sets s.reason if the item is invalid.
 func (r *reader) state(s *stated, v *value) {
 	if v.form != anObject {
 		s.reason = NotAnObject
@@ -220,8 +222,8 @@ func (r *reader) stateAttributes(s *stated, v *value) {
 	}
 }
 
-// withoutNulls drops the members that are null and may not be: models write null for what a text does not say. It
-// reports whether there were any.
+// withoutNulls drops the members that are null but may not be. Models write null for values that a text does not state.
+// withoutNulls reports whether it dropped any.
 func withoutNulls(members map[string]any, faults []receipts.Fault) bool {
 	before := len(members)
 	for _, fault := range faults {
@@ -233,7 +235,7 @@ func withoutNulls(members map[string]any, faults []receipts.Fault) bool {
 	return len(members) < before
 }
 
-// scalars appends the strings and numbers in a value, those of an object in the order of its names.
+// scalars appends the strings and numbers in a value. It visits the members of an object in the order of their names.
 func scalars(to []string, v any) []string {
 	switch v := v.(type) {
 	case string:
@@ -255,8 +257,8 @@ func scalars(to []string, v any) []string {
 func isTrue(v *value) bool              { return v != nil && v.form == aWord && v.text == "true" }
 func isText(v *value, text string) bool { return v != nil && v.form == aString && v.text == text }
 
-// hint returns the index of the spot that the model's own offset names, in any unit of the body, or -1. The spots are
-// all in the body or all outside.
+// hint returns the index of the spot at the model's own offset, or -1. The offset may count any unit of the body.
+// Either all spots are in the body or all are outside it.
 func (r *reader) hint(v *value, spots []span) int {
 	offset := v.member("charStart", "start")
 	if in := v.member("span"); offset == nil && in != nil {
@@ -282,7 +284,7 @@ func (r *reader) hint(v *value, spots []span) int {
 	return -1
 }
 
-// accept checks the items whose places are chosen, and sorts them.
+// accept checks the items after choose has selected their spots, and sorts the accepted items.
 func (r *reader) accept(reading *Reading, all []stated) {
 	kept := map[place]*stated{}
 	counts := map[string]int{}
@@ -295,7 +297,7 @@ func (r *reader) accept(reading *Reading, all []stated) {
 		}
 		at := s.claim.spots[s.claim.spot]
 		if at.start < body.start || at.start >= body.end {
-			continue // the neighbour's
+			continue // belongs to a neighbouring shard
 		}
 		quote := r.finder.text[at.start:at.end]
 		key := place{s.name, at}
@@ -322,8 +324,9 @@ func (r *reader) accept(reading *Reading, all []stated) {
 	slices.SortFunc(reading.Items, compareItems)
 }
 
-// absent returns the first attribute with a value that is not in a quote, in any presentation, or only within a
-// word or a number. It is empty if all are there.
+// absent returns the first attribute with a value that is not in the quote. The presentation of the value may differ. A
+// match within a word or next to another digit does not count. absent returns an empty string if the quote has all
+// values.
 func (r *reader) absent(quote string, all []verbatim) string {
 	if len(all) == 0 {
 		return ""

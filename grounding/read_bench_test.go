@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// perfect answers for each shard with ten quotes of it, as it has them or in another presentation.
+// perfect returns the shards of a text, and for each shard an answer with ten of its quotes. If folded is true, the
+// quotes have another presentation.
 func perfect(b *testing.B, text string, folded bool) (shards []Shard, answers []string) {
 	shards, err := Cut(Normalise(text), 8300, 200)
 	if err != nil {
@@ -27,7 +28,7 @@ func perfect(b *testing.B, text string, folded bool) (shards []Shard, answers []
 	return shards, answers
 }
 
-// invoices is a text in which few lines are equal.
+// invoices returns a text with few equal lines.
 func invoices() string {
 	var b strings.Builder
 	for i := 0; b.Len() < benchBytes; i++ {
@@ -70,7 +71,7 @@ func benchmarkAlign(b *testing.B, folded bool) {
 	}
 }
 
-// BenchmarkAll goes all the way: normalise, cut, hash, read, align and merge.
+// BenchmarkAll runs all steps: normalise, cut, hash, read, align and merge.
 func BenchmarkAll(b *testing.B) {
 	for _, folded := range []bool{false, true} {
 		b.Run(map[bool]string{false: "exact", true: "folded"}[folded], func(b *testing.B) {

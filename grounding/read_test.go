@@ -83,7 +83,7 @@ func TestABadItemCostsThatItem(t *testing.T) {
 	}
 }
 
-// A document cannot make the model's attributes true: vandalizer's pull request 794 is the case.
+// Text in a document cannot make a false attribute pass. The case is from pull request 794 of vandalizer.
 func TestAnInjectedValueDoesNotStandInTheQuote(t *testing.T) {
 	t.Parallel()
 	c := compiled(t, &Program{Instructions: "Find the award.", Classes: []Class{

@@ -1,15 +1,15 @@
 package grounding
 
-// Rejected is what an answer claimed and does not count.
+// Rejected is a claim of an answer that was not accepted.
 type Rejected struct {
 	Class string `json:"class"`
 	Quote string `json:"quote"` // its first 200 characters
-	// one of the constants below, or Unreadable of a first answer; of InvalidAttributes the first fault follows, of
-	// AttributeNotInQuote the attribute
+	// Reason is one of the constants below. The first fault may follow [InvalidAttributes]. The attribute follows
+	// [AttributeNotInQuote]. [MergeAnswers] may report [Unreadable] for a first answer that could not be read.
 	Reason string `json:"reason"`
 }
 
-// The reasons why an item is rejected.
+// Reasons for a rejection.
 const (
 	NotAnObject         = "not_an_object"
 	UndeclaredClass     = "class_undeclared"
@@ -17,9 +17,9 @@ const (
 	QuoteTooLong        = "quote_too_long"
 	QuoteNotFound       = "quote_not_found"
 	InvalidAttributes   = "attributes_invalid"
-	AttributeNotInQuote = "attribute_not_in_quote" // its value must be verbatim
+	AttributeNotInQuote = "attribute_not_in_quote" // the value of a verbatim attribute is not in the quote
 	InferredNotAllowed  = "inferred_not_allowed"
 	TooManyOfClass      = "too_many_of_class"
 	TooManyItems        = "too_many_items"
-	Conflict            = "conflict" // an item of the same class is at the same place with other attributes
+	Conflict            = "conflict" // another item has the same class and place but other attributes
 )

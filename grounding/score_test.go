@@ -41,8 +41,8 @@ func TestTheDevelopmentSetIsReadRight(t *testing.T) {
 	}
 }
 
-// The held-out set was written and frozen before the reader read any of it. The first run had 236 of 238 right: in two,
-// an item of Hebrew begins with a mark of direction that the fold leaves out.
+// The held-out set was written and frozen before the reader read any of it. The first run had 236 of 238 cases right.
+// In the other two, a Hebrew item begins with a direction mark that the fold drops.
 func TestTheHeldOutSetIsReadAsInItsFirstRun(t *testing.T) {
 	t.Parallel()
 	s := scores(t, filepath.Join("testdata", "heldout.jsonl")).Total

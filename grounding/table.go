@@ -5,19 +5,20 @@ import (
 	"strings"
 )
 
-// table is a run of at least two lines that have the same number, two or more, of one separator. All are byte offsets.
+// table is a run of at least two lines with the same number of one separator. Each line has at least two. All fields
+// are byte offsets.
 type table struct {
 	start, end int32
-	body       int32 // behind the second line
+	body       int32 // after the second line
 }
 
-// separators divide the cells of a table's line.
+// separators lists the separators between the cells of a line.
 var separators = []string{"|", "\t", ";"}
 
-// maxHeader is how many bytes a table's first two lines may have to be repeated.
+// maxHeader is the maximum size of a table's first two lines, in bytes. Longer headers are not repeated.
 const maxHeader = 2000
 
-// findTables returns the tables of a text, by their separator.
+// findTables returns the tables of a text, grouped by separator.
 func findTables(text string) [][]table {
 	all := make([][]table, len(separators))
 	for i, separator := range separators {
@@ -55,9 +56,10 @@ func tablesOf(text, separator string) []table {
 	return tables
 }
 
-// header returns the text before the context of a body that begins inside a table, so that the table's first two
-// lines are seen, and where the context then begins. It is nothing if the body begins outside a table, or the two lines
-// are too long.
+// header returns the text that comes before the context of a body, and the offset at which the context begins. If the
+// body begins inside a table, the text is the first two lines of the table. If the context reaches those lines, header
+// extends the context instead and returns no text. It returns no text if the body begins outside a table. It also
+// returns none for lines longer than maxHeader.
 func (t *Text) header(body, context int) (string, int) {
 	for _, tables := range t.tables() {
 		i := sort.Search(len(tables), func(i int) bool { return int(tables[i].end) > body })
@@ -65,7 +67,7 @@ func (t *Text) header(body, context int) (string, int) {
 			continue
 		}
 		start, end := int(tables[i].start), min(int(tables[i].body), body)
-		if context <= end { // the header and the context are one piece
+		if context <= end { // the header and the context are contiguous
 			return "", min(start, context)
 		}
 		return t.read[start:end], context

@@ -7,24 +7,24 @@ import (
 	"unicode/utf8"
 )
 
-// Text is a document in its original form and as it is read, with the way back from each byte that is read. It can be
-// used by many goroutines.
+// Text is a document in its given form and in the form that is read. It maps each byte of the read form back to the
+// given form. It is safe for concurrent use.
 type Text struct {
 	given, read string
-	// dropped has, for each byte of the given text that is not read, the offset in the read text from which on it counts;
-	// ascending.
+	// dropped has an entry for each byte of the given text that is not read. The entry is the first offset in the read
+	// text that the byte shifts. The entries are in ascending order.
 	dropped []int32
 	changes []Change
-	tables  func() [][]table // of the read text, by separator; found when they are first asked for
+	tables  func() [][]table // of the read text, by separator; computed on first use
 }
 
-// Change says how often a step of the normalisation changed a text.
+// Change reports how often a step of the normalisation changed a text.
 type Change struct {
 	Step  string `json:"step"`
 	Count int    `json:"count"`
 }
 
-// The steps of the normalisation, in their order.
+// Steps of the normalisation, in order.
 const (
 	dropBOM      = "bom"         // a byte order mark at the beginning was dropped
 	unifyLines   = "line_ends"   // \r\n and \r became \n
@@ -33,13 +33,12 @@ const (
 
 const bom = "\ufeff"
 
-// Normalise makes the text that chunks and models see: without a byte order mark at the beginning, and with \n at the
-// end of each line, even if the document has \r\n or \r. Nothing else changes. The text is valid UTF-8, of less than 2
-// GiB.
+// Normalise returns the text that chunks and models see. It drops a byte order mark at the beginning and replaces the
+// line ends \r\n and \r by \n. It changes nothing else. given must be valid UTF-8 of less than 2 GiB.
 func Normalise(given string) *Text { return normalise(given, false) }
 
-// NormaliseTrimmed does the same, and drops spaces and tabs at the ends of lines, and before the separators U+2028 and
-// U+2029. No tool does.
+// NormaliseTrimmed is like [Normalise]. It also drops spaces and tabs at the ends of lines, and before the separators
+// U+2028 and U+2029. No tool uses it.
 func NormaliseTrimmed(given string) *Text { return normalise(given, true) }
 
 func normalise(given string, trim bool) *Text {
@@ -60,7 +59,8 @@ func normalise(given string, trim bool) *Text {
 	return t
 }
 
-// lines returns the text with \n at the end of each line, without the spaces and tabs before it if trim is true.
+// lines returns the text with \n at the end of each line. If trim is true, it drops the spaces and tabs before each
+// line end.
 func (t *Text) lines(text string, trim bool) string {
 	ends, spaces := "\r", ""
 	if trim {
@@ -102,22 +102,22 @@ func (t *Text) lines(text string, trim bool) string {
 	return b.String()
 }
 
-// drop notes that n bytes of the given text are not read, which stand before an offset of the read text.
+// drop records that n bytes of the given text are not read. before is the offset in the read text that follows them.
 func (t *Text) drop(n, before int) {
 	for range n {
 		t.dropped = append(t.dropped, int32(before))
 	}
 }
 
-// Read is the text that chunks and models see.
+// Read returns the text that chunks and models see.
 func (t *Text) Read() string { return t.read }
 
-// Changes describes what the normalisation changed: nothing if the text is read as it is.
+// Changes returns the changes of the normalisation. It is empty if the text is read as it was given.
 func (t *Text) Changes() []Change { return t.changes }
 
-// Given returns the byte offset in the given text of a byte offset in the read text: where the byte there was given,
-// and at the end of the text behind its last byte. Of a line end that was given as \r\n, the offset before it is that
-// of \r, and the offset after it is behind \n.
+// Given returns the byte offset in the given text for a byte offset in the read text. For the end of the read text, it
+// returns the offset after its last byte. For the offset before a line end that was given as \r\n, it returns the
+// offset of \r. For the offset after that line end, it returns the offset after \n.
 func (t *Text) Given(at int) int {
 	n, _ := slices.BinarySearch(t.dropped, int32(at+1))
 	return at + n

@@ -9,8 +9,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// pieces are what texts of tests are made of: all that is normalised, that must not be divided, and at which a body may
-// end.
+// pieces lists the parts of test texts. They cover everything that is normalised, that must not be split, or at which a
+// body may end.
 var pieces = []string{
 	"a", "Beta", "Ω", "e\u0301", "n\u0303\u0331", "\u0301", "😀", "👩‍🚀", "👍🏽", "🇦🇺", "🇦", "한", "\u1112\u1161\u11ab", "漢字",
 	"。", "」", "กำ", "नी", "\u200d",

@@ -5,27 +5,27 @@ import (
 	"unicode/utf8"
 )
 
-// Unit is what offsets count. The empty unit is [UTF16].
+// Unit is the unit of offsets. An empty unit means [UTF16].
 type Unit string
 
-// The units of offsets.
+// Units of offsets.
 const (
-	UTF16     Unit = "utf16"     // as JavaScript, Java and C# index their strings
-	CodePoint Unit = "codepoint" // as Python and Postgres do
-	Byte      Unit = "byte"      // of UTF-8, as Go and Rust do
+	UTF16     Unit = "utf16"     // UTF-16 code units, as in the strings of JavaScript, Java and C#
+	CodePoint Unit = "codepoint" // code points, as in Python and Postgres
+	Byte      Unit = "byte"      // bytes of UTF-8, as in Go and Rust
 )
 
-// Index converts byte offsets of a text into another count. It can be used by many goroutines.
+// Index converts byte offsets of a text into counts of another unit. It is safe for concurrent use.
 type Index struct {
 	text  string
-	count func(string) int // nil: a byte counts one
+	count func(string) int // nil counts bytes
 	sums  []int32          // units before each block
 }
 
-// blockSize is how many bytes a lookup reads at most.
+// blockSize is the maximum number of bytes that a lookup reads.
 const blockSize = 256
 
-// Index returns the index of the given text: from its bytes to the unit.
+// Index returns an index that converts byte offsets of the given text into u. An unknown unit means [UTF16].
 func (t *Text) Index(u Unit) *Index {
 	switch {
 	case u == Byte || isASCII(t.given):
@@ -37,7 +37,7 @@ func (t *Text) Index(u Unit) *Index {
 	}
 }
 
-// Lines returns the index of the read text that counts line ends: the offset of a byte in the first line becomes 0.
+// Lines returns an index of the read text that counts line ends. All offsets in the first line become 0.
 func (t *Text) Lines() *Index {
 	return newIndex(t.read, func(s string) int { return strings.Count(s, "\n") })
 }
@@ -56,7 +56,8 @@ func newIndex(text string, count func(string) int) *Index {
 	return x
 }
 
-// At returns the units before a byte offset, which is between two characters and at most the length of the text.
+// At returns the number of units before a byte offset. The offset must be between two characters and at most the length
+// of the text.
 func (x *Index) At(offset int) int {
 	if x.count == nil {
 		return offset
@@ -65,10 +66,10 @@ func (x *Index) At(offset int) int {
 	return int(x.sums[block]) + x.count(x.text[block*blockSize:offset])
 }
 
-// Len returns the count of the whole text.
+// Len returns the number of units of the whole text.
 func (x *Index) Len() int { return x.At(len(x.text)) }
 
-// codePoints counts the characters that begin in a piece of a text. The piece may begin and end within a character.
+// codePoints returns the number of characters that begin in s. s may begin and end within a character.
 func codePoints(s string) int {
 	n := 0
 	for i := range len(s) {
@@ -79,7 +80,7 @@ func codePoints(s string) int {
 	return n
 }
 
-// utf16Units counts like codePoints, and twice where a character is a surrogate pair.
+// utf16Units is like codePoints, but counts a surrogate pair as two.
 func utf16Units(s string) int {
 	n := 0
 	for i := range len(s) {

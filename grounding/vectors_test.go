@@ -12,8 +12,8 @@ import (
 	"github.com/gemworker/gem/internal/schema"
 )
 
-// These tables hold facts of ekchylisma at commit 0bab1e6, which this package continues: values that are kept, and next
-// to them where it differs on purpose.
+// These tables record the behaviour of ekchylisma at commit 0bab1e6. This package continues ekchylisma. The tables have
+// the values that it keeps, next to the intended differences.
 
 func TestATextIsNormalised(t *testing.T) {
 	t.Parallel()
@@ -21,7 +21,7 @@ func TestATextIsNormalised(t *testing.T) {
 	spaces := func(n int) Change { return Change{"line_spaces", n} }
 	for _, v := range []struct {
 		given, read, trimmed string
-		changes              []Change // of trimming, which does the others too
+		changes              []Change // by NormaliseTrimmed, which includes the other steps
 		sum, sumTrimmed      string   // "" where ekchylisma differs: it keeps a byte order mark
 	}{
 		{"a \r\nb\t\rc  ", "a \nb\t\nc  ", "a\nb\nc", []Change{lines(2), spaces(3)},
@@ -71,8 +71,8 @@ func TestWhatWasTrimmedMapsBack(t *testing.T) {
 	}
 }
 
-// Keys sort by bytes, where ekchylisma sorts them as ICU does: the first program has one hash in both orders, the
-// second has not.
+// Keys are sorted by bytes. ekchylisma sorts them as ICU does. The first program has the same hash in both orders, and
+// the second does not.
 func TestTheCanonicalFormOfAProgramIsKept(t *testing.T) {
 	t.Parallel()
 	for _, v := range []struct{ program, sum string }{
@@ -93,8 +93,8 @@ func TestTheCanonicalFormOfAProgramIsKept(t *testing.T) {
 	}
 }
 
-// A shard of ekchylisma is a window of UTF-16 units, and its identity names the document. The formula is kept here as a
-// fact; a request of this package leaves the document out, and its bodies are whole words.
+// A shard of ekchylisma is a window of UTF-16 units, and its identity names the document. This test records the
+// formula. A request of this package omits the document, and its bodies are whole words.
 func TestTheIdentityOfAShardIsKnown(t *testing.T) {
 	t.Parallel()
 	for _, v := range []struct {

@@ -6,15 +6,15 @@ import (
 	"testing"
 )
 
-// hard is an answer about a text that is as hard to read as can be, for its size.
+// hard is a case whose text and answer are as hard to read as possible for their size.
 type hard struct {
 	name string
-	make func(n int) (text, answer string) // n is about the bytes of what grows
+	make func(n int) (text, answer string) // n is the approximate size of the growing part, in bytes
 }
 
 func fill(s string, n int) string { return strings.Repeat(s, n/len(s)+1) }
 
-// many is an answer of as many different quotes as there can be.
+// many returns an answer with n quotes, but at most MaxItems.
 func many(n int, quote func(i int) string) string {
 	var items []string
 	for i := range min(n, MaxItems) {
@@ -23,7 +23,7 @@ func many(n int, quote func(i int) string) string {
 	return extractions(items...)
 }
 
-// repeatedAnswers are hard to read as JSON.
+// hardAnswers returns answers that are hard to read as JSON.
 func hardAnswers() []hard {
 	var all []hard
 	for _, s := range []string{
@@ -39,7 +39,7 @@ func hardAnswers() []hard {
 	return all
 }
 
-// hardTexts are hard to find quotes in.
+// hardTexts returns texts in which quotes are hard to find.
 func hardTexts() []hard {
 	return []hard{
 		{"one letter everywhere", func(n int) (string, string) {
@@ -75,7 +75,7 @@ func hardTexts() []hard {
 	}
 }
 
-// manyItems grow with the answer: the window stays.
+// manyItems returns cases that grow with the answer. Most of their windows keep their size.
 func manyItems() []hard {
 	return []hard{
 		{"quotes that are not there, by the answer", func(n int) (string, string) {
@@ -115,7 +115,7 @@ func TestTwiceTheInputIsAtMostTwoAndAHalfTimesTheWork(t *testing.T) {
 	}
 }
 
-// BenchmarkHard prints the time that the hardest answers and texts take, for a size and for twice the size.
+// BenchmarkHard measures the time for the hardest answers and texts at one size and at twice that size.
 func BenchmarkHard(b *testing.B) {
 	c := tokens(b)
 	for _, bench := range append(append(hardAnswers(), hardTexts()...), manyItems()...) {
