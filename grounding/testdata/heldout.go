@@ -4,7 +4,7 @@
 // models damage them. It was written before the reader had read any of its cases, and the set is frozen: heldout.jsonl
 // is its output, and nothing of the reader was changed because of a case.
 //
-//	go run extract/testdata/heldout.go > extract/testdata/heldout.jsonl
+//	go run grounding/testdata/heldout.go > extract/testdata/heldout.jsonl
 package main
 
 import (
