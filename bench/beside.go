@@ -17,15 +17,15 @@ import (
 	"time"
 )
 
-// pairs has the figures of two programs for one measure and contestant. Figures with the same index come from the same
+// pairs has the figures of two programs for one measure and contestant. Figures with the same index are from the same
 // round.
 type pairs struct {
 	measure, contestant, unit string
 	here, there               []float64
 }
 
-// measureBeside runs this program and the bench of another checkout by turns, or both at once with -together, each
-// round of each in a process of its own on a new server, and prints the medians and the ratios.
+// measureBeside compares this program with the bench of another checkout, and prints the medians and the ratios. It
+// runs them in turns, or both at once with -together. Each round of each runs in its own process on a new server.
 func measureBeside(ctx context.Context, o options) error {
 	here, err := os.Executable()
 	if err != nil {
@@ -50,7 +50,7 @@ func measureBeside(ctx context.Context, o options) error {
 			},
 		}
 		if round%2 == 1 {
-			slices.Reverse(turns) // neither is always the first
+			slices.Reverse(turns) // neither always goes first
 		}
 		if err := runTurns(turns, o.together); err != nil {
 			return errors.Join(fmt.Errorf("round %d: %w", round+1, err), printPairs(os.Stdout, all))
@@ -85,14 +85,14 @@ func runTurns(turns []func() error, together bool) error {
 	return errors.Join(errs...)
 }
 
-// oneRound runs one round of a bench and returns its figures, which that writes to the file.
+// oneRound runs one round of a bench and returns the figures that the bench writes to file.
 func oneRound(ctx context.Context, program, file string, o options, after string) (rows []row, err error) {
 	args := []string{"-rounds", "1", "-json", file, "-only", o.only, "-contestants", o.contestants, "-folder", o.folder,
 		"-conns", strconv.Itoa(o.conns), "-calls", strconv.Itoa(o.calls), "-after", after,
 		"-quick=" + strconv.FormatBool(o.quick)}
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = time.Minute // it stops its server
+	cmd.WaitDelay = time.Minute // time for it to stop its server
 	if said, err := cmd.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("%s: %w: %s", program, err, said)
 	}
@@ -103,7 +103,7 @@ func oneRound(ctx context.Context, program, file string, o options, after string
 	return rows, errors.Join(json.Unmarshal(encoded, &rows), os.Remove(file))
 }
 
-// addPairs adds the figures that both have.
+// addPairs adds the figures that both programs have.
 func addPairs(to []pairs, here, there []row) []pairs {
 	for _, h := range here {
 		same := func(measure, contestant string) bool { return measure == h.Measure && contestant == h.Contestant }
@@ -121,7 +121,7 @@ func addPairs(to []pairs, here, there []row) []pairs {
 	return to
 }
 
-// printPairs prints a line for each measure and contestant. The ratio is the median of the rounds' own.
+// printPairs prints a line for each measure and contestant. The ratio is the median of the rounds' ratios.
 func printPairs(to io.Writer, all []pairs) error {
 	t := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "measure\tcontestant\there\tspread\tthere\tspread\tunit\there/there\tspread")

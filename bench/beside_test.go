@@ -11,7 +11,7 @@ func TestTheRatioOfTwoProgramsIsThatOfEachRound(t *testing.T) {
 		return row{Measure: measure, Contestant: "gem", Unit: "µs/call", Median: v}
 	}
 	var all []pairs
-	// the machine was busy in the second
+	// In the second round the machine was busy.
 	for _, round := range []struct{ here, there float64 }{{90, 100}, {190, 200}, {96, 120}} {
 		all = addPairs(all, []row{figure("cpu", round.here), figure("only-here", 1)},
 			[]row{figure("only-there", 1), figure("cpu", round.there)})

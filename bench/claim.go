@@ -14,20 +14,21 @@ const (
 	claimSize = 10
 )
 
-// claimer is a contestant whose claims are measured alone.
+// claimer is a contestant whose claims can be measured alone.
 type claimer interface {
 	contestant
-	// Fill makes a queue as it would have come to be, without the triggers of an insert.
+	// Fill creates a queue in its usual state, without running the insert triggers.
 	Fill(ctx context.Context, db *pgxpool.Pool, f filling) error
-	// Claimer returns a function that claims up to n calls, as the contestant's worker does, and says how many it got.
+	// Claimer returns a function that claims up to n calls, as the contestant's worker does. The function returns the
+	// number of claimed calls.
 	Claimer(ctx context.Context, db *pgxpool.Pool) (claim func(ctx context.Context, n int) (int, error), err error)
 }
 
-// filling says how many calls there are: that may run now, that may run in an hour, that have ended, and that wait for
-// others or for a time.
+// filling has the numbers of calls to create: runnable now, runnable in an hour, ended, and waiting for other calls or
+// for a time.
 type filling struct{ queued, later, ended, waiting int }
 
-// claimOf compares claims from a large database with claims from a small one, made in turn.
+// claimOf compares claims from a large database with claims from a small one. The claims alternate.
 func claimOf(measure string, large func(sizes) filling, contestants ...contestant) experiment {
 	return experiment{
 		measures:    []string{"claim-1k", measure, measure + "-ratio"},
@@ -71,10 +72,10 @@ func claimOf(measure string, large func(sizes) filling, contestants ...contestan
 	}
 }
 
-// timedClaim makes a claim and adds how many ms it took.
+// timedClaim makes a claim and appends its duration in ms to took.
 type timedClaim func(ctx context.Context, took *[]float64) error
 
-// queueWith fills a database, and returns a function that claims from it.
+// queueWith fills a database and returns a function that claims from it.
 func queueWith(ctx context.Context, l *lab, c claimer, f filling) (claim timedClaim, drop func(), err error) {
 	s, err := l.stage(ctx, c)
 	if err != nil {
@@ -102,8 +103,8 @@ func queueWith(ctx context.Context, l *lab, c claimer, f filling) (claim timedCl
 	}, drop, nil
 }
 
-// filled fills the queue, and returns a connection to it. What waits comes last, as it would: its insert has lately
-// touched the pages that its claim will, and what that costs after a checkpoint is the insert's.
+// filled fills the queue and returns a connection to it. The open calls are created last, as in practice: their inserts
+// have recently touched the pages that a claim touches. The claim does not pay for the first touch after a checkpoint.
 func (s *stage) filled(ctx context.Context, c claimer, f filling) (*pgxpool.Pool, error) {
 	if err := c.Fill(ctx, s.db, filling{ended: f.ended}); err != nil {
 		return nil, fmt.Errorf("fill in what has ended: %w", err)
@@ -120,7 +121,7 @@ func (s *stage) filled(ctx context.Context, c claimer, f filling) (*pgxpool.Pool
 	return s.connect(ctx, 1)
 }
 
-// fillWith runs statements, each with a number of rows, in a session whose triggers are off.
+// fillWith runs statements in a session without triggers. Each statement gets its number of rows.
 func fillWith(ctx context.Context, db *pgxpool.Pool, statements []fillStatement) error {
 	conn, err := db.Acquire(ctx)
 	if err != nil {

@@ -11,34 +11,34 @@ import (
 
 // contestant is a system that takes calls from a queue in Postgres and runs them.
 type contestant interface {
-	// Name is what the table calls it.
+	// Name returns its name in the table.
 	Name() string
-	// Migrate makes its tables in an empty database.
+	// Migrate creates its tables in an empty database.
 	Migrate(ctx context.Context, db *pgxpool.Pool) error
 	// Backlog puts n calls into the queue.
 	Backlog(ctx context.Context, db *pgxpool.Pool, n int, withRow bool) error
-	// Inserter returns a function with which a frontend puts calls into the queue.
+	// Inserter returns a function that puts calls into the queue, as a frontend does.
 	Inserter(db *pgxpool.Pool, withRow bool) (inserter, error)
-	// Start works until stop is called, which returns when nothing runs any more.
+	// Start runs a worker until stop is called. stop returns when nothing runs anymore.
 	Start(ctx context.Context, w work) (stop func(), err error)
-	// Ended selects the id of each call that has ended as text, and the time of that commit.
+	// Ended returns SQL that selects the id of each ended call as text, and the time of the commit.
 	Ended() string
 }
 
-// inserter puts one call into the queue and returns its id. It may be called by several at once.
+// inserter puts one call into the queue and returns its id. It is safe for concurrent use.
 type inserter func(ctx context.Context) (id string, err error)
 
-// work says how a contestant is to work.
+// work has the settings of a contestant's worker.
 type work struct {
-	URL     string // where its connections go, perhaps slowly
-	Conns   int    // how many it may open for its calls; it opens others for what else it needs
-	Slots   int    // how many calls it may run at once
+	URL     string // the server or the slow proxy in front of it
+	Conns   int    // maximum for its calls; it opens others for its other needs
+	Slots   int    // maximum of concurrent calls
 	Poll    bool   // without notifications
 	Handled *atomic.Int64
-	Fail    func(error) // gets an error that no contestant should meet, and ends the run
+	Fail    func(error) // reports an unexpected error and ends the run
 }
 
-// The one thing that a call does, where it writes a row.
+// The only effect of a call that writes a row.
 const (
 	rowTable = `create table bench_rows (id bigint generated always as identity primary key, call_id text not null,
 		note text not null, at timestamptz not null default now())`
@@ -67,7 +67,7 @@ func queueMany(ctx context.Context, db *pgxpool.Pool, table string, n int, withR
 	return err
 }
 
-// queueOne returns the inserter of such a table.
+// queueOne returns an inserter for such a table.
 func queueOne(db *pgxpool.Pool, table string, withRow bool) inserter {
 	return func(ctx context.Context) (id string, err error) {
 		err = db.QueryRow(ctx, `insert into `+table+` (tool_name, input) values ($1, $2) returning id::text`,
@@ -76,7 +76,7 @@ func queueOne(db *pgxpool.Pool, table string, withRow bool) inserter {
 	}
 }
 
-// tool is the name of the tool that a call asks for.
+// tool returns the name of the tool that a call uses.
 func tool(withRow bool) string {
 	if withRow {
 		return "bench.write"

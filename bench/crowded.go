@@ -7,20 +7,20 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// crowd is a database as its users have it after a month: calls that ended, evenly over 31 days, and calls that are
-// open.
+// crowd is a database after a month of use: ended calls, spread evenly over 31 days, and open calls.
 type crowd struct{ ended, queued, later, waiting int }
 
-// The ids of what the pages are asked for.
+// The ids that the pages request.
 const (
 	crowdCall    = "0190a000-0000-7005-8000-000000000000" // a parent with a thousand children
 	crowdSession = "session 7"
 )
 
-// fillCrowd makes fifty tools, a thousand callers, sessions of twenty calls, a twentieth of failures of ten kinds, a
-// tenth of hits, requests to models, and open calls that wait for each of the things for which one can wait.
+// fillCrowd creates fifty tools, a thousand callers, sessions of twenty calls, and requests to models. A twentieth of
+// the calls failed, with ten kinds of errors, and a tenth are hits. Open calls wait for everything that a call can wait
+// for.
 func fillCrowd(ctx context.Context, db *pgxpool.Pool, c crowd) error {
-	id := func(at string, kind int) string { // of version 7, in the order of time
+	id := func(at string, kind int) string { // a version 7 UUID, ordered by time
 		return fmt.Sprintf("(lpad(to_hex((extract(epoch from %s) * 1000)::bigint), 12, '0') || '700%d8000' || "+
 			"lpad(to_hex(i), 12, '0'))::uuid", at, kind)
 	}
@@ -40,7 +40,7 @@ func fillCrowd(ctx context.Context, db *pgxpool.Pool, c crowd) error {
 			id("now() - interval '1 hour'", kind), tool, input, status, runAt, waits)
 	}
 	return fillWith(ctx, db, []fillStatement{
-		{1, `select set_config('bench.now', now()::text, false) where $1::int = 1`}, // one moment for all of them
+		{1, `select set_config('bench.now', now()::text, false) where $1::int = 1`}, // the same time for all statements
 		{1, `insert into gem.levels select 0 where $1::int = 1 on conflict do nothing`},
 		{c.ended, `insert into core_tool_calls (id, tool_name, input, status, attempt, claimed_by, claimed_at, run_at,
 			created_at, updated_at, events, created_by, session_id, computed_key, error)

@@ -17,45 +17,45 @@ import (
 	"time"
 )
 
-// looking is how much gem dashboard is measured by.
+// looking has the sizes for the measures of gem dashboard.
 type looking struct {
 	crowd   crowd
 	rounds  int // over all pages
 	streams int // that browsers hold open
-	// settling is how long streams have been open, or closed, before their cost is measured.
+	// settling is the time between opening or closing the streams and measuring their cost.
 	settling time.Duration
 	held     time.Duration
 	starts   int
 }
 
-// pages are what browsers ask for; FAILED is replaced by the id of a failed call.
+// pages are the pages that browsers request. The id of a failed call replaces FAILED.
 var pages = []string{"/", "/calls", "/calls?state=failed", "/calls?state=running", "/calls?state=queued",
 	"/calls?state=waiting", "/calls?caller=caller+7", "/calls?session=session+7", "/calls?state=ended",
 	"/calls?state=scheduled", "/calls?key=bench.t1/customer/700", "/calls.json",
 	"/calls/FAILED", "/calls/" + crowdCall, "/sessions?id=session+7", "/sessions", "/failures", "/tools",
 	"/tools/bench.t1", "/workers", "/questions"}
 
-// filteredPages have no index that finds their rows.
+// filteredPages are lists that no index serves.
 var filteredPages = []string{"/calls?tool=bench.t1", "/calls?tool=bench.nothing", "/calls?code=timeout",
 	"/calls?tool=bench.t3&state=failed"}
 
 const (
-	dashboardReads = "bench_monitor" // which gem dashboard connects as
+	dashboardReads = "bench_monitor" // the login of gem dashboard
 	dashboardActs  = "bench_operator"
 )
 
-// desk is a crowded database with a worker, and a gem dashboard over it.
+// desk is a crowded database with a worker and a gem dashboard.
 type desk struct {
 	*stage
 	pid      int
 	url      string
 	client   *http.Client  // signed in
 	failed   string        // a call
-	through  string        // the address of Postgres that gem dashboard is given
-	executed *atomic.Int64 // statements that it has executed
+	through  string        // the Postgres address that gem dashboard uses
+	executed *atomic.Int64 // statements that gem dashboard has executed
 }
 
-// withDesk fills a database and starts a worker without work, and gem dashboard.
+// withDesk fills a database, and starts gem dashboard and an idle worker.
 func (b *bench) withDesk(ctx context.Context, c contestant, of crowd, run func(*desk) error) error {
 	s, err := b.lab.stage(ctx, c)
 	if err != nil {
@@ -152,7 +152,7 @@ func (d *desk) serve(ctx context.Context, b *bench) (stop func(), err error) {
 	return stop, nil
 }
 
-// get reads a page, and returns how many bytes came.
+// get requests a page and returns the number of bytes in the answer.
 func (d *desk) get(ctx context.Context, path string) (int, error) {
 	q, err := http.NewRequestWithContext(ctx, http.MethodGet, d.url+path, nil)
 	if err != nil {
@@ -178,14 +178,15 @@ func (d *desk) scanned(ctx context.Context) (n int, err error) {
 	return n, err
 }
 
-// transactions counts those of the dashboard's database so far; its own are known.
+// transactions returns the number of transactions in the dashboard's database so far. It includes the bench's own,
+// whose number is known.
 func (d *desk) transactions(ctx context.Context) (n int, err error) {
 	err = d.db.QueryRow(ctx, "select xact_commit + xact_rollback from pg_stat_database where datname = "+
 		"current_database()").Scan(&n)
 	return n, err
 }
 
-// pagesOfMany measures each page in turn over a crowded database, and the cost of browsers that look on.
+// pagesOfMany measures each page in turn on a crowded database, and the cost of browsers with live pages.
 func pagesOfMany(ctx context.Context, b *bench, c contestant) (figures []figure, err error) {
 	size := b.sizes.looking
 	err = b.withDesk(ctx, c, size.crowd, func(d *desk) error {
@@ -203,7 +204,7 @@ func pagesOfMany(ctx context.Context, b *bench, c contestant) (figures []figure,
 				if err != nil {
 					return err
 				}
-				if round > 0 { // the first one makes the connections
+				if round > 0 { // the first round opens the connections
 					took[page] = append(took[page], milliseconds(time.Since(began)))
 				}
 				if round == 1 && page == "/" {
@@ -236,7 +237,7 @@ func pagesOfMany(ctx context.Context, b *bench, c contestant) (figures []figure,
 	return figures, err
 }
 
-// watched opens streams as browsers do, of the overview, of a list and of calls, and measures what they cost.
+// watched opens streams of the overview, a list and calls, as browsers do, and measures their cost.
 func (d *desk) watched(ctx context.Context, size looking) (figures []figure, err error) {
 	watching, leave := context.WithCancel(ctx)
 	defer leave()
@@ -291,7 +292,8 @@ func (d *desk) watched(ctx context.Context, size looking) (figures []figure, err
 	}, err
 }
 
-// during counts the transactions of others a second, and the CPU of gem dashboard in percent of a core.
+// during returns the transactions per second, without the bench's own, and the CPU of gem dashboard in percent of a
+// core.
 func (d *desk) during(ctx context.Context, held time.Duration) (reads, cpu float64, err error) {
 	before, err := d.transactions(ctx)
 	if err != nil {
@@ -314,7 +316,7 @@ func (d *desk) during(ctx context.Context, held time.Duration) (reads, cpu float
 	return float64(after-before-1) / took, (cpuAfter - cpuBefore).Seconds() / took * 100, err
 }
 
-// startOfDashboard measures from the start of the process to the first page.
+// startOfDashboard measures the time from the start of the process to the first page.
 func startOfDashboard(ctx context.Context, b *bench, c contestant) (figures []figure, err error) {
 	s, err := b.lab.stage(ctx, c)
 	if err != nil {

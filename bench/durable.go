@@ -11,15 +11,15 @@ import (
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 )
 
-// durable is how much of each the durable calls do.
+// durable has the sizes for the measures of durable calls.
 type durable struct {
-	calls, steps int // of steps: so many calls side by side, with so many steps each
-	children     int // of one call, at once
-	parked       int // calls that wait for a child, and calls that ask, one after another
+	calls, steps int // for steps: the number of concurrent calls, and of steps in each
+	children     int // of one call, started at once
+	parked       int // calls that wait for a child, and calls that ask a question, one after another
 	replayed     int // steps that a call has when it is resumed
 }
 
-// ofJournal are the measures that a journal gives, in SQL, of the calls of a tool.
+// ofJournal has the measures that SQL computes from the journals of a tool's calls.
 var ofJournal = []struct{ measure, unit, tool, sql string }{
 	{"steps", "steps/s", "bench.steps", `select count(*) filter (where event = 'step') / extract(epoch
 		from max(at) filter (where event = 'step') - min(at) filter (where event = 'claimed')) from event`},
@@ -37,7 +37,7 @@ var ofJournal = []struct{ measure, unit, tool, sql string }{
 		from (max(at) filter (where event = 'succeeded')) - max(at) filter (where event = 'claimed')) * 1000 from event`},
 }
 
-// answered is the time from an answer to the run of the handler that asked, in SQL.
+// answered returns SQL for the time from an answer to the next claim of the call that asked.
 func answered(part string) string {
 	return `select percentile_cont(` + part + `) within group (order by took) from (
 		select extract(epoch from (select max(e.at) from event e where e.call_id = q.parent_call_id
@@ -45,7 +45,7 @@ func answered(part string) string {
 		from core_tool_events a join core_tool_calls q on q.id = a.call_id where a.event = 'answered') calls`
 }
 
-// whileWorking starts a contestant on a database of its own, and measures while it works.
+// whileWorking starts a contestant on its own database, and measures while its worker runs.
 func whileWorking(measure func(ctx context.Context, db *pgxpool.Pool, d durable) ([]figure, error)) func(
 	context.Context, *bench, contestant) ([]figure, error) {
 	return func(ctx context.Context, b *bench, c contestant) ([]figure, error) {
@@ -66,7 +66,7 @@ func whileWorking(measure func(ctx context.Context, db *pgxpool.Pool, d durable)
 	}
 }
 
-// durableCalls runs them, and reads from their journals how long they took, by Postgres's clock.
+// durableCalls runs the durable calls and computes the times from their journals, by Postgres's clock.
 func durableCalls(ctx context.Context, db *pgxpool.Pool, d durable) ([]figure, error) {
 	for _, part := range []struct {
 		tool           string
@@ -107,7 +107,8 @@ func durableCalls(ctx context.Context, db *pgxpool.Pool, d durable) ([]figure, e
 	return figures, nil
 }
 
-// chainsOfJobs are River's steps: a job for each, which inserts the next one in the transaction of its completion.
+// chainsOfJobs measures River's steps: each step is a job that inserts the next one in the transaction of its
+// completion.
 func chainsOfJobs(ctx context.Context, db *pgxpool.Pool, d durable) ([]figure, error) {
 	client, err := river.NewClient(riverpgxv5.New(db), &river.Config{})
 	if err != nil {

@@ -9,39 +9,39 @@ import (
 	"time"
 )
 
-// bench is what the experiments share.
+// bench has the state that the experiments share.
 type bench struct {
 	lab     *lab
 	sizes   sizes
-	program string // the path of the gem program, once it is built
+	program string // the path of the gem program, after it is built
 }
 
 // experiment gives the figures of some measures for each of its contestants.
 type experiment struct {
 	measures    []string
 	contestants []contestant
-	once        bool // in the first round alone: it repeats within itself
+	once        bool // runs only in the first round, because it repeats within itself
 	run         func(context.Context, *bench, contestant) ([]figure, error)
 }
 
-// sizes are how much of everything there is.
+// sizes has the sizes of all experiments.
 type sizes struct {
-	conns       int // of throughput; 0: what each measure says
+	conns       int // of throughput; 0: the default of each measure
 	backlog     int // calls of throughput
 	slowBacklog int // calls of throughput with a slow network
 
-	latency map[int]time.Duration // how long at each rate of inserts a second
+	latency map[int]time.Duration // duration for each rate of inserts per second
 
 	queued, later, ended, waiting int // of the claims
-	claims                        int // a multiple of 3: they are made in three parts
+	claims                        int // a multiple of 3, because they run in three parts
 
 	snapshot        time.Duration
 	snapshotBacklog int
 
-	watched     int           // calls that ended, and as many that wait
+	watched     int           // ended calls, and as many waiting calls
 	inserts     time.Duration // of each kind
 	idle        time.Duration
-	settling    time.Duration // until a worker counts as idle
+	settling    time.Duration // time until a worker counts as idle
 	starts      int
 	memoryCalls int
 
@@ -99,7 +99,7 @@ var experiments = []experiment{
 		contestants: []contestant{riverAsIs},
 		run: func(ctx context.Context, b *bench, c contestant) ([]figure, error) {
 			r, err := throughput(ctx, b.lab, c, b.sized(throughputRun{conns: 20, slots: 100}))
-			return append(r.figures(""), r.figures("-norow")...), err // it writes no row in either
+			return append(r.figures(""), r.figures("-norow")...), err // river writes no row in either
 		},
 	},
 	throughputOf("-norow", throughputRun{conns: 20, slots: 100},
@@ -250,7 +250,7 @@ func throughputOf(suffix string, run throughputRun, measures []string, contestan
 	}
 }
 
-// sized gives a run its number of calls, and its connections where -conns says how many.
+// sized sets the number of calls of a run, and its connections if -conns is set.
 func (b *bench) sized(run throughputRun) throughputRun {
 	run.calls = b.sizes.backlog
 	if run.roundTrip > 0 {
@@ -260,7 +260,7 @@ func (b *bench) sized(run throughputRun) throughputRun {
 	return run
 }
 
-// measureNames are all measures, in the order of the table.
+// measureNames returns the names of all measures, in the order of the table.
 func measureNames() (names []string) {
 	for _, e := range experiments {
 		for _, m := range e.measures {
@@ -280,7 +280,7 @@ func (e experiment) gives(wanted map[string]bool) bool {
 	return slices.ContainsFunc(e.measures, func(m string) bool { return wanted[m] })
 }
 
-// choose reads the list of -only: the names of measures, or what they begin with. Empty: all.
+// choose parses the list of -only: names of measures, or prefixes of names. By default it selects all.
 func choose(list string) (map[string]bool, error) {
 	wanted := map[string]bool{}
 	for name := range strings.SplitSeq(list, ",") {
@@ -298,7 +298,7 @@ func choose(list string) (map[string]bool, error) {
 	return wanted, nil
 }
 
-// chooseContestants reads the list of -contestants. Empty: all.
+// chooseContestants parses the list of -contestants. By default it selects all.
 func chooseContestants(list string) (map[string]bool, error) {
 	wanted := map[string]bool{}
 	for name := range strings.SplitSeq(cmp.Or(list, strings.Join(contestantNames, ",")), ",") {

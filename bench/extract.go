@@ -13,21 +13,21 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// extracting is how much text is read, and how quickly the model answers.
+// extracting has the amount of text and the delay of the model.
 type extracting struct {
 	shards int
-	delay  time.Duration // of an answer that does not come at once
+	delay  time.Duration // of a model that does not answer at once
 }
 
 const (
-	shardSize     = 4000 // characters of a paragraph with the blank line behind it; each is a shard
+	shardSize     = 4000 // characters of a paragraph with the blank line after it; each paragraph is a shard
 	itemsOfShard  = 10
 	partOfText    = 100 * shardSize // of a call of extract.add_document
 	extractLimit  = 3 * time.Minute
 	slotsOfReader = 10
 )
 
-// paragraphs is a text of so many paragraphs. One of them differs between two texts whose changed is not the same.
+// paragraphs returns a text of n paragraphs. Texts with different values of changed differ in one paragraph.
 func paragraphs(n, changed int) string {
 	var text strings.Builder
 	for i := range n {
@@ -40,7 +40,7 @@ func paragraphs(n, changed int) string {
 		}
 		word := "dry"
 		if i == n/2 && changed > 0 {
-			word = "wet" // as long
+			word = "wet" // of the same length
 		}
 		p.WriteString("All of it was " + word + ".")
 		p.WriteString(strings.Repeat(".", shardSize-2-p.Len()) + "\n\n")
@@ -51,7 +51,7 @@ func paragraphs(n, changed int) string {
 
 var item = regexp.MustCompile(`Item [0-9]+-[0-9]+`)
 
-// reader is a provider whose model finds the items of a text.
+// reader returns a provider whose model finds the items of a text.
 func reader(delay time.Duration) *llmtest.Server {
 	return llmtest.New(llmtest.Options{Answer: func(r *llmtest.Request) llmtest.Script {
 		_, text, _ := strings.Cut(r.Asked.Messages[0].Content[0].Text, "<<<TEXT ")
@@ -70,7 +70,7 @@ func reader(delay time.Duration) *llmtest.Server {
 	}})
 }
 
-// reading is a database with two workers of the program and a model.
+// reading is a database with two workers of the gem program and a model.
 type reading struct {
 	*stage
 	server     *llmtest.Server
@@ -104,7 +104,7 @@ func (b *bench) withReaders(ctx context.Context, c contestant, delay time.Durati
 	return run(r)
 }
 
-// started returns when so many workers have begun.
+// started returns when n workers have started.
 func (s *stage) started(ctx context.Context, n int) error {
 	for {
 		var workers int
@@ -117,7 +117,7 @@ func (s *stage) started(ctx context.Context, n int) error {
 	}
 }
 
-// call makes a call, and returns its result and the seconds from its insert to the commit of its receipt.
+// call makes a call. It returns its result and the seconds from the insert to the commit of its receipt.
 func (r *reading) call(ctx context.Context, tool string, input any) (result json.RawMessage, seconds float64,
 	err error) {
 	var id string
@@ -144,7 +144,7 @@ func (r *reading) call(ctx context.Context, tool string, input any) (result json
 	return nil, 0, fmt.Errorf("%s did not end in %v", tool, extractLimit)
 }
 
-// document adds a text in parts, and returns the input of a run that reads it.
+// document adds a text in parts and returns the input of an extract.run that reads it.
 func (r *reading) document(ctx context.Context, text string) (any, error) {
 	var made struct {
 		ID string `json:"document_id"`
@@ -168,7 +168,8 @@ func (r *reading) document(ctx context.Context, text string) (any, error) {
 			"classes": []map[string]string{{"name": "item"}}}}, nil
 }
 
-// read runs extract.run, checks that it found all, and returns how long it took, and how often it asked the model.
+// read runs extract.run and checks that it found all items. It returns the duration and the number of requests to the
+// model.
 func (r *reading) read(ctx context.Context, input any, shards int) (seconds float64, requests int, err error) {
 	before := r.server.Counts().Requests
 	result, seconds, err := r.call(ctx, "extract.run", input)
@@ -186,7 +187,7 @@ func (r *reading) read(ctx context.Context, input any, shards int) (seconds floa
 	return seconds, r.server.Counts().Requests - before, nil
 }
 
-// cpu is what the server and the workers have used so far, in milliseconds.
+// cpu returns the CPU time of the server and of the workers so far, in milliseconds.
 func (r *reading) cpu() (server, workers float64, err error) {
 	used, err := cpuTimeOfServer(r.postmaster)
 	for _, pid := range r.pids {
@@ -197,7 +198,7 @@ func (r *reading) cpu() (server, workers float64, err error) {
 	return milliseconds(used), workers, err
 }
 
-// measured is read, as figures whose names begin so. The CPU time is that of a shard.
+// measured runs read and returns its figures. Their names begin with measure. The CPU time is per shard.
 func (r *reading) measured(ctx context.Context, measure string, input any, shards int) ([]figure, error) {
 	serverBefore, workersBefore, cpuErr := r.cpu()
 	seconds, requests, err := r.read(ctx, input, shards)
@@ -219,7 +220,7 @@ func (r *reading) measured(ctx context.Context, measure string, input any, shard
 		errors.Join(cpuErr, err)
 }
 
-// documents measures extract.run: a text that is new, the same again, and the same with one changed paragraph.
+// documents measures extract.run on a new text, on the same text again, and on the text with one changed paragraph.
 func documents(ctx context.Context, b *bench, c contestant) (figures []figure, err error) {
 	n := b.sizes.extracting.shards
 	err = b.withReaders(ctx, c, 0, func(r *reading) error {

@@ -6,16 +6,16 @@ import (
 	"slices"
 )
 
-// figure is what one run of a contestant gave.
+// figure is the result of one run of a contestant.
 type figure struct {
 	measure, contestant, unit string
 
 	value   float64
-	singles []float64 // the single calls whose median value is; nil where none are timed
-	series  []float64 // calls in each second, of snapshot
+	singles []float64 // the single calls, whose median is value; nil if they are not timed
+	series  []float64 // calls in each second, for snapshot
 }
 
-// row is what the rounds gave together: a line of the table, and an object of the file.
+// row is the result of all rounds: a line of the table and an object of the JSON file.
 type row struct {
 	Measure    string    `json:"measure"`
 	Contestant string    `json:"contestant"`
@@ -28,7 +28,7 @@ type row struct {
 	Series     []float64 `json:"series,omitempty"`
 }
 
-// summarise makes a row of the figures of each measure and contestant, in the order of the table.
+// summarise returns a row for each measure and contestant, in the order of the table.
 func summarise(figures []figure) (rows []row) {
 	type key struct{ measure, contestant string }
 	of := map[key][]figure{}
@@ -69,7 +69,7 @@ func rowOf(figures []figure) row {
 	return r
 }
 
-// median is the one in the middle, or the mean of the two that are.
+// median returns the middle value, or the mean of the two middle values. It returns NaN without values.
 func median(values []float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	if len(sorted) == 0 {
@@ -82,7 +82,7 @@ func median(values []float64) float64 {
 	return (sorted[half-1] + sorted[half]) / 2
 }
 
-// percentile is the nearest rank: the least value that p of a hundred do not exceed.
+// percentile returns the nearest rank: the lowest value that at least p percent of the values do not exceed.
 func percentile(values []float64, p float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	rank := int(math.Ceil(p / 100 * float64(len(sorted))))

@@ -10,17 +10,18 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// floor makes the fewest statements and round trips that any system must make that promises one receipt a call, in a
-// transaction of its own: claims in batches, one round trip for a call without a row, two for one with. It checks
-// nothing, keeps no journal and survives nothing. With 5 ms on the way it may not share a connection either.
+// floor makes the fewest statements and round trips of any system that promises one receipt per call, in a transaction
+// of its own. It claims in batches. A call takes one round trip without a row and two with one. It checks nothing,
+// keeps no journal and does not recover from a crash. With a round trip of 5 ms, several calls must not share a
+// connection either.
 //
-// Other tables and statements may take the place of its own: see gemSQL.
+// Its tables and statements can be replaced: see gemSQL.
 type floor struct {
 	name      string
 	migrate   func(ctx context.Context, db *pgxpool.Pool) error
 	calls     string                  // the table of calls
 	ended     string                  // see contestant.Ended
-	claim     string                  // gets how many; returns id, tool, input and attempt
+	claim     string                  // takes the number of calls; returns id, tool, input and attempt
 	finish    string                  // ends a call
 	arguments func(c floorCall) []any // of finish
 }
@@ -83,7 +84,7 @@ func (f floor) Start(ctx context.Context, w work) (stop func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	config.MaxConns = int32(w.Conns + 1) // one more claims
+	config.MaxConns = int32(w.Conns + 1) // one more for claims
 	db, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, err
@@ -102,7 +103,7 @@ func (f floor) Start(ctx context.Context, w work) (stop func(), err error) {
 				w.Fail(fmt.Errorf("claim: %w", err))
 			}
 			if err != nil || len(calls) == 0 {
-				return // it is measured with a backlog alone
+				return // measured only with a backlog
 			}
 			for _, c := range calls {
 				queue <- c

@@ -29,30 +29,30 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// This file is the only one that uses GEM's Go packages, so that the bench of this checkout measures another one that
-// has another API: see "Two builds side by side" in the package's documentation.
+// Most uses of GEM's Go packages are in this file, so that the bench can measure a checkout with another API: see "Two
+// builds side by side" in the package's documentation.
 
 // startServer starts the private Postgres that all contestants share.
 func startServer(ctx context.Context, folder string, settings map[string]string) (postgres, error) {
 	return pgserver.Start(ctx, pgserver.Options{DataDir: folder, Durable: true, Settings: settings})
 }
 
-// gemWorker is GEM as it ships: validation of input and output, the journal, the receipt, and its log at the level
+// gemWorker is GEM as shipped: it validates input and output, writes the journal and the receipt, and logs at level
 // info.
 type gemWorker struct {
-	differs string // what its name says of how it differs; empty if it does not
+	differs string // suffix of its name; empty without a difference
 	rules   string // as JSON
-	awaited bool   // somebody waits for each call, and hears of its end
-	watched bool   // somebody has the overview of the dashboard open
+	awaited bool   // a listener is notified of the end of each call
+	watched bool   // the overview of the dashboard is open
 }
 
 func (g gemWorker) Name() string { return strings.TrimSuffix("gem-"+g.differs, "-") }
 
-// The rules of these contestants meet each call, and stop none.
+// The rules of these contestants match each call and stop none.
 var (
 	gemRule = gemWorker{differs: "rule",
 		rules: `{"name": "large", "tools": ["bench.*"], "action": "block", "when": {"input": {"amount": {"minimum": 1000}}}}`}
-	// A counter for each customer, and each call has another one.
+	// There is one counter per customer, and each call has another customer.
 	gemLimit = gemWorker{differs: "limit",
 		rules: `{"name": "many", "tools": ["bench.*"], "action": "block", "limit": {"max": 100, "within": "1h", "per": ["input:/customer"]}}`}
 	gemOneLimit = gemWorker{differs: "one-limit",
@@ -88,8 +88,8 @@ func (gemWorker) Ended() string {
 	return `select call_id::text, pg_xact_commit_timestamp(xmin) from core_tool_receipts where status = 'succeeded'`
 }
 
-// Fill gives each call that ended the journal and the receipt that it has. Ids come in the order of time, as those do
-// that the database gives.
+// Fill creates the journal and the receipt of each ended call. Its ids are in the order of time, like those of the
+// database.
 func (gemWorker) Fill(ctx context.Context, db *pgxpool.Pool, f filling) error {
 	input := "'" + jsonOf(newPayload(0, true)) + "'::jsonb"
 	const columns = `insert into core_tool_calls (id, tool_name, input, status, attempt, claimed_by, claimed_at, run_at,
@@ -123,7 +123,7 @@ func (gemWorker) Fill(ctx context.Context, db *pgxpool.Pool, f filling) error {
 	})
 }
 
-// Claimer claims with the marks of a worker: from the second claim on from somewhat before where the last one ended.
+// Claimer claims with a worker's marks: from the second claim on it begins slightly before the end of the previous one.
 func (gemWorker) Claimer(ctx context.Context, db *pgxpool.Pool) (func(ctx context.Context, n int) (int, error), error) {
 	const name = "bench"
 	if _, err := db.Exec(ctx, "select gem.start_worker($1, 10, 'bench', '1.0.0', '1 day')", name); err != nil {
@@ -182,7 +182,7 @@ func (g gemWorker) Start(ctx context.Context, w work) (stop func(), err error) {
 	if w.Poll {
 		listen = ""
 	}
-	// Written and thrown away: what a log costs the worker is its own part.
+	// The log is written and discarded, because the worker's cost includes logging.
 	log := zap.New(zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), zapcore.AddSync(io.Discard),
 		zap.InfoLevel))
 	running, err := worker.New(worker.Options{Calls: calls, Control: control, ListenURL: listen, Registry: tools,
@@ -199,7 +199,7 @@ func (g gemWorker) Start(ctx context.Context, w work) (stop func(), err error) {
 		}
 	})
 	waiter := client.NewWaiter(control, w.URL, nil)
-	if g.awaited { // a wait is what makes it listen
+	if g.awaited { // only a wait makes the listener listen
 		ended.Go(func() { _ = waiter.Ended(working, "00000000-0000-7000-8000-000000000000") })
 	}
 	if g.watched {
@@ -218,7 +218,7 @@ func (g gemWorker) Start(ctx context.Context, w work) (stop func(), err error) {
 	}, nil
 }
 
-// watchOverview serves the dashboard in this process and has its overview open until ctx ends.
+// watchOverview serves the dashboard in this process and keeps its overview open until ctx ends.
 func watchOverview(ctx context.Context, until *sync.WaitGroup, db *pgxpool.Pool) error {
 	pages, err := dashboard.New(dashboard.Options{Read: db,
 		User: func(*http.Request) (dashboard.User, error) { return dashboard.User{Name: "bench"}, nil }})
@@ -242,7 +242,8 @@ func watchOverview(ctx context.Context, until *sync.WaitGroup, db *pgxpool.Pool)
 	return fmt.Errorf("watch the overview: %w", err)
 }
 
-// gemSQL is the floor with GEM's two statements in place of its own: the cost of the SQL without that of the worker.
+// gemSQL is floor with GEM's two statements instead of its own. It shows the cost of the SQL without that of the
+// worker.
 var gemSQL = floor{
 	name: "gem-sql",
 	migrate: func(ctx context.Context, db *pgxpool.Pool) error {
@@ -264,7 +265,7 @@ var gemSQL = floor{
 // Bench is the domain of the tools.
 type Bench struct{ handled *atomic.Int64 }
 
-// Write is bench.write: one row, in the transaction of its receipt.
+// Write handles bench.write. It writes one row in the transaction of its receipt.
 func (b Bench) Write(ctx context.Context, tx handlers.Tx, call *handlers.Call, in payload) (result, error) {
 	out := result{Status: "noted"}
 	if err := tx.QueryRow(ctx, rowSQL, call.ID, in.Note).Scan(&out.NoteID); err != nil {
@@ -275,7 +276,7 @@ func (b Bench) Write(ctx context.Context, tx handlers.Tx, call *handlers.Call, i
 	return out, nil
 }
 
-// Answer is bench.answer: no row.
+// Answer handles bench.answer. It writes no row.
 //
 //nolint:unparam // a handler's form
 func (b Bench) Answer(_ context.Context, _ *handlers.Call, _ payload) (result, error) {
@@ -283,7 +284,7 @@ func (b Bench) Answer(_ context.Context, _ *handlers.Call, _ payload) (result, e
 	return result{NoteID: "none", Status: "answered"}, nil
 }
 
-// Wait is bench.wait: it takes a slot until its worker stops.
+// Wait handles bench.wait. It holds a slot until its worker stops.
 //
 //nolint:unparam // a handler's form
 func (b Bench) Wait(ctx context.Context, _ *handlers.Call, _ payload) (result, error) {
@@ -292,7 +293,7 @@ func (b Bench) Wait(ctx context.Context, _ *handlers.Call, _ payload) (result, e
 	return result{}, ctx.Err()
 }
 
-// Steps is bench.steps: so many steps, one after another.
+// Steps handles bench.steps. It runs in.Note steps, one after another.
 func (b Bench) Steps(ctx context.Context, d *handlers.Durable, in payload) (result, error) {
 	n, err := strconv.Atoi(in.Note)
 	for i := 0; i < n && err == nil; i++ {
@@ -301,7 +302,7 @@ func (b Bench) Steps(ctx context.Context, d *handlers.Durable, in payload) (resu
 	return result{NoteID: "none", Status: "answered"}, err
 }
 
-// Replay is bench.replay: so many steps, which it goes through again after a short sleep.
+// Replay handles bench.replay. It runs in.Note steps and replays them after a short sleep.
 func (b Bench) Replay(ctx context.Context, d *handlers.Durable, in payload) (result, error) {
 	out, err := b.Steps(ctx, d, in)
 	if err == nil {
@@ -310,7 +311,7 @@ func (b Bench) Replay(ctx context.Context, d *handlers.Durable, in payload) (res
 	return out, err
 }
 
-// Family is bench.family: so many calls at once.
+// Family handles bench.family. It makes in.Note calls at once.
 func (b Bench) Family(ctx context.Context, d *handlers.Durable, in payload) (result, error) {
 	n, err := strconv.Atoi(in.Note)
 	if err != nil {
@@ -323,18 +324,18 @@ func (b Bench) Family(ctx context.Context, d *handlers.Durable, in payload) (res
 	return result{NoteID: "none", Status: "answered"}, handlers.All(ctx, children...)
 }
 
-// Parent is bench.parent: one call.
+// Parent handles bench.parent. It makes one call.
 func (b Bench) Parent(ctx context.Context, d *handlers.Durable, in payload) (result, error) {
 	return b.Family(ctx, d, in)
 }
 
-// Ask is bench.ask: it asks, and waits for the answer.
+// Ask handles bench.ask. It asks a question and waits for the answer.
 func (b Bench) Ask(ctx context.Context, d *handlers.Durable, _ payload) (result, error) {
 	_, err := handlers.Ask[string](d, "question", handlers.Question{Text: "Well?"}).Wait(ctx)
 	return result{NoteID: "none", Status: "answered"}, err
 }
 
-// benchRegistry describes them with schemas as a tool has them.
+// benchRegistry describes the tools with realistic schemas.
 var benchRegistry = fmt.Sprintf(`{"version": "1.0.0", "tools": [%s, %s, %s, %s, %s, %s, %s, %s]}`,
 	benchTool("bench.write"), benchTool("bench.answer"), benchTool("bench.wait"), benchTool("bench.steps"),
 	benchTool("bench.replay"),

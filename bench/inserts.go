@@ -16,7 +16,7 @@ const (
 		set search_path = '' as ''`
 )
 
-// insertKinds are what an insert may meet.
+// insertKinds has the conditions under which inserts are measured.
 var insertKinds = []insertKind{
 	{measure: "inserts-wake", busyWorker: true},
 	{measure: "inserts-nowake", change: withoutWake, busyWorker: true},
@@ -26,11 +26,11 @@ var insertKinds = []insertKind{
 type insertKind struct {
 	measure    string
 	change     string // to the database
-	busyWorker bool   // there is one, and all of its slots are taken
+	busyWorker bool   // a worker runs, and all of its slots are taken
 }
 
-// inserts measures how many calls the clients insert a second, each client one after the other, in a transaction of its
-// own. The kinds take turns, in slices of the time, each in a database of its own.
+// inserts measures the inserts per second of all clients. Each client inserts one call after another, each in a
+// transaction of its own. The kinds run in turns, in slices of the time, each in its own database.
 func inserts(ctx context.Context, b *bench, c contestant) (figures []figure, err error) {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
@@ -62,7 +62,7 @@ func inserts(ctx context.Context, b *bench, c contestant) (figures []figure, err
 	return figures, nil
 }
 
-// startInserting prepares the database of a kind, with a connection open for each client.
+// startInserting prepares the database of a kind, and opens a connection for each client.
 func startInserting(ctx context.Context, l *lab, c contestant, kind insertKind, fail func(error)) (insert inserter,
 	stop func(), err error) {
 	s, err := l.stage(ctx, c)
@@ -101,7 +101,8 @@ func startInserting(ctx context.Context, l *lab, c contestant, kind insertKind, 
 	return insert, stop, err
 }
 
-// insertAll lets each client insert until enough says so of what it did, and returns how many inserts that were.
+// insertAll lets each client insert until enough returns true for its number of inserts. It returns the total number of
+// inserts.
 func insertAll(ctx context.Context, insert inserter, enough func(done int) bool) (int, error) {
 	var total atomic.Int64
 	var clients sync.WaitGroup
@@ -124,7 +125,7 @@ func insertAll(ctx context.Context, insert inserter, enough func(done int) bool)
 	return int(total.Load()), context.Cause(ctx)
 }
 
-// busyWorker starts a worker all of whose slots are taken by calls that last until it is stopped.
+// busyWorker starts a worker whose slots are all taken by calls that last until it stops.
 func (s *stage) busyWorker(ctx context.Context, fail func(error)) (stop func(), err error) {
 	const slots = 10
 	if _, err := s.db.Exec(ctx, `insert into core_tool_calls (tool_name, input) select 'bench.wait', $1::jsonb
@@ -139,7 +140,7 @@ func (s *stage) busyWorker(ctx context.Context, fail func(error)) (stop func(), 
 	}
 	limit := time.Now().Add(endLimit)
 	for {
-		// The notifications that it asked for before would be measured else.
+		// Wait until the worker wants no notifications. Otherwise those that it requested earlier would be measured.
 		var wanted bool
 		if err := s.db.QueryRow(ctx, "select coalesce(bool_or(wants_wake), false) from core_workers").
 			Scan(&wanted); err != nil {

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// warmUp is how many calls a contestant has done before its latency is measured: connected, and prepared its
+// warmUp is the number of calls before a contestant's latency is measured. They open its connections and prepare its
 // statements.
 const warmUp = 50
 
-// pace is a rate of inserts, and the measure of it.
+// pace is a rate of inserts and the measure for it.
 type pace struct {
 	measure   string
 	perSecond int
@@ -29,7 +29,7 @@ func latencyOf(poll bool, paces []pace, contestants ...contestant) experiment {
 	return e
 }
 
-// latency measures one pace after the other, with one worker.
+// latency measures one pace after another, with one worker.
 func latency(ctx context.Context, b *bench, c contestant, paces []pace, poll bool) (figures []figure, err error) {
 	s, err := b.lab.stage(ctx, c)
 	if err != nil {
@@ -83,7 +83,7 @@ func latency(ctx context.Context, b *bench, c contestant, paces []pace, poll boo
 	return figures, nil
 }
 
-// insertAt inserts so many calls a second for so long, and returns when each insert began.
+// insertAt inserts perSecond calls per second for the given time, and returns when each insert began.
 func insertAt(ctx context.Context, insert inserter, perSecond int, during time.Duration) (map[string]time.Time, error) {
 	inserted := map[string]time.Time{}
 	began, pause := time.Now(), time.Second/time.Duration(perSecond)
@@ -101,7 +101,7 @@ func insertAt(ctx context.Context, insert inserter, perSecond int, during time.D
 	return inserted, nil
 }
 
-// took returns how many ms each call took from just before its insert to the commit of its end.
+// took returns the ms of each call from just before its insert to the commit of its end.
 func (s *stage) took(ctx context.Context, c contestant, inserted map[string]time.Time) (took []float64, err error) {
 	rows, err := s.db.Query(ctx, c.Ended())
 	if err != nil {
@@ -129,7 +129,7 @@ func (s *stage) took(ctx context.Context, c contestant, inserted map[string]time
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// sleepUntil returns early, with the reason, when ctx ends.
+// sleepUntil returns early with the cause when ctx ends.
 func sleepUntil(ctx context.Context, at time.Time) error {
 	timer := time.NewTimer(time.Until(at))
 	defer timer.Stop()
@@ -141,10 +141,10 @@ func sleepUntil(ctx context.Context, at time.Time) error {
 	}
 }
 
-// endLimit is how long calls that were inserted may take to end.
+// endLimit limits the time until inserted calls have ended.
 const endLimit = time.Minute
 
-// waitEnded returns when n calls have ended.
+// waitEnded returns when n calls have ended. It returns an error after endLimit.
 func (s *stage) waitEnded(ctx context.Context, c contestant, n int) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, endLimit, errors.New("the calls did not end within a minute"))
 	defer cancel()

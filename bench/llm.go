@@ -13,16 +13,16 @@ import (
 	"github.com/gemworker/gem/internal/testing/llmtest"
 )
 
-// chatting is how many there are of what calls of llm.chat are measured by.
+// chatting has the sizes for the measures of llm.chat.
 type chatting struct {
-	chats   int           // that are answered at once
+	chats   int           // answered at once
 	streams int           // open at a time
-	stalled int           // other calls are made meanwhile
-	beside  time.Duration // how long they are made
+	stalled int           // open while other calls are made
+	beside  time.Duration // time during which those other calls are made
 	cancels int
 }
 
-// routesTo is a routes file over a server of models.
+// routesTo returns a routes file for a model server.
 func routesTo(s *llmtest.Server) string {
 	return jsonOf(map[string]any{"version": "bench",
 		"providers": map[string]any{"fake": map[string]any{"dialect": "openai", "base_url": s.BaseURL(llmtest.OpenAI),
@@ -33,7 +33,7 @@ func routesTo(s *llmtest.Server) string {
 		"routes": map[string]any{"default": map[string]any{"targets": []string{"fake"}}}})
 }
 
-// chat is what is asked; kind is what the server is to do.
+// chat returns the input of a chat. kind selects the server's behaviour.
 func chat(kind string) string {
 	return jsonOf(map[string]any{"messages": []map[string]string{{"role": "user", "content": kind}}})
 }
@@ -45,8 +45,8 @@ func (s *stage) chats(ctx context.Context, n int, kind string) error {
 	return err
 }
 
-// models is a provider that answers at once, or begins an answer and continues when released, or when its client
-// leaves.
+// models returns a provider. It answers at once, or it begins an answer and continues after release or when its client
+// disconnects.
 func models(release <-chan struct{}) *llmtest.Server {
 	return llmtest.New(llmtest.Options{Answer: func(r *llmtest.Request) llmtest.Script {
 		script := llmtest.Say("Called back, wants an offer by Friday.")
@@ -65,7 +65,7 @@ func models(release <-chan struct{}) *llmtest.Server {
 	}})
 }
 
-// withModels starts a worker of the program and a provider.
+// withModels starts a provider and a worker of the gem program.
 func (b *bench) withModels(ctx context.Context, c contestant, slots int,
 	run func(s *stage, pid int, server *llmtest.Server, release chan struct{}) error) error {
 	s, err := b.lab.stage(ctx, c)
@@ -91,7 +91,7 @@ func (b *bench) withModels(ctx context.Context, c contestant, slots int,
 	return run(s, pid, server, release)
 }
 
-// chatsAtOnce measures calls of llm.chat whose answers come at once: what GEM adds to them.
+// chatsAtOnce measures GEM's overhead for calls of llm.chat whose answers come at once.
 func chatsAtOnce(ctx context.Context, b *bench, c contestant) (figures []figure, err error) {
 	n := b.sizes.chatting.chats
 	err = b.withModels(ctx, c, 200, func(s *stage, pid int, _ *llmtest.Server, _ chan struct{}) error {
@@ -125,7 +125,7 @@ func chatsAtOnce(ctx context.Context, b *bench, c contestant) (figures []figure,
 	return figures, err
 }
 
-// openStreams measures what open streams take of the worker's memory.
+// openStreams measures the worker's memory for open streams.
 func openStreams(ctx context.Context, b *bench, c contestant) (figures []figure, err error) {
 	n := b.sizes.chatting.streams
 	err = b.withModels(ctx, c, n, func(s *stage, pid int, server *llmtest.Server, release chan struct{}) error {
@@ -155,7 +155,7 @@ func openStreams(ctx context.Context, b *bench, c contestant) (figures []figure,
 	return figures, err
 }
 
-// besideChats measures other calls while chats stall, and while there are none.
+// besideChats measures other calls while chats stall, and without chats.
 func besideChats(ctx context.Context, b *bench, c contestant) (figures []figure, err error) {
 	for _, m := range []struct {
 		measure string
@@ -199,13 +199,13 @@ func besideChats(ctx context.Context, b *bench, c contestant) (figures []figure,
 	return figures, nil
 }
 
-// rank is the nearest rank of a part of some values.
+// rank returns the nearest rank of a fraction of the values.
 func rank(values []float64, part float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	return sorted[max(0, int(math.Ceil(part*float64(len(sorted))))-1)]
 }
 
-// cancelledChats measures from a request to cancel a call to the end of its connection.
+// cancelledChats measures the time from a request to cancel a call to the end of its connection.
 func cancelledChats(ctx context.Context, b *bench, c contestant) (figures []figure, err error) {
 	var took []float64
 	err = b.withModels(ctx, c, 10, func(s *stage, _ int, server *llmtest.Server, release chan struct{}) error {

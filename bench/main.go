@@ -15,13 +15,13 @@ import (
 )
 
 func main() {
-	signal.Ignore(syscall.SIGPIPE) // who stops reading what it says leaves no server behind
+	signal.Ignore(syscall.SIGPIPE) // a closed pipe must not leave a server behind
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	context.AfterFunc(ctx, stop) // the second signal ends it at once
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	os.Exit(run(ctx, os.Args[1:]))
 }
 
-// options are the flags.
+// options has the values of the flags.
 type options struct {
 	quick       bool
 	json        string
@@ -38,38 +38,37 @@ type options struct {
 
 func parse(args []string) (o options, err error) {
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
-	f.BoolVar(&o.quick, "quick", false, "one round of small sizes, within a minute: it shows that all works, and little "+
-		"more")
+	f.BoolVar(&o.quick, "quick", false, "one round of small sizes, within a minute: a check that everything works")
 	f.StringVar(&o.json, "json", "", "also write the figures to this `file`")
-	f.StringVar(&o.only, "only", "", "measure no more than these: a `list` of names such as "+
+	f.StringVar(&o.only, "only", "", "measure only these: a `list` of names such as "+
 		"throughput,latency,claim-1m.\n"+
-		"What is no measure's name stands for all that begin with it")
+		"Any other word selects all measures that begin with it")
 	f.StringVar(&o.contestants, "contestants", "", "measure only these: a `list` of names such as gem,floor")
-	f.IntVar(&o.calls, "calls", 0, "how many calls a backlog of throughput has (0: 50,000, or 1,500 with -quick)")
-	f.IntVar(&o.conns, "conns", 0, "how many connections a throughput has (0: what the measure says)")
+	f.IntVar(&o.calls, "calls", 0, "the number of calls in a throughput backlog (0: 50,000, or 1,500 with -quick)")
+	f.IntVar(&o.conns, "conns", 0, "the number of connections for throughput (0: the default of each measure)")
 	f.StringVar(&o.after, "after", "", "run the SQL in this `file` in GEM's databases after their migration, to see "+
-		"what a change costs")
-	f.StringVar(&o.beside, "against", "", "compare with the bench of another checkout, the `program` that go build made "+
-		"there: one round of each\n"+
-		"by turns. -after then counts only here, and what is measured by default is the throughput and CPU of gem")
-	f.BoolVar(&o.together, "together", false, "with -against: run both at once and not by turns. On a machine that "+
-		"others use too, the ratio of the\n"+
-		"CPU times is then far steadier; elapsed times say nothing")
-	f.IntVar(&o.rounds, "rounds", 3, "how often each contestant has its turn (with -quick: 1)")
-	f.StringVar(&o.folder, "folder", os.TempDir(), "the `folder` in which the server makes one for its data while it "+
-		"runs; on a disk, since a\ncommit is to cost what it costs")
+		"the cost of a change")
+	f.StringVar(&o.beside, "against", "", "compare with the bench of another checkout, a `program` built there with go "+
+		"build: one round of each\n"+
+		"in turns. -after then applies only to this side, and the default measures are throughput and CPU of gem")
+	f.BoolVar(&o.together, "together", false, "with -against: run both at once instead of in turns. On a shared machine "+
+		"this makes the ratio of the\n"+
+		"CPU times far steadier. Elapsed times are then meaningless")
+	f.IntVar(&o.rounds, "rounds", 3, "the number of rounds (with -quick: 1)")
+	f.StringVar(&o.folder, "folder", os.TempDir(), "the `folder` for the server's temporary data folder. It should be on "+
+		"a disk, so that\ncommits have their real cost")
 	f.Usage = func() {
-		fmt.Fprint(f.Output(), `Measures GEM beside River and the least that anyone could do, on a private
-Postgres with durability on, and prints one table. Run it in its folder, on a
-machine that does nothing else:
+		fmt.Fprint(f.Output(), `Compares GEM with River and with the least work that any such system must do,
+on a private Postgres with durability on, and prints one table. Run it in its
+folder, on an idle machine:
 
   go run .                                 everything: about an hour
-  go run . -quick                          a look: a minute
+  go run . -quick                          a quick check: a minute
   go run . -only throughput -json out.json
-  go run . -against /tmp/base/bench/bench   GEM here next to GEM there: CPU of a call
+  go run . -against /tmp/base/bench/bench   compare two builds of GEM: CPU per call
 
-Figures compare only inside one run. What each measure and each contestant is:
-go doc
+Compare figures only within one run. For a description of the measures and the
+contestants, run go doc.
 
 Measures:
 `)
@@ -83,7 +82,7 @@ Measures:
 		return o, err
 	}
 	if f.NArg() > 0 {
-		return o, fmt.Errorf("there are no arguments beside the flags, and %q is one", f.Arg(0))
+		return o, fmt.Errorf("unexpected argument %q: the bench takes only flags", f.Arg(0))
 	}
 	if o.rounds < 1 {
 		return o, errors.New("-rounds must be at least 1")
@@ -104,7 +103,7 @@ Measures:
 	return o, nil
 }
 
-// run returns the exit status: 1 when something failed, 2 when the flags are wrong.
+// run returns the exit status: 1 if something failed, 2 if the flags are wrong.
 func run(ctx context.Context, args []string) int {
 	o, err := parse(args)
 	if errors.Is(err, flag.ErrHelp) {
@@ -131,7 +130,7 @@ func run(ctx context.Context, args []string) int {
 		}
 		return 0
 	}
-	debug.SetGCPercent(300) // as `gem worker` does; for all that work in this process
+	debug.SetGCPercent(300) // same as `gem worker`, for all contestants that run in this process
 	failed := false
 	rows, err := measure(ctx, o, wanted, contestants)
 	if err != nil {
@@ -154,8 +153,8 @@ func run(ctx context.Context, args []string) int {
 	return 0
 }
 
-// measure runs the experiments that give what is wanted. What one of them fails at keeps no other from running; the
-// error is of all that failed, and the rows are those of the rest.
+// measure runs the experiments for the wanted measures. A failed experiment does not stop the others. The rows are from
+// the experiments that succeeded, and the error joins all failures.
 func measure(ctx context.Context, o options, wanted, contestants map[string]bool) ([]row, error) {
 	l, err := startLab(ctx, o.folder)
 	if err != nil {
@@ -184,7 +183,7 @@ func measure(ctx context.Context, o options, wanted, contestants map[string]bool
 				continue
 			}
 			for i := range e.contestants {
-				c := e.contestants[(i+round)%len(e.contestants)] // none is always the first
+				c := e.contestants[(i+round)%len(e.contestants)] // no contestant always goes first
 				if !contestants[c.Name()] {
 					continue
 				}
@@ -212,10 +211,10 @@ func measure(ctx context.Context, o options, wanted, contestants map[string]bool
 	return summarise(figures), errors.Join(failures...)
 }
 
-// say reports progress to the person; results go only to the standard output.
+// say prints progress to stderr. Results go only to stdout.
 func say(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
 
-// wrapped puts words on lines of up to width characters.
+// wrapped joins words to lines of at most width characters.
 func wrapped(words []string, width int) (lines []string) {
 	var line string
 	for _, w := range words {

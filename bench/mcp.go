@@ -8,20 +8,20 @@ import (
 	"time"
 )
 
-// serving is how much gem mcp is measured by.
+// serving has the sizes for the measures of gem mcp.
 type serving struct {
-	paced    time.Duration // how long calls are made at a rate
+	paced    time.Duration // duration of calls at a fixed rate
 	clients  int           // of throughput
 	calls    int           // of throughput, of all clients
-	waits    int           // at a time
-	held     time.Duration // how long they wait
+	waits    int           // concurrent
+	held     time.Duration // duration of the waits
 	idle     int           // servers over stdio
 	idleTime time.Duration // until their connections are closed
 	starts   int
 }
 
-// pacedCalls measures tools/call next to an insert and a wait in the bench's own process, by turns, ten of each a
-// second.
+// pacedCalls measures tools/call and, in turns, an insert and a wait in the bench's own process. It makes ten of each
+// per second.
 func pacedCalls(ctx context.Context, b *bench, c contestant) (figures []figure, err error) {
 	err = b.withServer(ctx, c, 10, 1, func(d *mcpServer) error {
 		listens, err := d.inProcess(ctx, true)
@@ -84,7 +84,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// callsAtOnce measures how many calls one gem mcp --http answers, and the CPU of a call in it, in the worker and in
+// callsAtOnce measures the calls per second of one gem mcp --http, and the CPU per call of it, of the worker and of
 // Postgres.
 func callsAtOnce(ctx context.Context, b *bench, c contestant) (figures []figure, err error) {
 	size := b.sizes.serving
@@ -132,7 +132,7 @@ func callsAtOnce(ctx context.Context, b *bench, c contestant) (figures []figure,
 	return figures, err
 }
 
-// together runs something once for each of n, at once, and returns the first error.
+// together runs a function for each i below n at once, and returns the first error.
 func together(n int, run func(i int) error) error {
 	var (
 		all  sync.WaitGroup
@@ -150,10 +150,10 @@ func together(n int, run func(i int) error) error {
 	return nil
 }
 
-// waitsAtOnce measures requests that wait at a time for calls that are to run later: what they take, and how soon after
-// its commit each is answered.
+// waitsAtOnce measures concurrent requests that wait for calls scheduled for later: their cost, and the time from the
+// commit to the answer of each.
 func waitsAtOnce(ctx context.Context, b *bench, c contestant) (figures []figure, err error) {
-	const users = 25 // a user may have 64 requests in flight
+	const users = 25 // a user may have at most 64 requests in flight
 	size := b.sizes.serving
 	err = b.withServer(ctx, c, 100, users, func(d *mcpServer) error {
 		idle, err := residentMemory(d.pid)
@@ -183,7 +183,7 @@ func waitsAtOnce(ctx context.Context, b *bench, c contestant) (figures []figure,
 				return fmt.Errorf("only %d of %d calls were made within %s", open, size.waits, size.held)
 			}
 		}
-		if err := sleepUntil(ctx, time.Now().Add(time.Second)); err != nil { // until what the inserts took has settled
+		if err := sleepUntil(ctx, time.Now().Add(time.Second)); err != nil { // until the load of the inserts has settled
 			return err
 		}
 		before, err := cpuTime(d.pid)
@@ -228,7 +228,7 @@ func waitsAtOnce(ctx context.Context, b *bench, c contestant) (figures []figure,
 	return figures, err
 }
 
-// afterCommit returns how many milliseconds after the commit of its receipt each call was answered.
+// afterCommit returns the milliseconds from the commit of each call's receipt to its answer.
 func (d *mcpServer) afterCommit(ctx context.Context, ids []string, answered []time.Time) (late []float64, err error) {
 	rows, err := d.db.Query(ctx, "select call_id::text, pg_xact_commit_timestamp(xmin) from core_tool_receipts")
 	if err != nil {
@@ -256,7 +256,7 @@ func (d *mcpServer) afterCommit(ctx context.Context, ids []string, answered []ti
 	return late, rows.Err()
 }
 
-// idleServers measures servers over stdio that have made a call each, and do nothing.
+// idleServers measures idle servers over stdio after one call each.
 func idleServers(ctx context.Context, b *bench, c contestant) (figures []figure, err error) {
 	size := b.sizes.serving
 	err = b.withServer(ctx, c, 10, 0, func(d *mcpServer) error {
@@ -319,7 +319,7 @@ func idleServers(ctx context.Context, b *bench, c contestant) (figures []figure,
 	return figures, err
 }
 
-// startOfServer measures from the start of gem mcp over stdio to its first answer.
+// startOfServer measures the time from the start of gem mcp over stdio to its first answer.
 func startOfServer(ctx context.Context, b *bench, c contestant) (figures []figure, err error) {
 	err = b.withServer(ctx, c, 10, 0, func(d *mcpServer) error {
 		var took []float64

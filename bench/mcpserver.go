@@ -24,11 +24,11 @@ import (
 )
 
 const (
-	mcpLogin = "bench_mcp" // which gem mcp connects as
+	mcpLogin = "bench_mcp" // the login of gem mcp
 	mcpUser  = "bench"     // the user of stdio and of the calls that need no server
 )
 
-// mcpServer is a database with a worker of the program, and what gem mcp needs to serve it.
+// mcpServer is a database with a worker of the gem program, and everything that gem mcp needs to serve it.
 type mcpServer struct {
 	*stage
 	b      *bench
@@ -40,8 +40,8 @@ type mcpServer struct {
 	tokens []string
 }
 
-// withServer starts a worker of so many slots, and gem mcp --http for so many users, each with a token. Without users
-// it starts no gem mcp --http.
+// withServer starts a worker with the given slots, and gem mcp --http with the given users, each with a token. With
+// zero users it starts no gem mcp --http.
 func (b *bench) withServer(ctx context.Context, c contestant, slots, users int, run func(*mcpServer) error) error {
 	s, err := b.lab.stage(ctx, c)
 	if err != nil {
@@ -138,7 +138,8 @@ func (d *mcpServer) serve(ctx context.Context, users int) (stop func(), err erro
 	}
 }
 
-// program is a command of the program on the server's database, with nothing else of the bench's environment.
+// program returns a command of the gem program on the server's database. It passes on nothing else of the bench's
+// environment.
 func (d *mcpServer) program(ctx context.Context, args []string, variables ...string) (cmd *exec.Cmd,
 	end context.CancelFunc,
 	err error) {
@@ -150,18 +151,18 @@ func (d *mcpServer) program(ctx context.Context, args []string, variables ...str
 	return cmd, end, nil
 }
 
-// healthCheck is a tools/call of os.health_check as clients of 2026-07-28 send it, with further members of _meta.
+// healthCheck returns a tools/call of os.health_check in the form of protocol version 2026-07-28, with further members
+// of _meta.
 func healthCheck(meta string) []byte {
 	return []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"os_health_check","arguments":{},"_meta":{` +
 		`"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"bench","version":"1"},` +
 		`"io.modelcontextprotocol/clientCapabilities":{}` + meta + `}}}`)
 }
 
-// initialize is the first request of a client of 2025-11-25.
+// initialize is the first request of a client of protocol version 2025-11-25.
 const initialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}}`
 
-// checked returns the id of the call from an answer to healthCheck. It returns an error if the answer is not that of a
-// call that has succeeded.
+// checked returns the id of the call from an answer to healthCheck. It returns an error unless the call has succeeded.
 func checked(answer []byte) (id string, err error) {
 	var a struct {
 		Result struct {
@@ -210,7 +211,7 @@ type agent struct {
 	pid  int
 	to   io.WriteCloser
 	from *bufio.Reader
-	end  func() // closes its stdin, and returns when it has ended
+	end  func() // closes its stdin and waits for its exit
 }
 
 // agent starts gem mcp as a client does.
@@ -233,7 +234,7 @@ func (d *mcpServer) agent(ctx context.Context, variables ...string) (*agent, err
 	return nil, fmt.Errorf("start gem mcp: %w", err)
 }
 
-// ask sends a message, and returns the next line that comes back.
+// ask sends a message and returns the next line of the answer.
 func (a *agent) ask(message []byte) ([]byte, error) {
 	if _, err := a.to.Write(append(bytes.Clone(message), '\n')); err != nil {
 		return nil, err
@@ -254,16 +255,16 @@ func (a *agent) call() error {
 	return err
 }
 
-// insertAndWait is the core of a tools/call, in the bench's process: an insert with the rights of a user, and a wait
-// for the end.
+// insertAndWait is the core of a tools/call in the bench's process: an insert with the rights of a user, and a wait for
+// the end.
 type insertAndWait struct {
 	pool    *pgxpool.Pool
 	waiter  *client.Waiter
 	listens bool
 }
 
-// inProcess opens connections as gem mcp does. With listens it hears of ends as gem mcp --http does, otherwise it asks,
-// as gem mcp does.
+// inProcess opens connections as gem mcp does. With listens it receives notifications of ends, like gem mcp --http.
+// Otherwise it polls, like gem mcp over stdio.
 func (d *mcpServer) inProcess(ctx context.Context, listens bool) (*insertAndWait, error) {
 	conns, listenURL := 1, ""
 	if listens {

@@ -21,11 +21,11 @@ func readProc(pid int, file string) (string, error) {
 	return string(content), err
 }
 
-// processStat is what /proc/PID/stat says of a process. Times are user and system time together, in steps of 10 ms.
+// processStat is the content of /proc/PID/stat. Times are the sum of user and system time, in steps of 10 ms.
 type processStat struct {
 	parent int
 	own    time.Duration
-	ended  time.Duration // of its children that have ended, and theirs
+	ended  time.Duration // of its children that have ended, and of their children
 }
 
 func readStat(pid int) (s processStat, err error) {
@@ -33,7 +33,7 @@ func readStat(pid int) (s processStat, err error) {
 	if err != nil {
 		return s, err
 	}
-	// The second field is a name in parentheses that may hold anything. Fields are numbered from 1.
+	// The second field is a name in parentheses that may contain anything. Fields are numbered from 1.
 	fields := strings.Fields(content[strings.LastIndexByte(content, ')')+1:])
 	const afterName = 3
 	const ppid, utime, stime, cutime, cstime = 4 - afterName, 14 - afterName, 15 - afterName, 16 - afterName,
@@ -55,14 +55,14 @@ func readStat(pid int) (s processStat, err error) {
 	}, nil
 }
 
-// cpuTime is the CPU time of a process, user and system, in steps of 10 ms.
+// cpuTime returns the user and system time of a process, in steps of 10 ms.
 func cpuTime(pid int) (time.Duration, error) {
 	s, err := readStat(pid)
 	return s.own, err
 }
 
-// cpuTimeOfServer is the CPU time of a Postgres server since its start: of the postmaster, of its children (backends,
-// WAL writer, checkpointer, autovacuum and so on) and of ended ones.
+// cpuTimeOfServer returns the CPU time of a Postgres server since its start: of the postmaster, of its children
+// (backends, WAL writer, checkpointer, autovacuum and so on) and of ended children.
 func cpuTimeOfServer(postmaster int) (time.Duration, error) {
 	const tries = 20
 	for range tries {
@@ -78,7 +78,7 @@ func cpuTimeOfServer(postmaster int) (time.Duration, error) {
 		if err != nil {
 			return 0, err
 		}
-		if after.ended == before.ended { // otherwise a child ended meanwhile, and counts twice or not at all
+		if after.ended == before.ended { // otherwise a child has ended, and counts twice or not at all
 			return after.own + after.ended + children, nil
 		}
 	}
@@ -97,7 +97,7 @@ func cpuTimeOfChildren(parent int) (sum time.Duration, err error) {
 		}
 		switch s, err := readStat(pid); {
 		case errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH):
-			continue // it ended since the folder was read
+			continue // it has ended since the folder was read
 		case err != nil:
 			return 0, err
 		case s.parent == parent:
@@ -107,7 +107,7 @@ func cpuTimeOfChildren(parent int) (sum time.Duration, err error) {
 	return sum, nil
 }
 
-// peakMemory is the most that a process had resident, in bytes, and residentMemory what it has now.
+// peakMemory returns the peak resident memory of a process, and residentMemory the current one, in bytes.
 func peakMemory(pid int) (int64, error)     { return memoryOf(pid, "VmHWM:") }
 func residentMemory(pid int) (int64, error) { return memoryOf(pid, "VmRSS:") }
 

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// build makes the program as it is shipped, once, in the scratch folder.
+// build builds the program as shipped, once, in the scratch folder, and returns its path.
 func (b *bench) build(ctx context.Context) (program string, err error) {
 	if b.program != "" {
 		return b.program, nil
@@ -45,8 +45,8 @@ func sizeOfProgram(ctx context.Context, b *bench, _ contestant) ([]figure, error
 	return []figure{{measure: "binary", unit: "MB", value: float64(file.Size()) / 1e6}}, nil
 }
 
-// startWorker starts a gem worker on the stage's database, with further variables. It gets nothing else of the bench's
-// environment: what that may say of other databases is none of its business. Its output goes nowhere.
+// startWorker starts a gem worker on the stage's database, with further variables. The worker gets nothing else of the
+// bench's environment, which may name other databases. Its output is discarded.
 func (b *bench) startWorker(ctx context.Context, s *stage, variables ...string) (pid int, stop func(), err error) {
 	program, err := b.build(ctx)
 	if err != nil {
@@ -61,8 +61,8 @@ func (b *bench) startWorker(ctx context.Context, s *stage, variables ...string) 
 	return cmd.Process.Pid, func() { end(); _ = cmd.Wait() }, nil
 }
 
-// command is a command in a folder where no registry lies, with these variables alone. SIGTERM ends it when ctx ends,
-// or end is called.
+// command returns a command with only these variables, in a folder without a registry. SIGTERM ends it when ctx ends or
+// end is called.
 func command(ctx context.Context, folder, program string, args, variables []string) (cmd *exec.Cmd,
 	end context.CancelFunc) {
 	running, end := context.WithCancel(ctx)
@@ -72,7 +72,7 @@ func command(ctx context.Context, folder, program string, args, variables []stri
 	return cmd, end
 }
 
-// notes queues calls of a tool that the program has.
+// notes queues calls of a tool of the gem program.
 func (s *stage) notes(ctx context.Context, n int) error {
 	_, err := s.db.Exec(ctx, `insert into core_tool_calls (tool_name, input)
 		select 'os.create_note', jsonb_build_object('domain', 'business', 'title', 'Note ' || i, 'content',
@@ -81,8 +81,7 @@ func (s *stage) notes(ctx context.Context, n int) error {
 	return err
 }
 
-// startOfWorker measures up to the first claim: the program is loaded, the registry is checked, the worker is
-// connected.
+// startOfWorker measures the time to the first claim: loading the program, checking the registry, and connecting.
 func startOfWorker(ctx context.Context, b *bench, c contestant) ([]figure, error) {
 	if _, err := b.build(ctx); err != nil {
 		return nil, err
@@ -124,7 +123,7 @@ func (b *bench) startOnce(ctx context.Context, c contestant) (time.Duration, err
 	return claimed.Sub(began), err
 }
 
-// idleWorker counts what a worker that has nothing to do asks of the server, and what it takes of the processor.
+// idleWorker measures the statements and the CPU of an idle worker.
 func idleWorker(ctx context.Context, b *bench, c contestant) ([]figure, error) {
 	s, err := b.lab.stage(ctx, c)
 	if err != nil {
@@ -142,12 +141,12 @@ func idleWorker(ctx context.Context, b *bench, c contestant) ([]figure, error) {
 	if err := s.waitEnded(ctx, c, 1); err != nil {
 		return nil, err
 	}
-	// A session that ends hands in what it did; what the bench itself did is not to be counted later.
+	// A session reports its statistics when it ends. The bench's own must not be counted later.
 	s.db.Reset()
 	if err := sleepUntil(ctx, time.Now().Add(b.sizes.settling)); err != nil {
 		return nil, err
 	}
-	outside, err := b.lab.admin(ctx) // counts in a database of its own
+	outside, err := b.lab.admin(ctx) // its statistics are those of another database
 	if err != nil {
 		return nil, err
 	}
@@ -185,7 +184,7 @@ func idleWorker(ctx context.Context, b *bench, c contestant) ([]figure, error) {
 		value: 100 * (cpuAfter - cpuBefore).Seconds() / took.Seconds()}), nil
 }
 
-// memoryOfWorker is the most that the process held at any time while it ran its calls.
+// memoryOfWorker measures the peak memory of the process while it runs its calls.
 func memoryOfWorker(ctx context.Context, b *bench, c contestant) ([]figure, error) {
 	s, err := b.lab.stage(ctx, c)
 	if err != nil {

@@ -11,23 +11,23 @@ import (
 	"time"
 )
 
-// proxy delays what passes through it, half of the round-trip time each way, without holding back what comes after; or
-// it counts what clients ask for.
+// proxy delays data by half of the round-trip time in each direction, without holding back later data. Or it counts the
+// statements of clients.
 type proxy struct {
 	listener net.Listener
-	executed *atomic.Int64 // nil: nothing is counted
+	executed *atomic.Int64 // nil: no count
 	done     sync.WaitGroup
 	mu       sync.Mutex
 	open     map[net.Conn]struct{}
 }
 
-// delayed returns url with a proxy in front of its server.
+// delayed returns url with a slow proxy in front of its server.
 func delayed(ctx context.Context, to string, roundTrip time.Duration) (through string, stop func(), err error) {
 	return (&proxy{}).start(ctx, to, roundTrip)
 }
 
-// counted returns url with a proxy in front of its server, and how many statements were executed through it. The begin,
-// the settings and the end of a transaction are not counted: pgx sends them as messages Query.
+// counted returns url with a proxy in front of its server, and the number of statements executed through it. It does
+// not count the begin, the settings and the end of a transaction, which pgx sends as Query messages.
 func counted(ctx context.Context, to string) (through string, executed *atomic.Int64, stop func(), err error) {
 	executed = &atomic.Int64{}
 	through, stop, err = (&proxy{executed: executed}).start(ctx, to, 0)
@@ -88,7 +88,7 @@ func (p *proxy) serve(ctx context.Context, client net.Conn, to string, delay tim
 	p.mu.Unlock()
 }
 
-// heard is a client, whose messages are counted where they are to be.
+// heard wraps a client to count its messages, if the proxy counts.
 func (p *proxy) heard(client net.Conn) net.Conn {
 	if p.executed == nil {
 		return client
@@ -96,12 +96,12 @@ func (p *proxy) heard(client net.Conn) net.Conn {
 	return &heard{Conn: client, executed: p.executed}
 }
 
-// heard counts the messages Execute of a client of Postgres that does not encrypt them.
+// heard counts the Execute messages of a Postgres client that does not encrypt them.
 type heard struct {
 	net.Conn
 	executed *atomic.Int64
-	begun    bool   // the messages that begin a connection have no type
-	rest     []byte // of a message
+	begun    bool   // the first message of a connection has no type
+	rest     []byte // of a partial message
 }
 
 func (h *heard) Read(p []byte) (int, error) {
@@ -122,7 +122,7 @@ func (h *heard) Read(p []byte) (int, error) {
 		switch {
 		case h.begun && h.rest[0] == 'E':
 			h.executed.Add(1)
-		case !h.begun && size > 8: // a shorter one asks whether the server encrypts
+		case !h.begun && size > 8: // a shorter one is a request for encryption
 			h.begun = true
 		}
 		h.rest = h.rest[size:]
@@ -158,6 +158,6 @@ func carry(to, from net.Conn, delay time.Duration) {
 	_ = to.Close()
 	_ = from.Close()
 	for range under {
-		continue // lets the reader go
+		continue // unblocks the reader
 	}
 }

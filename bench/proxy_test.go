@@ -47,7 +47,7 @@ func TestTheProxyAddsItsRoundTrip(t *testing.T) {
 		t.Errorf("there and back took %v, and must take at least %v", took, roundTrip)
 	}
 	conn.Close()
-	stop() // returns when nothing is open any more
+	stop() // returns when no connection is open
 }
 
 func TestTheProxyCountsStatements(t *testing.T) {
@@ -63,7 +63,7 @@ func TestTheProxyCountsStatements(t *testing.T) {
 		message("B", "E") + message("E", "\x00\x00\x00\x00\x00") + message("E", "\x00\x00\x00\x00\x00") + message("S", "") +
 		message("Q", "commit\x00")
 	go func() {
-		for i := range len(sent) { // however it is cut
+		for i := range len(sent) { // at every cut
 			_, _ = client.Write([]byte{sent[i]})
 		}
 		client.Close()

@@ -17,8 +17,8 @@ import (
 	"github.com/riverqueue/river/rivermigrate"
 )
 
-// riverQueue is River: with receipt true with the promise of GEM, a job's completion and its receipt (and its row) in
-// one transaction; else as it comes, with its completions batched, no receipt and no row.
+// riverQueue is River. With receipt it has the promise of GEM: a job's completion, its receipt and its row are in one
+// transaction. Otherwise it has River's defaults: batched completions, no receipt and no row.
 type riverQueue struct{ receipt bool }
 
 func (r riverQueue) Name() string {
@@ -43,7 +43,7 @@ func (r riverQueue) Migrate(ctx context.Context, db *pgxpool.Pool) error {
 	return err
 }
 
-// riverArgs is a job's input. So many jobs follow it, one after another, as steps do.
+// riverArgs is a job's input. Then is the number of jobs that follow it, one after another, like steps.
 type riverArgs struct {
 	payload
 	Then int `json:"then,omitempty"`
@@ -70,7 +70,7 @@ func (r riverQueue) Backlog(ctx context.Context, db *pgxpool.Pool, n int, withRo
 }
 
 func (r riverQueue) Inserter(db *pgxpool.Pool, withRow bool) (inserter, error) {
-	// its notifications keep that distance
+	// The cooldown also limits the rate of its notifications.
 	client, err := river.NewClient(riverpgxv5.New(db), &river.Config{FetchCooldown: fetchCooldown})
 	if err != nil {
 		return nil, err
@@ -122,7 +122,7 @@ func (r riverQueue) Ended() string {
 	return `select id::text, pg_xact_commit_timestamp(xmin) from river_job where state = 'completed'`
 }
 
-// fetchCooldown lets River fetch as often as it can: its own default, 100 ms, costs latency and gains nothing here.
+// fetchCooldown lets River fetch as often as it can. Its default of 100 ms adds latency without a benefit here.
 const fetchCooldown = time.Millisecond
 
 func (r riverQueue) Start(ctx context.Context, w work) (stop func(), err error) {
@@ -130,7 +130,7 @@ func (r riverQueue) Start(ctx context.Context, w work) (stop func(), err error) 
 	if err != nil {
 		return nil, err
 	}
-	config.MaxConns = int32(w.Conns + 3) // for what GEM has in addition to its calls: claims, heartbeat, notifications
+	config.MaxConns = int32(w.Conns + 3) // for GEM's other connections: claims, heartbeat, notifications
 	db, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, err

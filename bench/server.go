@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// lab is a private Postgres with durability on, and a database for each run of a contestant.
+// lab is a private Postgres with durability on. Each run of a contestant gets its own database.
 type lab struct {
 	server  postgres
 	folder  string
@@ -27,7 +27,8 @@ type postgres interface {
 	Stop() error
 }
 
-// startLab starts the server, with its data in a new folder in in, on a real disk: a commit is to cost what it costs.
+// startLab starts the server, with its data in a new folder below in. The folder should be on a real disk, so that
+// commits have their real cost.
 func startLab(ctx context.Context, in string) (*lab, error) {
 	folder, err := os.MkdirTemp(in, "gem-bench-")
 	if err != nil {
@@ -41,7 +42,7 @@ func startLab(ctx context.Context, in string) (*lab, error) {
 		"shared_buffers":         "4GB",
 		"max_wal_size":           "8GB",
 		"checkpoint_timeout":     "30min",
-		"track_commit_timestamp": "on", // says when a receipt was there to be seen
+		"track_commit_timestamp": "on", // shows when a receipt became visible
 	})
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(folder), os.RemoveAll(scratch))
@@ -58,12 +59,12 @@ func (l *lab) stop() {
 	}
 }
 
-// admin connects to a database that no contestant has.
+// admin connects to a database that no contestant uses.
 func (l *lab) admin(ctx context.Context) (*pgxpool.Pool, error) {
 	return pgxpool.New(ctx, l.server.URL("postgres"))
 }
 
-// stage is a database with a contestant's tables in it.
+// stage is a database with a contestant's tables.
 type stage struct {
 	url  string
 	name string        // of the database
@@ -111,7 +112,7 @@ func (l *lab) stage(ctx context.Context, c contestant) (*stage, error) {
 	return s, nil
 }
 
-// postmaster returns the id of the server's main process, the parent of all others.
+// postmaster returns the process id of the server's main process, the parent of all others.
 func (s *stage) postmaster(ctx context.Context) (pid int, err error) {
 	var backend int
 	if err := s.db.QueryRow(ctx, "select pg_backend_pid()").Scan(&backend); err != nil {
@@ -121,7 +122,7 @@ func (s *stage) postmaster(ctx context.Context) (pid int, err error) {
 	return stat.parent, err
 }
 
-// connect opens connections as a client has them: none is asked whether it lives before it is used.
+// connect opens connections without a ping before each use, as clients do.
 func (s *stage) connect(ctx context.Context, conns int32) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(s.url)
 	if err != nil {
@@ -132,7 +133,7 @@ func (s *stage) connect(ctx context.Context, conns int32) (*pgxpool.Pool, error)
 	return pgxpool.NewWithConfig(ctx, config)
 }
 
-// settle makes the server start each run from the same state: statistics taken, nothing left to write.
+// settle brings the server into the same state before each run: up-to-date statistics, and nothing left to write.
 func (s *stage) settle(ctx context.Context) error {
 	for _, statement := range []string{"vacuum (analyze)", "checkpoint"} {
 		if _, err := s.db.Exec(ctx, statement); err != nil {
@@ -142,7 +143,7 @@ func (s *stage) settle(ctx context.Context) error {
 	return nil
 }
 
-// ended counts the calls that have ended.
+// ended returns the number of ended calls.
 func (s *stage) ended(ctx context.Context, c contestant) (n int, err error) {
 	err = s.db.QueryRow(ctx, "select count(*) from ("+c.Ended()+") e").Scan(&n)
 	return n, err

@@ -10,9 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// underSnapshot measures throughput while another session holds a snapshot: nothing that the worker leaves behind can
-// be cleaned up meanwhile. Autovacuum tries all the same, every minute, and takes its part of the machine for nothing;
-// the measure snapshot-novacuum is without.
+// underSnapshot measures throughput while another session holds a snapshot, so that no dead rows of the worker can be
+// removed. Autovacuum still tries every minute and uses CPU in vain. The measure snapshot-novacuum runs without it.
 func underSnapshot(measure string, autovacuum bool) experiment {
 	return experiment{
 		measures:    []string{measure},
@@ -27,7 +26,7 @@ func underSnapshot(measure string, autovacuum bool) experiment {
 	}
 }
 
-// snapshotSeries returns the calls of each second.
+// snapshotSeries returns the calls in each second.
 func snapshotSeries(ctx context.Context, b *bench, c contestant, autovacuum bool) (series []float64, err error) {
 	contender, ok := c.(claimer)
 	if !ok {
@@ -80,7 +79,7 @@ func snapshotSeries(ctx context.Context, b *bench, c contestant, autovacuum bool
 	return series, nil
 }
 
-// leaveUnvacuumed keeps autovacuum from all tables of a stage.
+// leaveUnvacuumed disables autovacuum for all tables of a stage.
 func leaveUnvacuumed(ctx context.Context, db *pgxpool.Pool) error {
 	_, err := db.Exec(ctx, `do $$
 		declare t regclass;
@@ -93,8 +92,8 @@ func leaveUnvacuumed(ctx context.Context, db *pgxpool.Pool) error {
 	return err
 }
 
-// lastToFirst compares the last ten seconds with the first ten, or the thirds where there are not so many. The first
-// second is the start's, and counts in neither.
+// lastToFirst divides the last ten seconds by the first ten, or the last third by the first in a shorter series. It
+// leaves out the first second, which belongs to the start.
 func lastToFirst(series []float64) float64 {
 	running := series[1:]
 	part := max(1, min(10, len(running)/3))

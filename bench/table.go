@@ -11,7 +11,7 @@ import (
 	"text/tabwriter"
 )
 
-// printTable prints a line for each row, with a blank one between measures.
+// printTable prints a line for each row, and a blank line between measures.
 func printTable(to io.Writer, rows []row) error {
 	t := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "measure\tcontestant\tmedian\tspread\tp99\tworst\tunit\tto river-receipt\tto floor")
@@ -34,7 +34,7 @@ func printTable(to io.Writer, rows []row) error {
 	return t.Flush()
 }
 
-// ratio is the row's median divided by that of another contestant in the same measure; empty where there is none.
+// ratio returns the row's median divided by that of another contestant in the same measure, or "" if there is none.
 func ratio(rows []row, r row, contestant string) string {
 	other := slices.IndexFunc(rows, func(o row) bool { return o.Measure == r.Measure && o.Contestant == contestant })
 	if other < 0 || r.Contestant == contestant || rows[other].Median == 0 {
@@ -43,7 +43,7 @@ func ratio(rows []row, r row, contestant string) string {
 	return fmt.Sprintf("%.2f", r.Median/rows[other].Median)
 }
 
-// number writes the significant digits: three, and all before the point.
+// number formats a value with three significant digits, or with all digits before the decimal point if there are more.
 func number(v float64) string {
 	switch size := math.Abs(v); {
 	case size >= 100:

@@ -22,15 +22,15 @@ type throughputRun struct {
 
 type throughputResult struct {
 	perSecond      float64
-	allocations    float64 // a call, of the bench's own process, in which every contestant works
+	allocations    float64 // per call, of the bench's own process, which runs every contestant
 	allocatedBytes float64
-	cpu            *callCPU // nil where it cannot be measured
+	cpu            *callCPU // nil if it cannot be measured
 }
 
-// callCPU is the CPU time of a call in µs, user and system.
+// callCPU is the user and system time per call in µs.
 type callCPU struct{ postgres, worker float64 }
 
-// figures are all that a run gives; suffix ends the name of each, which need not be one of the measures.
+// figures returns all figures of a run. Their names end with suffix. Not every name is a measure.
 func (r throughputResult) figures(suffix string) []figure {
 	figures := []figure{
 		{measure: "throughput" + suffix, unit: "calls/s", value: r.perSecond},
@@ -46,8 +46,7 @@ func (r throughputResult) figures(suffix string) []figure {
 	return figures
 }
 
-// throughput measures from the start of the worker to the last commit, by the clock that the server and the bench
-// share.
+// throughput measures the time from the start of the worker to the last commit. The server and the bench share a clock.
 func throughput(ctx context.Context, l *lab, c contestant, run throughputRun) (r throughputResult, err error) {
 	s, err := l.stage(ctx, c)
 	if err != nil {
@@ -88,7 +87,7 @@ func throughput(ctx context.Context, l *lab, c contestant, run throughputRun) (r
 	stop = sync.OnceFunc(stop)
 	defer stop()
 	limit := began.Add(throughputLimit)
-	for int(handled.Load()) < run.calls { // nothing is asked of the database meanwhile
+	for int(handled.Load()) < run.calls { // without queries to the database
 		if time.Now().After(limit) {
 			return r, fmt.Errorf("%d of %d calls were handled in %v", handled.Load(), run.calls, throughputLimit)
 		}
@@ -119,8 +118,8 @@ func throughput(ctx context.Context, l *lab, c contestant, run throughputRun) (r
 	return r, nil
 }
 
-// startCPU begins to measure CPU time. The function that it returns divides what was used since by a number of calls.
-// The worker's part is that of the bench's own process, in which every contestant works.
+// startCPU begins to measure CPU time. The returned function divides the CPU time since then by a number of calls. The
+// worker's part is that of the bench's own process, which runs every contestant.
 func (s *stage) startCPU(ctx context.Context) (perCall func(calls int) (*callCPU, error), err error) {
 	postmaster, err := s.postmaster(ctx)
 	if err != nil {
@@ -143,5 +142,5 @@ func (s *stage) startCPU(ctx context.Context) (perCall func(calls int) (*callCPU
 	}, nil
 }
 
-// throughputLimit is how long a backlog may take.
+// throughputLimit limits the time for a backlog.
 const throughputLimit = 10 * time.Minute

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// watched are the views of the schema gem, as measures of how long each takes.
+// watched maps each measure to the query of a view in the schema gem.
 var watched = map[string]string{
 	"watch-queue":    "select * from gem.queue",
 	"watch-outcomes": "select * from gem.outcomes",
@@ -14,8 +14,8 @@ var watched = map[string]string{
 	"watch-workers":  "select * from gem.workers",
 }
 
-// fillToWatch makes n calls that ended in the last forty days, counted, and n that wait: of twenty tools, with
-// durations of all sizes, a twentieth failed, and a tenth of the rest hits.
+// fillToWatch creates n calls that ended in the last forty days, with counted outcomes, and n that wait. They have
+// twenty tools and durations of all sizes. A twentieth failed, and a tenth of the rest are hits.
 func fillToWatch(n int) []fillStatement {
 	id := func(at string) string {
 		return "(left(gem.first_id_at(" + at + ")::text, 15) || right(gen_random_uuid()::text, 21))::uuid"
@@ -48,7 +48,7 @@ func fillToWatch(n int) []fillStatement {
 	}
 }
 
-// watchViews asks each view in turn.
+// watchViews queries each view in turn.
 func watchViews(ctx context.Context, b *bench, c contestant) ([]figure, error) {
 	s, err := b.lab.stage(ctx, c)
 	if err != nil {

@@ -9,14 +9,13 @@ import (
 	"github.com/gemworker/gem/rules"
 )
 
-// fact is something that happened in a session, in the order of its list. It has no contents of files, and
-// no output.
+// fact is an event of a session, in the order of the session. It contains no file contents and no output.
 type fact struct {
 	Kind    factKind `json:"kind"`
-	Path    string   `json:"path,omitempty"`    // a file, or the folder of a test run
+	Path    string   `json:"path,omitempty"`    // of a file, or of the folder of a test run
 	Command string   `json:"command,omitempty"` // of a test run
 	Outcome outcome  `json:"outcome,omitempty"` // of a test run
-	// of a test run: the names of tests that failed, as far as they were printed
+	// of a test run: the names of the failed tests, as far as the run printed them
 	Failed []string `json:"failed,omitempty"`
 }
 
@@ -25,22 +24,22 @@ type factKind string
 const (
 	fileRead   factKind = "read"
 	fileEdited factKind = "edit"
-	fileMade   factKind = "write"  // by a shell command: the session knows what is in it
+	fileMade   factKind = "write"  // by a shell command, so that the session knows the contents
 	changed    factKind = "change" // a shell command may have changed any file
 	tested     factKind = "test"
-	cut        factKind = "cut" // earlier facts of the kind that is its path are left out
+	cut        factKind = "cut" // earlier facts of the kind in Path are missing
 )
 
-const maxCommand = 1000 // bytes of a test run's command that are kept
+const maxCommand = 1000 // kept bytes of a test run's command
 
-// facts are what is recorded of an act that has ended.
+// facts returns the facts to record about an act that has ended.
 func (a *act) facts() (all []fact) {
 	if a.event == before {
 		return nil
 	}
 	if !a.shell {
 		if a.end == failed {
-			return nil // nothing was read, and nothing changed
+			return nil // the act read and changed nothing
 		}
 		for _, path := range a.reads {
 			all = append(all, fact{Kind: fileRead, Path: path})
@@ -78,7 +77,7 @@ func (a *act) facts() (all []fact) {
 	return all
 }
 
-// tests is the test run of an act, as facts have it.
+// tests returns the test run of an act in the form that facts use.
 func (a *act) tests() (testRun, bool) {
 	run, ok := testsOf(a.commands)
 	if ok {
@@ -90,22 +89,22 @@ func (a *act) tests() (testRun, bool) {
 	return run, ok
 }
 
-// question is what the rules are asked of an act that is about to begin.
+// question is an act that is about to begin, in the form that the rules check.
 type question struct {
 	edits   []target
 	run     *testRun
 	commits bool
-	unread  bool // of a shell text, whose rest may commit
+	unread  bool // the shell text has an unread part, which may commit
 }
 
 // target is a file that is about to be edited.
 type target struct {
 	path    string
-	there   bool     // it exists
-	imports []string // the names that it imports, for scope_check
+	there   bool     // the file exists
+	imports []string // names that the file imports, for scope_check
 }
 
-// question returns what there is to ask of an act.
+// question returns the question that the rules must answer about an act.
 func (a *act) question(coding rules.Coding) (q question) {
 	_, scoped := coding[rules.ScopeCheck]
 	for _, path := range a.edits {
@@ -123,7 +122,7 @@ func (a *act) question(coding rules.Coding) (q question) {
 	return q
 }
 
-// paths are the files that the history is asked about.
+// paths returns the files whose history the rules need.
 func (q question) paths() []string {
 	paths := []string{}
 	for _, t := range q.edits {
@@ -132,7 +131,7 @@ func (q question) paths() []string {
 	return paths
 }
 
-// applying are the rules that are on and for the question, in their order.
+// applying returns the rules that are enabled and apply to the question, in order.
 func (q question) applying(coding rules.Coding) (names []string) {
 	for _, name := range rules.CodingNames {
 		if _, on := coding[name]; !on {
@@ -147,7 +146,7 @@ func (q question) applying(coding rules.Coding) (names []string) {
 			if q.run == nil {
 				continue
 			}
-		case rules.NoEditUnread, rules.ScopeCheck: // a file that is not there may be made, whatever was read
+		case rules.NoEditUnread, rules.ScopeCheck: // a new file may be created without reading it
 			if !slices.ContainsFunc(q.edits, func(t target) bool { return t.there }) {
 				continue
 			}
@@ -161,15 +160,14 @@ func (q question) applying(coding rules.Coding) (names []string) {
 	return names
 }
 
-// verdict is what a rule that meets an act says.
+// verdict is the result of a rule that matches an act.
 type verdict struct {
 	rule   string
 	action rules.Action
 	text   string
 }
 
-// judge asks the rules that are on, in their order. unsure are the rules that depend on facts that the history leaves
-// out.
+// judge applies the enabled rules in order. unsure has the rules that depend on facts missing from the history.
 func judge(coding rules.Coding, q question, history []fact) (met []verdict, unsure []string) {
 	h := session{cut: map[factKind]bool{}, parts: map[string][]part{}}
 	for _, f := range history {
@@ -208,15 +206,15 @@ func judge(coding rules.Coding, q question, history []fact) (met []verdict, unsu
 	return met, unsure
 }
 
-// session is what happened in one, in order.
+// session has the facts of one session, in order.
 type session struct {
 	facts []fact
-	cut   map[factKind]bool // kinds whose earlier facts are missing
-	parts map[string][]part // of the commands of test runs: each is compared with many others, and parsed once
+	cut   map[factKind]bool // kinds with missing earlier facts
+	parts map[string][]part // of the commands of test runs, cached because each is compared with many others
 }
 
-// unsure reports whether earlier facts may turn what a rule says. Rules that count back from now, or ask about one
-// file, have all that they need.
+// unsure reports whether missing facts may change the verdict of a rule. Rules that count back from now, or look at one
+// file, have all the facts that they need.
 func (h session) unsure(name string, met bool) bool {
 	edits := h.cut[fileEdited] || h.cut[fileMade] || h.cut[changed]
 	switch name {
@@ -236,7 +234,8 @@ func (h session) has(path string, kinds ...factKind) bool {
 	return slices.ContainsFunc(h.facts, func(f fact) bool { return f.Path == path && slices.Contains(kinds, f.Kind) })
 }
 
-// unread: a file that the session wrote is one that it has read.
+// unread returns a message if the question edits files that the session has not read. A file that the session wrote
+// counts as read.
 func (h session) unread(q question) string {
 	var paths []string
 	for _, t := range q.edits {
@@ -288,9 +287,9 @@ func (h session) failing() string {
 		what, some(commands, 3))
 }
 
-// broken are the last runs of each command that failed, except runs whose tests another one has run since. Of a run
-// that named no test it is not known whether any ran: such as one of a runner that is not there. All tests of its
-// folder, by whatever runs them, settle it.
+// broken returns the last failed run of each command, unless a later run covers its tests. A failed run that named no
+// test may have run none, for example because its runner is missing. A passing run of all tests of its folder settles
+// it, whatever the runner.
 func (h session) broken() (now []fact) {
 	for _, f := range h.facts {
 		if f.Kind != tested || f.Outcome == unknown {
@@ -308,7 +307,7 @@ func (h session) broken() (now []fact) {
 	return now
 }
 
-// run is the test run that a fact is of.
+// run returns the test run of a fact.
 func (h session) run(f fact) testRun {
 	parts, known := h.parts[f.Command]
 	if !known {
@@ -320,9 +319,9 @@ func (h session) run(f fact) testRun {
 	return testRun{command: f.Command, dir: f.Path, parts: parts}
 }
 
-// regressed: tests passed, files were edited, and the tests failed. Only those files may be edited before they pass
-// again. A test that was itself edited is none that broke, and after a shell command that may have changed anything
-// nothing is known.
+// regressed returns a message if tests passed, files were edited, and the tests failed. Until they pass again, only
+// those files may be edited. A test that was edited itself does not count as broken. After a shell command that may
+// have changed any file, the cause is unknown.
 func (h session) regressed(q question) string {
 	var tests []string
 	for _, now := range h.broken() {
@@ -352,8 +351,8 @@ func (h session) regressed(q question) string {
 	return fmt.Sprintf("%s: %s. Mend or take back those edits first", one, some(tests, 3))
 }
 
-// causes are the files that were edited between the last run in which a test did not fail and the first in which it
-// did. name is empty for a run that named no test.
+// causes returns the files edited between the last run in which a test did not fail and the first run in which it
+// failed. name is empty for a run that named no test.
 func (h session) causes(now fact, name string) (paths []string) {
 	fails := func(f fact) bool {
 		return f.Outcome == failed && (len(f.Failed) == 0 || name == "" || slices.Contains(f.Failed, name))
@@ -380,10 +379,10 @@ func (h session) causes(now fact, name string) (paths []string) {
 		}
 		return paths
 	}
-	return nil // it never passed
+	return nil // the test never passed
 }
 
-// thrashed: a file was edited, tests failed, it was edited again, and so on.
+// thrashed returns a message if a file was edited threshold times and tests failed after each edit.
 func (h session) thrashed(q question, threshold int) string {
 	if len(h.broken()) == 0 {
 		return ""
@@ -433,7 +432,8 @@ func (h session) pointless(run testRun) string {
 	return ""
 }
 
-// outOfScope: a file that is not there yet is in scope, and so is one that imports a file of the session's edits.
+// outOfScope returns a message if the question edits files outside the session's scope. New files are in scope, and so
+// are files that import a file that the session edited.
 func (h session) outOfScope(q question) string {
 	var edited, paths []string
 	for _, f := range h.facts {
@@ -452,7 +452,7 @@ func (h session) outOfScope(q question) string {
 	return some(paths, 3) + " was not read in this session, and does not import what it edited: read it first, or leave it"
 }
 
-// some lists the first few of a list.
+// some joins the first n items of a list and the number of the others.
 func some(all []string, n int) string {
 	if len(all) <= n {
 		return strings.Join(all, ", ")

@@ -8,9 +8,9 @@ import (
 	"github.com/gemworker/gem/rules"
 )
 
-// history reads a sequence: R, E and M say that a file was read, edited, or made by a shell command; C that a shell
-// command may have changed any file; +, - and ? that `go test ARGS` passed, failed (with names behind a colon), or
-// ended nobody knows how.
+// history parses a sequence. R, E and M mean that a file was read, edited, or created by a shell command. C means that
+// a shell command may have changed any file. +, - and ? mean that `go test ARGS` passed, failed (with names after a
+// colon), or ended with an unknown outcome.
 func history(t *testing.T, sequence string) (facts []fact) {
 	t.Helper()
 	for step := range strings.SplitSeq(sequence, ",") {
@@ -39,7 +39,7 @@ func history(t *testing.T, sequence string) (facts []fact) {
 		case '?':
 			run.Outcome = unknown
 			facts = append(facts, run)
-		case 'n', 'p': // npm run, which fails or passes
+		case 'n', 'p': // npm run, failed or passed
 			run.Command, run.Outcome = "npm run "+args, map[byte]outcome{'n': failed, 'p': passed}[step[0]]
 			if script, tests, _ := strings.Cut(names, ":"); names != "" {
 				run.Command, run.Failed = "npm run test:"+script, strings.Fields(tests)
@@ -52,7 +52,7 @@ func history(t *testing.T, sequence string) (facts []fact) {
 	return facts
 }
 
-// asked reads a question: an edit of a file that is there or of a new one, `go test ARGS`, or a commit.
+// asked parses a question: an edit of an existing or a new file, `go test ARGS`, or a commit.
 func asked(t *testing.T, text string) (q question) {
 	t.Helper()
 	what, rest, _ := strings.Cut(text, " ")
@@ -74,7 +74,7 @@ func asked(t *testing.T, text string) (q question) {
 
 type sequence struct {
 	given, asked string
-	want         string // what the verdict says, or nothing if the rule is silent
+	want         string // a part of the verdict, or nothing if the rule does not match
 }
 
 func checkSequences(t *testing.T, name string, threshold int, all []sequence) {
@@ -150,23 +150,23 @@ func TestNoCommitFailing(t *testing.T) {
 	})
 }
 
-// The deadlocks of a history that keeps the last outcome of each test by its name.
+// A history that kept the last outcome of each test by its name would block these commits forever.
 func TestARunReplacesWhatItsCommandReported(t *testing.T) {
 	checkSequences(t, rules.NoCommitFailing, 0, []sequence{
 		{"- ./...:TestA, E a, + ./...", "commit", ""},                                 // a run that prints no passes
 		{"- ./...:TestOld, E a_test.go, - ./...:TestNew", "commit", "TestNew failed"}, // renamed
 		{"- ./...:TestOld, E a_test.go, + ./...", "commit", ""},
-		{"- ./mistyped, + ./...", "commit", ""},           // all tests are run, and pass
-		{"- ./a:T, + ./b", "commit", "T failed"},          // others are
-		{"- ./a:T, + -v ./a", "commit", ""},               // the same, louder
-		{"- ./...:T, + -run T ./a", "commit", "T failed"}, // fewer
+		{"- ./mistyped, + ./...", "commit", ""},           // all tests ran and passed
+		{"- ./a:T, + ./b", "commit", "T failed"},          // other tests ran
+		{"- ./a:T, + -v ./a", "commit", ""},               // the same tests, with more output
+		{"- ./...:T, + -run T ./a", "commit", "T failed"}, // fewer tests
 		{"- ./a:T, - ./...:U", "commit", "U failed"},
-		{"n test:typo, n test", "commit", "failed"}, // of another command, and not all of them passed
-		{"n test:typo, p test", "commit", ""},       // it named no test: there may be none
+		{"n test:typo, n test", "commit", "failed"}, // of another command, and not all of its tests passed
+		{"n test:typo, p test", "commit", ""},       // the failed run named no test, so it may have run none
 		{"n test:typo:T, p test", "commit", "T failed"},
 		{"n test:typo, + ./a", "commit", "failed"},
 		{"n test:typo, + ./...", "commit", ""},
-		{"- ./a:T, - ./...", "commit", "T failed"}, // a run that does not build says nothing of T
+		{"- ./a:T, - ./...", "commit", "T failed"}, // a run that does not build has no result for T
 	})
 }
 
@@ -249,7 +249,7 @@ func TestScopeCheck(t *testing.T) {
 	})
 }
 
-// The strictest decides, in the order of the rules, and all that met the act are named.
+// The strictest action decides, and the answer names every rule that matched, in order.
 func TestAllRulesThatMeetAnActAreNamed(t *testing.T) {
 	t.Parallel()
 	facts, q := history(t, "E a, E b, E c"), asked(t, "E new")
@@ -295,7 +295,7 @@ func metBy(coding rules.Coding, q question, facts []fact) []verdict {
 	return met
 }
 
-// A rule that earlier facts may turn is not judged where the history leaves them out.
+// A rule is not judged if its verdict may depend on facts missing from the history.
 func TestARuleThatNeedsFactsOfBeforeSaysSo(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -1,7 +1,8 @@
-// Package hook judges what coding agents do by the rules of a rules file's coding, as a hook of the agent.
+// Package hook is the hook of a coding agent. It judges the agent's acts by the coding rules of a rules file.
 //
-// Before an act it asks the history of the session, and prints what the rules say; after it, it records facts: which
-// files were read and edited, and which tests ran and failed. What it cannot read or ask stops nobody.
+// Before an act it reads the history of the session and prints the verdict of the rules. After an act it records facts:
+// files that were read and edited, and tests that ran and failed. Input that it cannot read, and a history that it
+// cannot query, never stop the agent.
 package hook
 
 import (
@@ -13,27 +14,27 @@ import (
 	"github.com/gemworker/gem/rules"
 )
 
-// Options are what a hook runs with.
+// Options are the options of a hook.
 type Options struct {
-	// Source is the kind of agent: sessions of two kinds have nothing in common.
+	// Source is the kind of agent. Sessions of different kinds are separate.
 	Source string
-	// Coding loads the rules. It is only called for an event that they are about.
+	// Coding loads the rules. The hook calls it only for events that the rules are about.
 	Coding func() (rules.Coding, error)
-	// DatabaseURL leads to the history; empty: there is none.
+	// DatabaseURL is the database of the history. If it is empty, there is no history.
 	DatabaseURL string
-	// Timeout is how long Postgres may take to tell the history. To record facts it has ten times as long.
+	// Timeout limits the time to read the history from Postgres. Recording facts may take ten times as long.
 	Timeout time.Duration
-	// Dir is where the agent works if it does not say so: an absolute path.
+	// Dir is the absolute path of the agent's folder, for events without one.
 	Dir string
-	// Reason says in words why a statement failed; nil: as the error does.
+	// Reason describes why a statement failed. By default the hook uses the error itself.
 	Reason func(error) error
 }
 
-// Run reads an event and returns what the hook prints, which may be nothing. Its error is about the event, which is
-// then let through.
+// Run reads an event and returns the hook's output, which may be empty. It returns an error if it cannot read the
+// event, which is then allowed.
 func Run(ctx context.Context, o Options, stdin io.Reader) (printed []byte, err error) {
 	defer func() {
-		if p := recover(); p != nil { // an exit code of its own would stop the agent
+		if p := recover(); p != nil { // another exit code would stop the agent
 			printed, err = nil, fmt.Errorf("a fault of gem hook itself: %v", p)
 		}
 	}()
@@ -44,7 +45,7 @@ func Run(ctx context.Context, o Options, stdin io.Reader) (printed []byte, err e
 	coding, err := o.Coding()
 	if err != nil {
 		if a.event != before {
-			return nil, nil // it was said before the act
+			return nil, nil // the error was reported before the act
 		}
 		return answer{Message: short(fmt.Sprintf("gem hook judges nothing: %v", err), maxMessage)}.json(), nil
 	}
@@ -55,14 +56,14 @@ func Run(ctx context.Context, o Options, stdin io.Reader) (printed []byte, err e
 	return answer.json(), nil
 }
 
-// sessions is what happened in them.
+// sessions stores the facts of sessions.
 type sessions interface {
-	// facts are those of the session of an act, as far as a question needs them.
+	// facts returns the facts of the act's session that a question needs.
 	facts(ctx context.Context, a *act, q question) ([]fact, error)
 	record(ctx context.Context, a *act, facts []fact) error
 }
 
-// answer records an act that has ended, and judges one that is about to begin.
+// answer records an act that has ended, and judges an act that is about to begin.
 func (o Options) answer(ctx context.Context, h sessions, a *act, coding rules.Coding) (says answer, met []verdict) {
 	if a.event != before {
 		facts := a.facts()

@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// maxImports is how much of a file is read for its imports, which are at its top.
+// maxImports limits the bytes of a file that are read for its imports, which are at the top.
 const maxImports = 64 << 10
 
-// importLine finds the lines of Go, JavaScript, TypeScript, Python and Rust that import something.
+// importLine matches import lines of Go, JavaScript, TypeScript, Python and Rust.
 var importLine = regexp.MustCompile(`(?m)^\s*(?:import\b|from\b|export\b.*\bfrom\b|.*\brequire\(|(?:pub )?use\b|(?:pub )?mod\b|\}\s*from\b|(?:[\w.]+ )?"[^"]+"\s*$).*$`)
 
 var importName = regexp.MustCompile(`[\w-]+`)
 
-// importsOf returns the words that the imports of a file consist of: the names of what it depends on are among them.
+// importsOf returns the words in the import lines of a file. They include the names of its dependencies.
 func importsOf(path string) (names []string) {
 	info, err := os.Stat(path)
 	if err != nil || !info.Mode().IsRegular() {
@@ -27,7 +27,7 @@ func importsOf(path string) (names []string) {
 		return nil
 	}
 	defer file.Close()
-	data, _ := io.ReadAll(io.LimitReader(file, maxImports)) // what can be read of it
+	data, _ := io.ReadAll(io.LimitReader(file, maxImports)) // as much as can be read
 	seen := map[string]bool{}
 	for _, line := range importLine.FindAllString(string(data), 1000) {
 		for _, name := range importName.FindAllString(line, 50) {
@@ -40,8 +40,8 @@ func importsOf(path string) (names []string) {
 	return names
 }
 
-// dependsOn reports whether a file imports one of the others, as far as names tell: that one's name, or its folder's.
-// Go files of one folder depend on each other.
+// dependsOn reports whether a file imports one of the others. It compares names: the name of the other file, or of its
+// folder. Go files of the same folder depend on each other.
 func dependsOn(t target, others []string) bool {
 	for _, path := range others {
 		dir, base := filepath.Split(path)

@@ -14,12 +14,12 @@ import (
 
 const (
 	maxInput = 8 << 20
-	maxPath  = 4096 // bytes: longer ones are none
+	maxPath  = 4096 // bytes; a longer path is ignored
 	maxID    = 200  // bytes of a session's and an act's id
 	maxPaths = 100  // of one act
 )
 
-// event is when a hook runs.
+// event is the moment at which the hook runs.
 type event string
 
 const (
@@ -28,22 +28,22 @@ const (
 	failure event = "PostToolUseFailure" // the tool failed
 )
 
-// act is one call of a tool of the agent, as the rules see it.
+// act is one tool call of the agent, as the rules see it.
 type act struct {
 	event   event
 	session string
-	id      string // empty if the agent gives none
-	dir     string // where the agent works
+	id      string // empty if the agent sends none
+	dir     string // the agent's folder
 
 	reads, edits []string // absolute paths
 	shell        bool
 	commands     []command
-	unread       bool    // the shell text has more commands, or may have
+	unread       bool    // the shell text has or may have more commands
 	end          outcome // how it ended
 	output       string
 }
 
-// input is what an agent writes to a hook, by any of the names that are in use.
+// input is the JSON that an agent sends to a hook. It has all field names in use.
 type input struct {
 	Session  string                     `json:"session_id"`
 	Event    string                     `json:"hook_event_name"`
@@ -58,7 +58,7 @@ type input struct {
 	Stopped  bool                       `json:"is_interrupt"`
 }
 
-// read reads an act. It is nil for an event that is none of its own.
+// read parses an act. It returns nil for other events.
 func read(stdin io.Reader, dir string) (*act, error) {
 	data, err := io.ReadAll(io.LimitReader(stdin, maxInput+1))
 	switch {
@@ -78,7 +78,7 @@ func read(stdin io.Reader, dir string) (*act, error) {
 		if in.Event == "" {
 			return nil, errors.New("hook_event_name is missing in the JSON on stdin")
 		}
-		return nil, nil //nolint:nilnil // an event that is none of ours is nothing to do
+		return nil, nil //nolint:nilnil // other events need no action
 	case in.Tool == "":
 		return nil, errors.New("tool_name is missing in the JSON on stdin")
 	case a.session == "":
@@ -92,7 +92,7 @@ func read(stdin io.Reader, dir string) (*act, error) {
 	return a, nil
 }
 
-// kind is what a tool does.
+// kind is the kind of a tool.
 type kind int
 
 const (
@@ -100,10 +100,10 @@ const (
 	edits
 	reads
 	runs
-	either // edits, or reads if its command is view
+	either // edits, or reads if the command is view
 )
 
-// tools are those of coding agents, in lower case. Those of MCP servers are found by their last part.
+// tools are the tools of coding agents, in lower case. Tools of MCP servers are matched by the last part of the name.
 var tools = map[string]kind{
 	"edit": edits, "multiedit": edits, "multi_edit": edits, "write": edits, "file_create": edits, "create_file": edits,
 	"write_file": edits, "edit_file": edits,
@@ -114,7 +114,7 @@ var tools = map[string]kind{
 	"exec_command": runs,
 }
 
-// read finds out what an act does.
+// read sets the effects of an act from its input.
 func (a *act) read(in input) {
 	name := strings.ToLower(in.Tool)
 	if n := strings.LastIndex(name, "__"); n >= 0 {
@@ -141,7 +141,7 @@ func (a *act) read(in input) {
 	}
 }
 
-// paths are the paths that the input of a tool names.
+// paths returns the paths in the input of a tool.
 func (a *act) paths(in map[string]json.RawMessage) (found []string) {
 	for _, field := range []string{"path", "file_path", "file", "filename", "notebook_path"} {
 		if path := a.absolute(text(in[field])); path != "" {
@@ -153,7 +153,7 @@ func (a *act) paths(in map[string]json.RawMessage) (found []string) {
 
 var patchFile = regexp.MustCompile(`(?m)^\*\*\* (?:Update File|Add File|Delete File|Move to): (.+?)\r?$`)
 
-// patched are the files that a patch of apply_patch names.
+// patched returns the files in a patch of apply_patch.
 func (a *act) patched(patch string) (found []string) {
 	for _, m := range patchFile.FindAllStringSubmatch(patch, maxPaths) {
 		if path := a.absolute(strings.TrimSpace(m[1])); path != "" && !slices.Contains(found, path) {
@@ -163,14 +163,14 @@ func (a *act) patched(patch string) (found []string) {
 	return found
 }
 
-// run reads what a shell runs.
+// run parses the command of a shell tool.
 func (a *act) run(in map[string]json.RawMessage) {
 	for _, field := range []string{"command", "cmd"} {
 		words := texts(in[field])
 		switch {
 		case len(words) == 0:
 			continue
-		case json.Valid(in[field]) && in[field][0] == '[': // its words
+		case json.Valid(in[field]) && in[field][0] == '[': // a list of words
 			a.commands, a.unread = readShell(quoteWords(words))
 		default:
 			a.commands, a.unread = readShell(words[0])
@@ -197,7 +197,7 @@ func (a *act) run(in map[string]json.RawMessage) {
 
 var exitLine = regexp.MustCompile(`^(?:Exit code:? |Process exited with code )(\d+)`)
 
-// ended finds out how an act ended, and what it printed.
+// ended sets how an act ended, and its output.
 func (a *act) ended(in input) {
 	if a.event == before {
 		return
@@ -220,7 +220,7 @@ func (a *act) ended(in input) {
 	}
 	printed := texts(in.Error)
 	if len(response) > 0 && response[0] == '{' {
-		_ = json.Unmarshal(response, &fields) // a field of another type is as good as none
+		_ = json.Unmarshal(response, &fields) // fields of other types are ignored
 		for _, c := range []*int{fields.Exit, fields.ExitCode, fields.Code} {
 			if code == nil {
 				code = c
@@ -253,7 +253,8 @@ func (a *act) ended(in input) {
 	}
 }
 
-// absolute is a path as facts have it: from the root, without . and .. and symbolic links, as far as they are there.
+// absolute returns a path in the form that facts use: absolute, without . and .., and with symbolic links resolved as
+// far as the files exist.
 func (a *act) absolute(path string) string {
 	if path == "" || len(path) > maxPath || strings.ContainsRune(path, 0) {
 		return ""
@@ -277,7 +278,7 @@ func resolved(path string) string {
 	}
 }
 
-// text is a JSON string, or "".
+// text returns a JSON string, or "" for any other value.
 func text(raw json.RawMessage) (s string) {
 	if json.Unmarshal(raw, &s) != nil {
 		return ""
@@ -285,7 +286,7 @@ func text(raw json.RawMessage) (s string) {
 	return s
 }
 
-// texts are the strings of a JSON value: of a string, a list of them, or a list of objects with a text.
+// texts returns the strings in a JSON value: a string, a list of strings, or a list of objects with a text.
 func texts(raw json.RawMessage) (all []string) {
 	if s := text(raw); s != "" {
 		return []string{s}

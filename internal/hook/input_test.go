@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// told is the act of an event of these fields, in a folder.
+// told returns the act of an event with these fields, in a folder.
 func told(t *testing.T, dir string, fields map[string]any) *act {
 	t.Helper()
 	all := map[string]any{"session_id": "s", "hook_event_name": "PostToolUse", "cwd": dir, "tool_use_id": "toolu_1"}
@@ -31,7 +31,7 @@ func told(t *testing.T, dir string, fields map[string]any) *act {
 
 type object = map[string]any
 
-// workDir is a folder whose path has no symbolic links.
+// workDir returns a folder whose path has no symbolic links.
 func workDir(t *testing.T) string {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -124,7 +124,7 @@ func TestWhatAnActLeaves(t *testing.T) {
 	}
 }
 
-// One file is one file, by whatever path it is named.
+// A part that the hook cannot read may contain a commit or a test run.
 func TestAShellTextThatCannotBeReadIsSaid(t *testing.T) {
 	t.Parallel()
 	long := "echo\n#" + strings.Repeat("x", maxShellText) + "\n"
@@ -162,6 +162,7 @@ func TestAShellTextThatCannotBeReadIsSaid(t *testing.T) {
 	}
 }
 
+// Different paths of one file are the same file.
 func TestPathsAreResolved(t *testing.T) {
 	t.Parallel()
 	dir := workDir(t)
@@ -242,7 +243,7 @@ func TestAWrongEventIsSaidAndStopsNobody(t *testing.T) {
 	}
 }
 
-// Whatever the input, the hook prints nothing, or one object.
+// For any input the hook prints nothing or one object.
 func FuzzRun(f *testing.F) {
 	for _, text := range []string{
 		"", "{}", "\x00",

@@ -9,7 +9,7 @@ import (
 	"github.com/gemworker/gem/rules"
 )
 
-// answer is what a hook prints. Nothing of it decides that an act may happen: the agent's own permissions stand.
+// answer is the output of a hook. It never allows an act: the agent's own permissions still apply.
 type answer struct {
 	// Message is shown to the user.
 	Message  string    `json:"systemMessage,omitempty"`
@@ -18,7 +18,7 @@ type answer struct {
 
 type specific struct {
 	Event event `json:"hookEventName"`
-	// Decision is deny or ask, or nothing for a warning.
+	// Decision is deny or ask, or empty for a warning.
 	Decision string `json:"permissionDecision,omitempty"`
 	Reason   string `json:"permissionDecisionReason,omitempty"`
 	// Context is the text for the model.
@@ -27,7 +27,7 @@ type specific struct {
 
 const maxMessage = 8000 // bytes
 
-// json is the output on stdout: nothing, or one object.
+// json returns the output for stdout: nothing, or one object.
 func (a answer) json() []byte {
 	if a == (answer{}) {
 		return nil
@@ -39,7 +39,8 @@ func (a answer) json() []byte {
 	return append(text, '\n')
 }
 
-// answerTo combines the answers of the rules. The strictest decides, and the message names all that met the act.
+// answerTo combines the verdicts of the rules. The strictest action decides, and the message names every rule that
+// matched.
 func answerTo(met []verdict) answer {
 	if len(met) == 0 {
 		return answer{}
@@ -64,7 +65,7 @@ func answerTo(met []verdict) answer {
 	return answer{Specific: s}
 }
 
-// and adds that rules could not be judged, and why. A denial stays one.
+// and adds the rules that could not be judged, and the reason. It keeps a denial.
 func (a answer) and(coding rules.Coding, unsure []string, why string) answer {
 	if len(unsure) == 0 {
 		return a
@@ -82,7 +83,7 @@ func (a answer) and(coding rules.Coding, unsure []string, why string) answer {
 	return a
 }
 
-// answerUnknown says that the rules with these names could not be asked.
+// answerUnknown returns the answer if the rules with these names could not be judged.
 func answerUnknown(coding rules.Coding, names []string, why string) answer {
 	text := short(fmt.Sprintf("gem hook cannot judge by %s: %s", strings.Join(names, ", "), why), maxMessage)
 	if slices.ContainsFunc(names, func(name string) bool { return coding[name].Unknown == rules.Ask }) {

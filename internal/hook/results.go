@@ -7,24 +7,24 @@ import (
 	"unicode/utf8"
 )
 
-// outcome is how a test run ended.
+// outcome is the outcome of a test run.
 type outcome string
 
 const (
 	passed  outcome = "pass"
 	failed  outcome = "fail"
-	unknown outcome = "unknown" // nothing says how
+	unknown outcome = "unknown" // the output does not show the outcome
 )
 
-// results is what the output of a test run says.
+// results is the content of a test run's output.
 type results struct {
-	failed []string // the names of tests that failed, each once, sorted
-	fails  bool     // it says that something failed
-	passes bool     // it says that something passed
+	failed []string // the names of the failed tests, unique and sorted
+	fails  bool     // the output reports a failure
+	passes bool     // the output reports a success
 }
 
 const (
-	maxFailed     = 50  // names that are kept of a run
+	maxFailed     = 50  // kept names per run
 	maxFailedName = 200 // bytes of a name
 	maxLine       = 4096
 )
@@ -33,13 +33,13 @@ var (
 	colors = regexp.MustCompile(`\x1b\[[0-9;?]*[A-Za-z]`)
 	// The last line of pytest.
 	pytestSum = regexp.MustCompile(`^=* ?(?:\d+ [a-z]+, )*\d+ (failed|passed|errors?)\b.* in [0-9.]+`)
-	// The sums of jest and vitest.
+	// The summary lines of jest and vitest.
 	jestSum = regexp.MustCompile(`^\s*Tests:?\s+.*\d+ (failed|passed)\b`)
-	// A test of cargo nextest that failed.
+	// A failed test of cargo nextest.
 	nextestFail = regexp.MustCompile(`^\s*FAIL \[ *[0-9.]+s\] (?:\([^)]*\) )?(.+)$`)
 )
 
-// readResults reads the output of go test, pytest, jest, vitest and cargo test, whichever it is.
+// readResults parses the output of go test, pytest, jest, vitest or cargo test. It detects which.
 func readResults(output string) (r results) {
 	var names, files []string
 	for line := range strings.Lines(output) {
@@ -72,7 +72,7 @@ func readResults(output string) (r results) {
 			name = strings.TrimPrefix(trimmed, "● ")
 		case nextestFail.MatchString(line):
 			name = nextestFail.FindStringSubmatch(line)[1]
-		case strings.HasPrefix(trimmed, "FAIL "): // jest names a file, vitest a test too
+		case strings.HasPrefix(trimmed, "FAIL "): // jest names a file, vitest also a test
 			r.fails = true
 			if of := strings.TrimSpace(trimmed[len("FAIL "):]); strings.Contains(of, " > ") {
 				name = of
@@ -111,7 +111,7 @@ func firstWord(s string) string {
 	return word
 }
 
-// short cuts a text, between two characters, and takes out what Postgres cannot hold.
+// short shortens a text to n bytes without splitting a character, and replaces bytes that Postgres cannot store.
 func short(s string, n int) string {
 	s = strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", "�"), "�")
 	if len(s) <= n {
@@ -123,15 +123,15 @@ func short(s string, n int) string {
 	return s[:n]
 }
 
-// endOf says how a run ended, from how the shell text ended and from what it printed. The end of a text is only theirs
-// if nothing else made it.
+// endOf returns the outcome of a run from the end of the shell text and from the output. The end of the text decides
+// only if nothing but the tests can have caused it.
 func endOf(run testRun, end outcome, r results) (outcome, []string) {
 	switch {
 	case end == unknown:
 		return unknown, nil
 	case run.alone && end == passed:
 		return passed, nil
-	case run.alone && (r.fails || !r.passes): // otherwise something behind the tests failed
+	case run.alone && (r.fails || !r.passes): // otherwise a command after the tests failed
 		return failed, r.failed
 	case r.fails:
 		return failed, r.failed

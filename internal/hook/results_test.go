@@ -51,7 +51,7 @@ func TestTheTestsThatFailedAreReadFromTheOutput(t *testing.T) {
 	}
 }
 
-// What precedes the word test is skipped in one pass: one pass for each of its words took minutes and gigabytes.
+// The options before the word test are skipped in one pass. One pass for each of its words took minutes and gigabytes.
 func TestTheOptionsOfARunnerAreSkippedOnce(t *testing.T) {
 	t.Parallel()
 	for _, first := range []string{"cargo +nightly", "go --", "python --"} {
@@ -105,7 +105,6 @@ func TestWhichCommandsRunTests(t *testing.T) {
 	}
 }
 
-// The end of a shell text is that of its tests only if nothing else made it; then their output decides.
 // The options before the word test may select tests.
 func TestARunWithSelectingOptionsDoesNotCoverAll(t *testing.T) {
 	t.Parallel()
@@ -116,6 +115,7 @@ func TestARunWithSelectingOptionsDoesNotCoverAll(t *testing.T) {
 	}
 }
 
+// The end of a shell text is that of its tests only if nothing else can have caused it. Otherwise the output decides.
 func TestHowATestRunEnded(t *testing.T) {
 	t.Parallel()
 	const fails, passes = "--- FAIL: T (0s)\nFAIL\n", "ok  \ta\t0s\n"
@@ -126,7 +126,7 @@ func TestHowATestRunEnded(t *testing.T) {
 		want   string
 	}{
 		{"go test", passed, "", "pass"},
-		{"go test", passed, fails, "pass"}, // a test that prints so
+		{"go test", passed, fails, "pass"}, // the output of a test that prints this itself
 		{"go test", failed, fails, "fail T"},
 		{"go test", failed, "", "fail"},
 		{"go test", unknown, fails, "unknown"},

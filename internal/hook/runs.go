@@ -6,19 +6,19 @@ import (
 	"strings"
 )
 
-// testRun is the tests that a shell text runs. Where it runs several, they are one.
+// testRun is the tests that a shell text runs. Several test commands in one text are one run.
 type testRun struct {
-	command string // without its context, quoted where it must be
-	dir     string // where the first of them runs
-	alone   bool   // how the text ends is how they end
+	command string // without its context, quoted where necessary
+	dir     string // the folder of the first command
+	alone   bool   // the end of the text is the end of the tests
 	parts   []part // of the command
 }
 
 // part is one command of a test run.
 type part struct {
-	runner string   // empty if it runs no tests
-	words  []string // of the runner, without loudness
-	all    bool     // they select nothing
+	runner string   // empty if the command runs no tests
+	words  []string // of the runner, without options that change only the output
+	all    bool     // the words do not restrict the tests
 }
 
 func partOf(c command) part {
@@ -26,7 +26,7 @@ func partOf(c command) part {
 	return part{name, withoutLoudness(words), all(words)}
 }
 
-// testsOf returns the test run among the commands of a text.
+// testsOf returns the test run in the commands of a text.
 func testsOf(commands []command) (run testRun, ok bool) {
 	for _, c := range commands {
 		if _, _, is := runner(c.words); !is {
@@ -44,7 +44,7 @@ func testsOf(commands []command) (run testRun, ok bool) {
 	return run, ok
 }
 
-// quoteWords writes words so that parseShell reads them again.
+// quoteWords quotes words so that parseShell parses them again.
 func quoteWords(words []string) string {
 	var b strings.Builder
 	for i, word := range words {
@@ -59,14 +59,14 @@ func quoteWords(words []string) string {
 	return b.String()
 }
 
-// leading are the options of runners of tests that take a word and may come before the word test.
+// leading are the options of test runners that take a value and may come before the word test.
 var leading = map[string][]string{
 	"go": {"-C"}, "cargo": {"-C", "-Z", "--config", "--color"},
 	"npm": {"--prefix", "-w", "--workspace"}, "pnpm": {"-C", "--dir", "-F", "--filter"},
 	"yarn": {"--cwd"}, "bun": {"--cwd", "--filter", "--env-file"},
 }
 
-// runner says which runner of tests a command calls, and with which words.
+// runner returns the test runner that a command calls, and its words.
 func runner(words []string) (name string, rest []string, ok bool) {
 	skipped := 0
 	if values, ok := leading[words[0]]; ok {
@@ -81,12 +81,12 @@ func runner(words []string) (name string, rest []string, ok bool) {
 	if skipped == 0 {
 		return runnerOf(words)
 	}
-	// They may select tests, so they count among the words of the runner.
+	// These options may select tests, so they count as words of the runner.
 	name, rest, ok = runnerOf(slices.Concat(words[:1], words[1+skipped:]))
 	return name, slices.Concat(words[1:1+skipped], rest), ok
 }
 
-// runnerOf is runner for a command whose leading options are left out.
+// runnerOf is runner for a command without its leading options.
 func runnerOf(words []string) (name string, rest []string, ok bool) {
 	var second, third string
 	if len(words) > 1 {
@@ -138,20 +138,21 @@ func runnerOf(words []string) (name string, rest []string, ok bool) {
 }
 
 var (
-	// loudness are options that change what a run prints, not what it runs.
+	// loudness has the options that change the output of a run but not its tests.
 	loudness = []string{"-v", "-vv", "-q", "-qq", "-s", "--verbose", "--quiet", "--silent", "--nocapture", "-count=1",
 		"-json", "--no-header", "--color=never", "--no-color"}
-	// settings take a value and choose no tests.
+	// settings has the options that take a value and do not restrict the tests.
 	settings = []string{"-timeout", "--timeout", "-count", "-parallel", "-cpu", "-tags", "-j", "--jobs", "--maxfail",
 		"--tb", "--reporter", "-c", "--config"}
-	// selections choose tests.
+	// selections has the options that select tests.
 	selections = []string{"-run", "-skip", "-k", "-m", "-t", "-g", "-x", "-p", "-failfast", "-short", "--testNamePattern",
 		"--testPathPattern", "--lf", "--last-failed", "--ff", "--sw", "--exitfirst",
 		"--package", "--test", "--lib", "--bin", "--bins", "--doc", "--example", "--exclude", "--grep", "--filter", "--bail",
 		"--onlyFailures", "--onlyChanged", "--changed", "-o", "--related", "--shard", "--deselect", "--ignore"}
 )
 
-// covers reports whether a run runs all tests of another one: the same, or all of a folder around it.
+// covers reports whether a run includes all tests of another one: it is the same, or runs all tests of a folder that
+// contains it.
 func covers(by, other testRun) bool {
 	if by.dir == other.dir && by.command == other.command {
 		return true
@@ -164,12 +165,12 @@ func covers(by, other testRun) bool {
 	return other.command != ""
 }
 
-// whole reports whether a run selects no tests of its folder.
+// whole reports whether a run includes all tests of its folder.
 func (r testRun) whole() bool {
 	return !slices.ContainsFunc(r.parts, func(p part) bool { return p.runner != "" && !p.all })
 }
 
-// around reports whether a folder is another one, or holds it.
+// around reports whether a folder is or contains another one.
 func around(dir, other string) bool {
 	return dir == other || strings.HasPrefix(other, strings.TrimSuffix(dir, "/")+"/")
 }
@@ -185,7 +186,7 @@ func withoutLoudness(words []string) []string {
 	return slices.DeleteFunc(slices.Clone(words), func(w string) bool { return slices.Contains(loudness, w) })
 }
 
-// all reports whether the words of a runner select nothing.
+// all reports whether the words of a runner do not restrict the tests.
 func all(words []string) bool {
 	for i := 0; i < len(words); i++ {
 		word, _, _ := strings.Cut(words[i], "=")
@@ -200,7 +201,7 @@ func all(words []string) bool {
 	return true
 }
 
-// isTest reports whether a file holds tests, by its name.
+// isTest reports whether the name of a file is that of a test file.
 func isTest(path string) bool {
 	base := strings.ToLower(filepath.Base(path))
 	for _, part := range []string{"_test.", ".test.", ".spec.", "_spec.", "conftest.py"} {

@@ -10,38 +10,38 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// command is one simple command of a shell text, after the shell has done its part: without quotes, assignments,
-// redirections and the commands that only run another, such as env.
+// command is one simple command of a shell text, as the shell would run it: without quotes, assignments, redirections,
+// and commands such as env that only run another.
 type command struct {
 	words []string
-	dir   string // where it runs; relative to where the text does, or absolute
-	// alone: how the text ends is how the command ends, unless a command before or after it failed.
+	dir   string // its folder, absolute or relative to that of the text
+	// alone means that the end of the text is the end of this command, unless a command before or after it failed.
 	alone  bool
-	writes []string // the files that its output goes into, as seen from where the text runs
+	writes []string // the files that its output is written to, relative to the folder of the text
 	stdin  string   // a here-document
-	script string   // stdin as a shell gets it that runs it: a * replaces each value
+	script string   // stdin as a shell that runs it gets it; a * replaces each value
 }
 
 const (
-	maxShellText  = 64 << 10 // the parser recurses: brackets up to here take 256 MiB of stack
-	maxShellDepth = 12       // of texts that a command such as sh -c runs, and of substitutions
+	maxShellText  = 64 << 10 // the parser is recursive: brackets up to this size take 256 MiB of stack
+	maxShellDepth = 12       // of texts run by commands such as sh -c, and of substitutions
 	maxCommands   = 500
-	maxStatements = 2000 // that are followed, with their redirections
+	maxStatements = 2000 // statements to follow, including their redirections
 )
 
-// parseShell returns the commands of a text, as far as [readShell] can read it.
+// parseShell returns the commands of a text that [readShell] can read.
 func parseShell(text string) []command {
 	commands, _ := readShell(text)
 	return commands
 }
 
-// readShell returns the commands of a text, including those inside others. It reads up to the first line that it cannot
-// parse. unread: some of the text was not read, and may have any command.
+// readShell returns the commands of a text, including nested ones. It stops at the first line that it cannot parse.
+// unread reports whether some of the text was not read, and may contain any command.
 func readShell(text string) (commands []command, unread bool) {
 	r := shellReader{all: []command{}}
 	r.text(text, "", 0, true)
 	if r.unread {
-		for i := range r.all { // the rest may have made the end
+		for i := range r.all { // the unread part may have caused the end
 			r.all[i].alone = false
 		}
 	}
@@ -51,7 +51,7 @@ func readShell(text string) (commands []command, unread bool) {
 // shellReader collects commands.
 type shellReader struct {
 	all      []command
-	followed int // statements and redirections, of all texts
+	followed int // statements and redirections in all texts
 	unread   bool
 }
 
@@ -65,7 +65,8 @@ func (r *shellReader) text(text, dir string, depth int, alone bool) {
 	}
 	stmts, whole := statements(text)
 	if !whole {
-		// Bash runs a here-document with a fault, such as ${{ x }}, and continues behind it. Quoted, it has no fault.
+		// Bash runs a here-document that contains an error, such as ${{ x }}, and continues after it. A quoted one has no
+		// errors.
 		if quoted := quoteHeredocs(text); quoted != text {
 			if again, ok := statements(quoted); ok || len(again) > len(stmts) {
 				text, stmts = quoted, again
@@ -77,7 +78,7 @@ func (r *shellReader) text(text, dir string, depth int, alone bool) {
 	shellText{r, text, depth}.list(stmts, dir, alone)
 }
 
-// follow reports whether one more statement or redirection may be followed.
+// follow reports whether another statement or redirection may be followed.
 func (r *shellReader) follow() bool {
 	if r.followed == maxStatements {
 		r.unread = true
@@ -87,7 +88,7 @@ func (r *shellReader) follow() bool {
 	return true
 }
 
-// statements parses a text as far as it can be parsed. The parser panics at a few faulty texts.
+// statements parses as much of a text as possible. The parser panics on a few invalid texts.
 func statements(text string) (stmts []*syntax.Stmt, whole bool) {
 	defer func() {
 		if recover() != nil {
@@ -96,7 +97,7 @@ func statements(text string) (stmts []*syntax.Stmt, whole bool) {
 	}()
 	whole = true
 	for stmt, err := range syntax.NewParser(syntax.RecoverErrors(10)).StmtsSeq(strings.NewReader(text)) {
-		if err == nil { // an error is the last one; leaving the loop at it makes the parser panic
+		if err == nil { // an error is the last value: the parser panics if the loop ends at it
 			stmts = append(stmts, stmt)
 		} else {
 			whole = false
@@ -107,10 +108,10 @@ func statements(text string) (stmts []*syntax.Stmt, whole bool) {
 
 var heredoc = regexp.MustCompile(`(^|[^<])<<(-?)[ \t]*([A-Za-z_][A-Za-z0-9_]*)`)
 
-// quoteHeredocs quotes the words that end here-documents, so that their bodies are plain text.
+// quoteHeredocs quotes the words that end here-documents, so that the bodies are plain text.
 func quoteHeredocs(text string) string { return heredoc.ReplaceAllString(text, "${1}<<${2}'${3}'") }
 
-// substitutes reports whether a here-document of the statements may run commands, were its word not quoted.
+// substitutes reports whether a here-document of the statements could run commands if its word were not quoted.
 func substitutes(stmts []*syntax.Stmt) (found bool) {
 	for _, stmt := range stmts {
 		syntax.Walk(stmt, func(n syntax.Node) bool {
@@ -126,15 +127,15 @@ func substitutes(stmts []*syntax.Stmt) (found bool) {
 	return found
 }
 
-// shellText is one text, whose statements the reader follows.
+// shellText is one text whose statements the reader follows.
 type shellText struct {
 	*shellReader
 	source string
 	depth  int
 }
 
-// list follows statements and returns the directory that they leave. Only the last one's end can be the end of them
-// all.
+// list follows statements and returns the folder after them. Only the end of the last statement can be the end of the
+// list.
 func (t shellText) list(stmts []*syntax.Stmt, dir string, alone bool) string {
 	for i, stmt := range stmts {
 		dir = t.stmt(stmt, dir, alone && i == len(stmts)-1)
@@ -159,16 +160,16 @@ func (t shellText) stmt(stmt *syntax.Stmt, dir string, alone bool) string {
 		dir = t.stmt(cmd.Y, dir, now.alone)
 	case *syntax.Block:
 		dir = t.list(cmd.Stmts, dir, now.alone)
-	case *syntax.Subshell: // cd has no effect after it
+	case *syntax.Subshell: // cd has no effect outside
 		t.list(cmd.Stmts, dir, now.alone)
 	case *syntax.TimeClause:
 		if cmd.Stmt != nil {
 			dir = t.stmt(cmd.Stmt, dir, now.alone)
 		}
-	default: // a condition, a loop, a function, a declaration: its end does not show how its commands ended
+	default: // a condition, loop, function or declaration: its end does not show how its commands ended
 		dir = t.inside(stmt.Cmd, dir)
 	}
-	if len(t.all) == first && len(now.writes) > 0 { // a redirection by itself empties its file
+	if len(t.all) == first && len(now.writes) > 0 { // a redirection without a command empties its file
 		now.words = []string{":"}
 		t.add(now)
 	} else if len(t.all) > first {
@@ -177,7 +178,7 @@ func (t shellText) stmt(stmt *syntax.Stmt, dir string, alone bool) string {
 	return dir
 }
 
-// inside follows the statements within a part of another.
+// inside follows the statements nested in a node.
 func (t shellText) inside(node syntax.Node, dir string) string {
 	if node == nil {
 		return dir
@@ -220,7 +221,7 @@ func (t shellText) redirect(r *syntax.Redirect, now *command) {
 				now.script += lit.Value
 			} else {
 				now.script += value(part)
-				to := min(part.End().Offset(), uint(len(t.source))) // in a faulty text, either offset may be anywhere
+				to := min(part.End().Offset(), uint(len(t.source))) // in an invalid text both offsets may be anywhere
 				now.stdin += t.source[min(part.Pos().Offset(), to):to]
 			}
 		}
@@ -242,7 +243,7 @@ func (t shellText) redirect(r *syntax.Redirect, now *command) {
 	}
 }
 
-// call adds the command that was called, or those of the text that it runs, and returns the directory that it leaves.
+// call adds a command, or the commands of the text that it runs, and returns the folder after it.
 func (t shellText) call(cmd *syntax.CallExpr, now command) string {
 	for _, assign := range cmd.Assigns {
 		t.inside(assign, now.dir)
@@ -257,7 +258,7 @@ func (t shellText) call(cmd *syntax.CallExpr, now command) string {
 	var unread bool
 	now.words, unread = withoutPrefixes(now.words)
 	t.unread = t.unread || unread
-	if len(now.words) == 0 && typed { // such as sudo -s, which runs a shell
+	if len(now.words) == 0 && typed { // for example sudo -s, which runs a shell
 		t.text(now.script, now.dir, t.depth+1, now.alone)
 	}
 	if len(now.words) == 0 {
@@ -303,7 +304,7 @@ func isProcess(word *syntax.Word) bool {
 	return ok
 }
 
-// wordText returns a word without its quotes. A * replaces an unknown value.
+// wordText returns a word without quotes. A * replaces an unknown value.
 func wordText(word *syntax.Word) string {
 	var b strings.Builder
 	for _, part := range word.Parts {
@@ -312,7 +313,7 @@ func wordText(word *syntax.Word) string {
 	return b.String()
 }
 
-// value returns a part of a here-document that the shell around it replaces. The commands of a substitution are
+// value returns a part of a here-document that the surrounding shell replaces. The commands of a substitution are
 // followed there, and not again in the text.
 func value(part syntax.WordPart) string {
 	var b strings.Builder
@@ -320,7 +321,7 @@ func value(part syntax.WordPart) string {
 	return b.String()
 }
 
-// writePart writes a part of a word. Inside of double quotes a backslash escapes only some characters.
+// writePart writes a part of a word. In double quotes a backslash escapes only some characters.
 func writePart(b *strings.Builder, part syntax.WordPart, escapable string) {
 	switch part := part.(type) {
 	case *syntax.Lit:
@@ -347,10 +348,10 @@ func writePart(b *strings.Builder, part syntax.WordPart, escapable string) {
 	}
 }
 
-// ansi are the characters that letters mean behind a backslash in $'…'.
+// ansi maps letters to the characters that they mean after a backslash in $'…'.
 var ansi = map[byte]byte{'a': 7, 'b': 8, 'e': 27, 'E': 27, 'f': 12, 'n': 10, 'r': 13, 't': 9, 'v': 11}
 
-// writeANSI writes the inside of $'…'.
+// writeANSI writes the content of $'…'.
 func writeANSI(b *strings.Builder, text string) {
 	for i := 0; i < len(text); i++ {
 		if text[i] != '\\' || i+1 == len(text) {
@@ -391,7 +392,7 @@ func writeANSI(b *strings.Builder, text string) {
 	}
 }
 
-// unescape leaves out the backslashes of a text, and the ends of lines behind them.
+// unescape removes the backslashes of a text, and line breaks after a backslash.
 func unescape(b *strings.Builder, text, escapable string) {
 	for i := 0; i < len(text); i++ {
 		if text[i] == '\\' && i+1 < len(text) && (escapable == "" || strings.IndexByte(escapable, text[i+1]) >= 0) {
@@ -405,7 +406,7 @@ func unescape(b *strings.Builder, text, escapable string) {
 
 func digits(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }
 
-// within returns a path as seen from where the text runs.
+// within returns a path relative to the folder of the text.
 func within(dir, next string) string {
 	if next == "" || filepath.IsAbs(next) || dir == "" {
 		return next
@@ -434,7 +435,7 @@ func script(words []string) (text string, ok bool) {
 	return "", false
 }
 
-// shellOptions takes apart the words of a shell: the letters of its options, and the words behind all options.
+// shellOptions splits the words of a shell into the letters of its options and the words after them.
 func shellOptions(words []string) (flags string, operands []string) {
 	for len(words) > 0 {
 		word := words[0]
@@ -448,7 +449,7 @@ func shellOptions(words []string) (flags string, operands []string) {
 			if word[0] == '-' {
 				flags += word[1:]
 			}
-			if last := word[len(word)-1]; last == 'o' || last == 'O' { // such as -eo pipefail
+			if last := word[len(word)-1]; last == 'o' || last == 'O' { // for example -eo pipefail
 				words = words[min(1, len(words)-1):]
 			}
 		default:
@@ -459,7 +460,7 @@ func shellOptions(words []string) (flags string, operands []string) {
 	return flags, nil
 }
 
-// readsStdin reports whether a shell with these words runs its input.
+// readsStdin reports whether a shell with these words runs its stdin.
 func readsStdin(words []string) bool {
 	flags, operands := shellOptions(words)
 	return len(operands) == 0 || strings.Contains(flags, "s")
@@ -467,8 +468,8 @@ func readsStdin(words []string) bool {
 
 var envValues = []string{"-u", "--unset", "-C", "--chdir"}
 
-// runners run the command behind their options: those of the value take a word each. An operand comes before the
-// command.
+// runners are commands that run the command after their options. values are the options that take a value. operands is
+// the number of operands before the command.
 var runners = map[string]struct {
 	values   []string
 	operands int
@@ -490,20 +491,20 @@ var runners = map[string]struct {
 	"npx":  {values: []string{"-p", "--package"}}, "bunx": {},
 }
 
-// throughs are runners of two words.
+// throughs are runners that consist of two words.
 var throughs = []string{"uv run", "poetry run", "pipenv run", "hatch run", "rye run", "pdm run", "pnpm exec",
 	"pnpm dlx", "npm exec", "yarn exec", "yarn dlx", "bundle exec"}
 
-// throughValues are the options of throughs that take a word.
+// throughValues are the options of throughs that take a value.
 var throughValues = []string{"--with", "--with-editable", "--with-requirements", "--extra", "--group", "--python", "-p",
 	"--package", "--project", "--directory", "-C", "--env-file", "--index", "-c", "--call", "-w", "--workspace", "-e"}
 
-// coverageValues are the options of coverage run that take a word.
+// coverageValues are the options of coverage run that take a value.
 var coverageValues = []string{"--source", "--include", "--omit", "--rcfile", "--data-file", "--context",
 	"--concurrency"}
 
-// withoutPrefixes leaves out what precedes a command: assignments, and the commands that run it. The command's own word
-// is its base name. unread: there is more of it than is read.
+// withoutPrefixes removes assignments and the commands that run another command. It shortens the command's name to its
+// base name. unread reports whether some words were not read.
 func withoutPrefixes(words []string) (rest []string, unread bool) {
 	splits := 0
 	for len(words) > 0 {
@@ -516,14 +517,14 @@ func withoutPrefixes(words []string) (rest []string, unread bool) {
 			return append([]string{base}, words[1:]...), false
 		case base == "env" && splits == maxShellDepth:
 			return append([]string{base}, words[1:]...), true
-		case base == "env" && splits < maxShellDepth: // each copies all words
+		case base == "env" && splits < maxShellDepth: // each split copies all words
 			splits++
 			words = behindOptions(splitString(words[1:]), runner.values)
 		case runs:
 			words = behindOptions(words[1:], runner.values)
 			words = words[min(runner.operands, len(words)):]
 			if runner.operands > 0 && len(words) > 0 && (words[0] == "-c" || words[0] == "--command") {
-				return append([]string{"sh", "-c"}, words[1:]...), false // as flock runs it
+				return append([]string{"sh", "-c"}, words[1:]...), false // same as flock
 			}
 			if runner.operands > 0 && len(words) > 0 && words[0] == "--" {
 				words = words[1:]
@@ -555,7 +556,7 @@ func asks(words []string) bool {
 	return false
 }
 
-// splitString replaces the option -S of env by the words of its value.
+// splitString replaces the option -S of env with the words of its value.
 func splitString(words []string) []string {
 	for i := 0; i < len(words); i++ {
 		word := words[i]
@@ -583,7 +584,7 @@ func splitString(words []string) []string {
 	return words
 }
 
-// wordsOf returns the words of a text that is one command.
+// wordsOf returns the words of a text that is a single command.
 func wordsOf(text string) (words []string) {
 	stmts, _ := statements(text[:min(len(text), maxShellText)])
 	if len(stmts) == 0 {
@@ -602,8 +603,8 @@ func wordsOf(text string) (words []string) {
 	return words
 }
 
-// behindOptions leaves out options up to one of until, each with its value if it takes one. A value may be in the word
-// of its option, and an option behind others in one word. A number behind a long option is its value.
+// behindOptions removes options, up to one in until, each with its value if it takes one. A value may be in the same
+// word as its option, and short options may share a word. A number after a long option is its value.
 func behindOptions(words, values []string, until ...string) []string {
 	for len(words) > 0 && strings.HasPrefix(words[0], "-") && !slices.Contains(until, words[0]) {
 		n := 1
@@ -642,7 +643,7 @@ func assignment(word string) bool {
 var gitValues = []string{"-C", "-c", "--git-dir", "--work-tree", "--namespace", "--super-prefix", "--config-env",
 	"--exec-path", "--attr-source"}
 
-// unknown reports whether what a command does depends on a value that is not known.
+// unknown reports whether the effect of a command depends on an unknown value.
 func (c command) unknown() bool {
 	word := c.words[0]
 	if word == "git" {
@@ -653,7 +654,7 @@ func (c command) unknown() bool {
 	return strings.ContainsAny(word, "$*")
 }
 
-// commits reports whether a command makes a commit, or names one.
+// commits reports whether a command creates or names a commit.
 func (c command) commits() bool {
 	switch c.words[0] {
 	case "git":
@@ -667,7 +668,8 @@ func (c command) commits() bool {
 	return false
 }
 
-// looking are commands that change nothing, and of two words where the first has others.
+// looking are commands that change nothing. Commands with two words are listed if the first word has other commands
+// that do.
 var looking = []string{"ls", "cat", "head", "tail", "less", "more", "nl", "bat", "grep", "egrep", "fgrep", "rg", "ag",
 	"find", "fd", "wc", "pwd", "echo", "printf",
 	"which", "whereis", "type", "file", "stat", "du", "df", "tree", "date", "printenv", "whoami", "id", "uname",
@@ -708,7 +710,7 @@ func (c command) shows() (files []string) {
 		return nil
 	}
 	words := c.words[1:]
-	if c.words[0] == "sed" { // its script comes first
+	if c.words[0] == "sed" { // the script of sed comes first
 		words = behindOptions(words, []string{"-e", "-f"})
 		words = words[min(1, len(words)):]
 	}

@@ -246,8 +246,8 @@ func TestWhatOfATextIsUnread(t *testing.T) {
 	}
 }
 
-// A statement takes at least one byte of a text. A reader that follows more statements than the text has bytes follows
-// some of them again and again, and a hook that takes too long stops nobody.
+// A statement takes at least one byte of a text. A reader that follows more statements than the text has bytes must
+// follow some of them repeatedly. A hook that takes too long cannot stop an act.
 func TestNoStatementOfATextIsFollowedTwice(t *testing.T) {
 	t.Parallel()
 	nested := func(begin, end string) string {
@@ -292,7 +292,7 @@ func TestNoStatementOfATextIsFollowedTwice(t *testing.T) {
 	}
 }
 
-// Reading any text ends.
+// Parsing ends for any text.
 func FuzzShell(f *testing.F) {
 	for _, text := range []string{"a && b", "$($($(", "<<<<", "a <<E\nE\n", "`\"$(", "((((", "'", "\\",
 		"sh -c 'sh -c \"sh -c a\"'", "eval eval eval", "0&0\xe8", "cat <<E; git commit\n$(\nE", strings.Repeat("(", 1<<17),

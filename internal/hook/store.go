@@ -11,14 +11,14 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// store is the history of sessions, in Postgres.
+// store keeps the history of sessions in Postgres.
 type store struct {
 	url    string
 	source string
-	within time.Duration // how long a statement may take, with its connection
+	within time.Duration // time limit for a statement and its connection
 }
 
-// facts returns what happened in the session of an act, as far as a question needs it.
+// facts returns the facts of the act's session that a question needs.
 func (s store) facts(ctx context.Context, a *act, q question) (history []fact, err error) {
 	err = s.with(ctx, s.within, func(ctx context.Context, conn *pgx.Conn) error {
 		var facts []byte
@@ -31,8 +31,8 @@ func (s store) facts(ctx context.Context, a *act, q question) (history []fact, e
 	return history, err
 }
 
-// record adds the facts of an act. It has ten times as long: nobody waits for a verdict, and what is not recorded makes
-// later ones wrong.
+// record adds the facts of an act. Its time limit is ten times as long, because nobody waits for a verdict, and missing
+// facts make later verdicts wrong.
 func (s store) record(ctx context.Context, a *act, facts []fact) error {
 	text, err := json.Marshal(facts)
 	if err != nil {
@@ -45,14 +45,14 @@ func (s store) record(ctx context.Context, a *act, facts []fact) error {
 	})
 }
 
-// with opens a connection for one statement, which takes one round trip and nothing of a pooler.
+// with opens a connection for one statement. The statement takes one round trip and works through any pooler.
 func (s store) with(ctx context.Context, within time.Duration, do func(context.Context, *pgx.Conn) error) (err error) {
 	if s.url == "" {
 		return errors.New("DATABASE_URL is not set")
 	}
 	config, err := pgx.ParseConfig(s.url)
 	if err != nil {
-		return errors.New("DATABASE_URL is not a connection string") // pgx's own error may quote it
+		return errors.New("DATABASE_URL is not a connection string") // pgx's error may quote it
 	}
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec
 	if config.RuntimeParams["application_name"] == "" {
@@ -61,7 +61,7 @@ func (s store) with(ctx context.Context, within time.Duration, do func(context.C
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	defer func() {
-		if err != nil && (ctx.Err() != nil || pgconn.Timeout(err)) { // a connection's own clock may come first
+		if err != nil && (ctx.Err() != nil || pgconn.Timeout(err)) { // the connection's own timeout may come first
 			err = fmt.Errorf("Postgres did not answer within %s (GEM_HOOK_TIMEOUT)", //nolint:staticcheck // a name begins it
 				within)
 		}

@@ -13,15 +13,14 @@ import (
 	"github.com/gemworker/gem/rules"
 )
 
-// Trial judges the events of a sequence of a test of rules as [Run] does, in a folder of its own and with a history
-// that nobody else has.
+// Trial judges the events of a rules test, like [Run], in its own folder and with its own history.
 type Trial struct {
 	coding rules.Coding
 	dir    string
 	past   past
 }
 
-// NewTrial begins a sequence, in a new folder. Close removes it.
+// NewTrial creates a trial in a new folder. Close removes the folder.
 func NewTrial(coding rules.Coding) (*Trial, error) {
 	dir, err := os.MkdirTemp("", "gem-rules-test-")
 	if err != nil {
@@ -38,7 +37,7 @@ func NewTrial(coding rules.Coding) (*Trial, error) {
 // Close removes the folder.
 func (t *Trial) Close() error { return os.RemoveAll(t.dir) }
 
-// Write puts files into the folder, by their paths in it.
+// Write writes files into the folder. The map is keyed by relative path.
 func (t *Trial) Write(files map[string]string) error {
 	for name, contents := range files {
 		if !filepath.IsLocal(name) {
@@ -55,9 +54,9 @@ func (t *Trial) Write(files map[string]string) error {
 	return nil
 }
 
-// Judge takes what an agent writes to its hook, and returns the verdict in words of a test of rules: run, or the
-// strictest action with the names of its rules. message is the text for the agent. unread is why an
-// event could not be read, which gem hook lets through.
+// Judge judges an event in the JSON form that an agent sends. came is the verdict in the words of a rules test: run, or
+// the strictest action with the names of its rules. message is the text for the agent. unread is the reason why the
+// event could not be read, which gem hook allows.
 func (t *Trial) Judge(ctx context.Context, event []byte) (came, message string, unread, err error) {
 	a, unread := read(bytes.NewReader(event), t.dir)
 	switch {
@@ -98,7 +97,7 @@ type past map[string]*memory
 
 type memory struct {
 	all  []fact
-	told map[string]bool // the acts that were recorded, by their ids and events
+	told map[string]bool // the recorded acts, by id and event
 }
 
 func (p past) facts(_ context.Context, a *act, _ question) ([]fact, error) {
@@ -108,7 +107,7 @@ func (p past) facts(_ context.Context, a *act, _ question) ([]fact, error) {
 	return p[a.session].all, nil
 }
 
-// record skips an act that is reported twice, as the history in Postgres does.
+// record ignores an act that was already recorded, as the history in Postgres does.
 func (p past) record(_ context.Context, a *act, facts []fact) error {
 	m := p[a.session]
 	if m == nil {

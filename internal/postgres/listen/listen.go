@@ -1,4 +1,4 @@
-// Package listen receives Postgres's notifications, for as long as a process wants them.
+// Package listen receives notifications of Postgres for as long as a process needs them.
 package listen
 
 import (
@@ -11,37 +11,37 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Listener keeps one connection on which the notifications of a channel arrive. All fields are required.
+// Listener keeps one connection that receives the notifications of a channel. All fields are required.
 type Listener struct {
 	URL     string // a connection string that leads through no pooler in transaction mode
 	Channel string
 	// Token is a text that only this listener sends. Before the first notification counts, the listener sends it through
-	// By, which is another connection, and waits until it arrives: some poolers accept LISTEN and deliver nothing, or only
-	// notifications of the connection itself.
+	// By, which is another connection, and waits until it arrives. Some poolers accept LISTEN and deliver nothing, or
+	// deliver only notifications of the connection itself.
 	Token string
 	By    store.DB
-	// Up is called when notifications begin to arrive, and Received for each, except tokens, with its payload. Down is
-	// called when they stop arriving or ctx ends, with the reason and the pause before the next try.
+	// Up is called when notifications begin to arrive. Received is called with the payload of each, except for tokens.
+	// Down is called when they stop arriving or ctx ends, with the reason and the pause before the next attempt.
 	Up       func()
 	Received func(payload string)
 	Down     func(err error, pause time.Duration)
 }
 
 const (
-	connectTimeout = 10 * time.Second // and for the token to arrive, and an answer to a ping
-	// without a notification: then the server is asked, since a connection may break without a sign
+	connectTimeout = 10 * time.Second // also for the token to arrive, and for the answer to a ping
+	// without a notification; then the listener pings the server, since a connection may break without a sign
 	quiet         = 30 * time.Second
-	shortestPause = time.Second // before it connects again; doubled up to longestPause
+	shortestPause = time.Second // before it connects again; doubles up to longestPause
 	longestPause  = time.Minute
 )
 
-// ErrNotDelivered says that the connection string leads through something that accepts LISTEN and delivers nothing.
+// ErrNotDelivered reports that something between this process and Postgres accepts LISTEN and delivers nothing.
 var ErrNotDelivered = errors.New("LISTEN works, but our own NOTIFY never arrived: this may be a pooler in " +
 	"transaction mode, " +
 	"or another database than that of DATABASE_URL. Set DIRECT_URL to Postgres itself, or DATABASE_POOLER=transaction " +
 	"to poll without trying")
 
-// Run listens until ctx ends, and connects again when the connection breaks.
+// Run listens until ctx ends. It connects again when the connection breaks.
 func (l *Listener) Run(ctx context.Context) {
 	pause := shortestPause
 	for ctx.Err() == nil {
@@ -95,7 +95,7 @@ func (l *Listener) once(ctx context.Context) error {
 	}
 }
 
-// prove listens, and waits for the token.
+// prove listens on the channel and waits for the token.
 func (l *Listener) prove(ctx context.Context, conn *pgx.Conn) error {
 	proving, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()

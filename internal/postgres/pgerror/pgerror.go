@@ -1,4 +1,4 @@
-// Package pgerror describes errors of Postgres to operators, without values of rows and inputs.
+// Package pgerror describes errors of Postgres to operators, without values of rows or inputs.
 package pgerror
 
 import (
@@ -9,35 +9,36 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Refused replaces a message that may have values without any mark.
+// Refused replaces a message that may contain values without quotation marks.
 const Refused = "Postgres refused a statement"
 
-// plainClasses are those of SQLSTATEs whose messages have values only in quotation marks, and in class 22 and 54 as
-// numbers and after a colon. P0 is what authors raise.
+// plainClasses are the SQLSTATE classes whose messages contain values only in quotation marks. Messages of classes 22
+// and 54 also contain them as numbers and after a colon. P0 has the errors that authors raise.
 var plainClasses = []string{"22", "23", "25", "2D", "40", "53", "54", "55", "57", "P0"}
 
-const insufficientPrivilege = "42501" // it names objects that exist
+const insufficientPrivilege = "42501" // names objects that exist
 
 var (
-	// quoted reaches to the last quotation mark of any language, since a value may have some itself.
+	// quoted matches up to the last quotation mark of any language, since a value may contain quotation marks itself.
 	quoted = regexp.MustCompile(`(?s)["„“«»].*["”“«»]|["„“«»].*`)
 	number = regexp.MustCompile(`(^|[\s:=])[-+]?(?:0x[0-9A-Fa-f]|\d)[\w.:+-]*`)
-	// afterColon is a value that has no quotation marks.
+	// afterColon matches a value without quotation marks.
 	afterColon = regexp.MustCompile(`(?s): [^"].*`)
-	// place is a line of a context that names code: a function and what it was doing.
+	// place matches a line of an error's context that names code: a function and what it was doing.
 	place = regexp.MustCompile(`^(?:[\p{L} ]+ )?PL/pgSQL[\p{L} -]* ` +
 		`(?:inline_code_block|(?:[\w.$]|"[\w.$ ]+")+\((?:[\w ,.\[\]$]|"[\w.$ ]+")*\))([\p{L}\d/ ,-]*)$` +
 		`|^SQL function "[\w.$]+" (?:statement \d+|during \w+)$`)
-	// statement begins the text of one, which reaches to the line before a place.
+	// statement matches the beginning of a statement, which ends on the line before a place.
 	statement = regexp.MustCompile(`^(?:SQL statement|SQL expression|PL/pgSQL assignment|PL/pgSQL expression) "`)
-	// dynamic is what PL/pgSQL does with a statement that it may have put together from values.
+	// dynamic matches what PL/pgSQL does with a statement that may be built from values.
 	dynamic = regexp.MustCompile(`EXECUTE|RETURN QUERY|OPEN`)
-	// parameters begins the values of a statement, which a server may be configured to add, or of rows that it copies.
+	// parameters matches the beginning of a statement's values, which a server may be configured to add, or of rows that
+	// it copies.
 	parameters = regexp.MustCompile(`^(?:un)?named portal|^portal "|^extended query|\$\d+ = |^COPY `)
 )
 
-// Message returns the message of an error without values, with the names of columns and constraints that Postgres says
-// are names. Of messages that may have values without marks it returns [Refused].
+// Message returns the message of an error without values. It keeps the names of columns and constraints that Postgres
+// marks as names. It returns [Refused] for messages that may contain values without quotation marks.
 func Message(e *pgconn.PgError) string {
 	class := e.Code[:min(2, len(e.Code))]
 	switch {
@@ -55,7 +56,7 @@ func Message(e *pgconn.PgError) string {
 	return Refused
 }
 
-// Hint returns the hint of an error in the same way, or "".
+// Hint returns the hint of an error without values, or "".
 func Hint(e *pgconn.PgError) string {
 	switch {
 	case isCode(e):
@@ -67,10 +68,10 @@ func Hint(e *pgconn.PgError) string {
 }
 
 // Where returns the lines of an error's context that name code, the innermost first, and the statements in it that no
-// function put together.
+// function built.
 func Where(e *pgconn.PgError) (lines []string) {
 	text := e.Where
-	if e.InternalQuery != "" { // a statement that Postgres could not read or plan
+	if e.InternalQuery != "" { // a statement that Postgres could not parse or plan
 		text = `SQL statement "` + e.InternalQuery + "\"\n" + text
 	}
 	said, inside := "", false
@@ -84,7 +85,7 @@ func Where(e *pgconn.PgError) (lines []string) {
 			}
 			lines, said, inside = append(lines, line), "", false
 		case parameters.MatchString(line):
-			return lines // a value may have lines of its own
+			return lines // a value may contain line breaks
 		case statement.MatchString(line):
 			said, inside = line, true
 		case inside:
@@ -94,22 +95,22 @@ func Where(e *pgconn.PgError) (lines []string) {
 	return lines
 }
 
-// isPlain reports whether the message of an error has values only where Message removes them. PL/pgSQL says itself what
-// an author raises, whatever its SQLSTATE.
+// isPlain reports whether Message removes all values from the message of an error. PL/pgSQL itself marks errors that an
+// author raises, whatever their SQLSTATE.
 func isPlain(e *pgconn.PgError) bool {
 	return slices.Contains(plainClasses, e.Code[:min(2, len(e.Code))]) || e.Code == insufficientPrivilege ||
 		e.Routine == "exec_stmt_raise"
 }
 
-// isCode reports whether Postgres rejects the text of a statement inside a function, so that all names in the message
-// are the author's.
+// isCode reports whether Postgres rejected the text of a statement inside a function. Then all names in the message are
+// the author's.
 func isCode(e *pgconn.PgError) bool {
 	first, _, _ := strings.Cut(e.Where, "\n")
 	found := place.FindStringSubmatch(first)
 	return strings.HasPrefix(e.Code, "42") && e.InternalPosition > 0 && found != nil && !dynamic.MatchString(found[1])
 }
 
-// unquoted replaces what is in quotation marks, unless it is a name.
+// unquoted replaces text in quotation marks, unless it is a name.
 func unquoted(e *pgconn.PgError, text string) string {
 	var hide, show []string
 	for i, name := range []string{e.ConstraintName, e.ColumnName, e.TableName, e.DataTypeName} {

@@ -13,7 +13,8 @@ import (
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
-// A message, a context or a hint of Postgres has the value in most cases below, and nothing that operators read has it.
+// In most cases below, the message, the context or the hint of Postgres contains the value. Operators must never read
+// it.
 func TestOperatorsReadNoValues(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.NewEmpty(t))
@@ -41,7 +42,7 @@ func TestOperatorsReadNoValues(t *testing.T) {
 		return message + "\nPL/pgSQL function app." + function + "(text) line 1 at " + doing
 	}
 	const value = "hunter2"
-	for sql, want := range map[string]string{ // the message, and then the hint and the lines of the context
+	for sql, want := range map[string]string{ // the message, then the hint and the lines of the context
 		"select ($1 || ' & &')::tsquery":           pgerror.Refused,
 		"select $1::regclass":                      pgerror.Refused,
 		"select ($1 || '.b.c.d.e')::regclass":      pgerror.Refused,

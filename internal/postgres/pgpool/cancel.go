@@ -7,24 +7,25 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// canceller cancels a statement on the server when its context ends, and drops a connection that does not answer in
+// canceller cancels a statement on the server when its context ends. It drops a connection that does not answer in
 // time.
 //
-// pgx's own handler hangs up on the cancel request as soon as the statement has ended. PgBouncer 1.18 crashes on that
-// (pgbouncer issue 801), so this one waits until the other side hangs up.
+// pgx's own handler closes the cancel request as soon as the statement has ended. That crashes PgBouncer 1.18
+// (pgbouncer issue 801), so canceller waits until the other side closes it.
 type canceller struct {
 	conn  *pgconn.PgConn
 	limit time.Duration // see cancelTimeout
 	ended chan struct{} // closed when the statement's answer has been read
-	done  chan struct{} // closed when no request can hit the connection's next statement
+	done  chan struct{} // closed when no request can reach the connection's next statement
 }
 
 const (
-	// settleTime is how long an accepted request may still take to arrive at the statement.
+	// settleTime is how long an accepted request may take to reach the statement.
 	settleTime = 100 * time.Millisecond
-	// cancelAgain is the pause before the next request: one that arrives before the statement has begun cancels nothing.
+	// cancelAgain is the pause before the next request. A request that arrives before the statement has begun cancels
+	// nothing.
 	cancelAgain = 300 * time.Millisecond
-	// requestTimeout is for a request that nobody answers.
+	// requestTimeout limits a request that nobody answers.
 	requestTimeout = time.Minute
 )
 
@@ -39,7 +40,7 @@ func (c *canceller) HandleCancel(context.Context) {
 			select {
 			case <-c.request():
 			case <-dropped:
-				return // the request continues to wait for its answer
+				return // the last request still waits for its answer
 			}
 			select {
 			case <-c.ended:
@@ -53,7 +54,7 @@ func (c *canceller) HandleCancel(context.Context) {
 	}()
 }
 
-// request sends a cancel request. The channel is closed when the other side has hung up.
+// request sends a cancel request. The channel is closed when the other side has closed the connection.
 func (c *canceller) request() <-chan struct{} {
 	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
 	go func() {

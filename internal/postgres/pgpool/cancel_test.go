@@ -18,7 +18,7 @@ import (
 	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
-// A stopped server answers no cancel request. PgBouncer 1.18 crashed when a client hung up on such a request.
+// A stopped server answers no cancel request. PgBouncer 1.18 crashed when a client closed such a request.
 func TestUnansweredCancelRequestsDoNotCrashThePooler(t *testing.T) {
 	t.Parallel()
 	server := testdb.Private(t, pgserver.Options{})
@@ -46,7 +46,7 @@ func TestUnansweredCancelRequestsDoNotCrashThePooler(t *testing.T) {
 			}
 		})
 	}
-	time.Sleep(300 * time.Millisecond) // so that statements are under way
+	time.Sleep(300 * time.Millisecond) // until statements are running
 	var pidFile string
 	var pids []int
 	const processes = `select pg_read_file('postmaster.pid'),
@@ -61,14 +61,14 @@ func TestUnansweredCancelRequestsDoNotCrashThePooler(t *testing.T) {
 	all := append([]int{postmaster}, pids...)
 	signal := func(s syscall.Signal) {
 		for _, pid := range all {
-			_ = syscall.Kill(pid, s) // some may have ended by now
+			_ = syscall.Kill(pid, s) // some may have ended
 		}
 	}
 	signal(syscall.SIGSTOP)
 	t.Cleanup(func() { signal(syscall.SIGCONT) })
 	time.Sleep(5 * time.Second)
 	signal(syscall.SIGCONT)
-	time.Sleep(time.Second) // so that waiting requests are answered
+	time.Sleep(time.Second) // until waiting requests are answered
 	close(stop)
 	statements.Wait()
 

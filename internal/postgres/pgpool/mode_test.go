@@ -30,7 +30,7 @@ func TestOnlyAPoolWhoseModeKeepsSessionsKeepsStatements(t *testing.T) {
 	}
 }
 
-// Another program's pool caches statements by default, whatever it leads through: nobody said that it may.
+// Another program's pool caches statements by default, but its mode was never stated.
 func TestAPlainPoolMayLeadThroughATransactionPooler(t *testing.T) {
 	t.Parallel()
 	if pgpool.KeepsStatements(testdb.Pool(t, testdb.NewEmpty(t))) {
@@ -52,7 +52,7 @@ func TestSessionsReadWhatIsCommitted(t *testing.T) {
 		want string
 	}{
 		{url, pgpool.Direct, "read committed"}, {session, pgpool.SessionPooler, "read committed"},
-		// others use the session too
+		// other clients use the session too
 		{session, pgpool.Unknown, "serializable"}, {transaction, pgpool.TransactionPooler, "serializable"},
 	} {
 		pool, err := pgpool.Open(t.Context(), c.url, pgpool.Options{Mode: c.mode})
@@ -68,7 +68,8 @@ func TestSessionsReadWhatIsCommitted(t *testing.T) {
 	}
 }
 
-// A pool for GEM's own statements has a search path of its own, and never leaves it in a session that others may use.
+// A pool for GEM's own statements has its own search path. It must not leave it in a session that other clients may
+// use.
 func TestOwnStatementsHaveTheirOwnSearchPath(t *testing.T) {
 	t.Parallel()
 	url := testdb.NewEmpty(t)
@@ -103,7 +104,7 @@ func TestOwnStatementsHaveTheirOwnSearchPath(t *testing.T) {
 	}
 }
 
-// By default a server looks for a client that has vanished after two hours, for which its transaction keeps its locks.
+// By default a server detects a vanished client after two hours. Until then the client's transaction keeps its locks.
 func TestTheServerLooksForClientsThatVanish(t *testing.T) {
 	t.Parallel()
 	url := testdb.NewEmpty(t)
@@ -137,7 +138,8 @@ func TestAPoolThatCachesNoStatementsKeepsNone(t *testing.T) {
 	}
 }
 
-// More clients than server connections, so that each keeps changing, and a PgBouncer that knows no prepared statements.
+// There are more clients than server connections, so that each client keeps changing its connection, and this PgBouncer
+// does not support prepared statements.
 func TestByDefaultAPoolWorksThroughATransactionPooler(t *testing.T) {
 	t.Parallel()
 	url := testdb.NewEmpty(t)
@@ -162,9 +164,9 @@ func TestByDefaultAPoolWorksThroughATransactionPooler(t *testing.T) {
 	clients.Wait()
 }
 
-// Some poolers give a connection on while answers to its last client are still to come: PgBouncer 1.18 does, when one
-// that had sent several statements at once disconnects in between. Who reads those as its own is one answer late from
-// then on.
+// Some poolers reuse a server connection while answers to its last client are still to come. PgBouncer 1.18 does this
+// when a client that sent several statements at once disconnects early. The next client would read those answers as its
+// own, and from then on be one answer behind.
 func TestNoConnectionStartsWithTheAnswersOfAnother(t *testing.T) {
 	t.Parallel()
 	url := testdb.NewEmpty(t)
@@ -177,7 +179,7 @@ func TestNoConnectionStartsWithTheAnswersOfAnother(t *testing.T) {
 	for range 5 {
 		leaveAnswersBehind(t, p.URL(url))
 		var conn *pgxpool.Conn
-		for conn == nil { // the connection is closed, and with it the pooler's
+		for conn == nil { // the connection is closed, and the pooler's server connection with it
 			if conn, err = pool.Acquire(t.Context()); err != nil && !strings.Contains(err.Error(), "another client") {
 				t.Fatal(err)
 			}

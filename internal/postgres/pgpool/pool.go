@@ -17,42 +17,42 @@ import (
 
 const (
 	connectTimeout = 10 * time.Second
-	// cancelTimeout limits how long the server may take to cancel a statement whose context has ended. After that the
+	// cancelTimeout limits the time in which the server cancels a statement whose context has ended. After that the
 	// connection is dropped.
 	cancelTimeout = 2 * time.Second
-	// A connection that was idle for pingAfter is pinged before it is used. A network that swallows packets must not cost
-	// more than pingTimeout.
+	// A connection that was idle for pingAfter is pinged before use. A network that drops packets must not cost more than
+	// pingTimeout.
 	pingAfter   = 5 * time.Second
 	pingTimeout = 2 * time.Second
 )
 
-// Options of a pool or a connection. The zero value works with every pooler that has transactions.
+// Options of a pool or a connection. The zero value works with every pooler that supports transactions.
 type Options struct {
 	// MaxConns is the size of the pool. The default is 4.
 	MaxConns int32
-	// Mode is what the connection string leads to: see [Probe]. Unless it keeps sessions, no prepared statement outlives
-	// its transaction on the server.
+	// Mode describes the other end of the connection string: see [Probe]. Unless it keeps sessions, no prepared statement
+	// outlives its transaction on the server.
 	Mode PoolMode
-	// CloseIdle is how long a connection is kept that nobody uses. The default is 5 minutes.
+	// CloseIdle is how long an unused connection is kept. The default is 5 minutes.
 	CloseIdle time.Duration
-	// NoPing uses idle connections without a ping first, for pools whose every statement has a short deadline.
+	// NoPing uses idle connections without a ping. It is for pools whose statements all have a short deadline.
 	NoPing bool
-	// OwnSQL says that only GEM's own statements run here: Postgres then finds functions, operators and types in
-	// pg_catalog alone. Otherwise an overload in a schema of the login's search path could match better than Postgres's
-	// own, and run as the login. A pooler's sessions keep their path unless Mode keeps sessions: the next client may be
-	// someone else.
+	// OwnSQL states that only GEM's own statements run here. Postgres then looks up functions, operators and types only in
+	// pg_catalog. Otherwise an overload in a schema of the login's search path could match better than Postgres's own, and
+	// run as the login. A pooler's sessions keep their path unless Mode keeps sessions, because the next client may be
+	// another program.
 	OwnSQL bool
 	// Name is the application_name in pg_stat_activity, unless the connection string has one. The default is gem.
 	Name string
 
-	cancelWithin time.Duration // in place of cancelTimeout, for tests
+	cancelWithin time.Duration // replaces cancelTimeout, for tests
 }
 
 var errMalformed = errors.New("the connection string is not valid: it has the form " +
 	"postgres://user:password@host:5432/database")
 
-// Open makes a pool without connecting. It fails only on a malformed url, with an error that does not show the url,
-// since it holds a password.
+// Open creates a pool without connecting. It returns an error only for a malformed url. The error does not contain the
+// url, since it has a password.
 func Open(ctx context.Context, url string, o Options) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
@@ -73,18 +73,18 @@ func Open(ctx context.Context, url string, o Options) (*pgxpool.Pool, error) {
 	return pool, err
 }
 
-// keepalives let the server notice within a minute that a client's machine has vanished. By default it takes two hours,
-// for which an open transaction keeps its locks. A pooler's connections to the server are the pooler's matter.
+// keepalives let the server detect a vanished client within a minute. By default it takes two hours, during which an
+// open transaction keeps its locks. The pooler itself is responsible for its connections to the server.
 var keepalives = map[string]string{"tcp_keepalives_idle": "30", "tcp_keepalives_interval": "10",
 	"tcp_keepalives_count": "3"}
 
 // ownPath is the search path of sessions for GEM's own statements.
 const ownPath = "pg_catalog, pg_temp"
 
-// Configure sets what all of GEM's connections have in common: timeouts, how statements are cancelled and cached, the
-// name, the check of what a pooler hands over, and the isolation level, read committed, where the mode keeps what is
-// set for a session. Connected directly, they also have the server look for clients that vanished, unless the
-// connection string says how. Of o it reads Mode, OwnSQL and Name.
+// Configure sets what all connections of GEM have in common: timeouts, how statements are cancelled and cached, the
+// name, the check of connections from a pooler, and the isolation level read committed if the mode keeps session
+// settings. On direct connections it also lets the server detect vanished clients, unless the connection string has
+// these settings. It reads only Mode, OwnSQL and Name of o.
 func Configure(config *pgx.ConnConfig, o Options) {
 	config.ConnectTimeout = connectTimeout
 	config.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
@@ -92,7 +92,7 @@ func Configure(config *pgx.ConnConfig, o Options) {
 	}
 	keep := config.OnPgError
 	config.OnPgError = func(conn *pgconn.PgConn, err *pgconn.PgError) bool {
-		// A session that began while the server was read-only may stay read-only after the server is not.
+		// A session that began while the server was read-only may stay read-only afterwards.
 		return err.Code != "25006" && (keep == nil || keep(conn, err))
 	}
 	if !o.Mode.KeepsSession() {
@@ -119,17 +119,19 @@ func Configure(config *pgx.ConnConfig, o Options) {
 	}
 }
 
-// errNotOurs closes a connection, and with it the one that the pooler has to the server.
+// errNotOurs closes a connection, and with it the pooler's connection to the server.
 var errNotOurs = errors.New("the pooler handed over a connection whose answers belong to another client")
 
-// begin sends a unique query, to detect whose answers arrive on a new connection. A pooler may pass a server connection
-// on while answers to the previous client are under way, as PgBouncer 1.18 does after several statements at once. It
-// also sets the isolation level and the search path, which a pooler may refuse as parameters of the connection.
+// begin sends a unique query, to detect answers that belong to another client on a new connection. A pooler may reuse a
+// server connection while answers to the previous client are still to come, as PgBouncer 1.18 does after several
+// statements at once. begin also sets the isolation level and the search path, which a pooler may refuse as parameters
+// of the connection.
 func begin(ctx context.Context, conn *pgconn.PgConn, o Options) error {
 	question := rand.Text()
 	sql := "select '" + question + "'"
 	if o.OwnSQL {
-		// If nobody probed, Postgres itself is known by its process id: a pooler makes up its own key for cancel requests.
+		// Without a probe, Postgres itself is recognised by its process id. A pooler makes up its own key for cancel
+		// requests.
 		sql = fmt.Sprintf("select pg_catalog.set_config('search_path', '%s', false) "+
 			"where %v or pg_catalog.pg_backend_pid() = %d; ", ownPath, o.Mode.KeepsSession(), conn.PID()) + sql
 	}

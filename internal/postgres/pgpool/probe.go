@@ -11,8 +11,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// probeTimeout limits how long Probe looks behind a pooler. After that the mode stays Unknown. A slow machine must not
-// be taken for a pooler whose connections are all in use. A stated mode is compared for statedTimeout only.
+// probeTimeout limits how long Probe looks behind a pooler. After that the mode stays Unknown. It is long, so that a
+// slow machine is not taken for a pooler whose connections are all in use. A stated mode is checked for statedTimeout
+// only.
 const (
 	probeTimeout  = 10 * time.Second
 	statedTimeout = 2 * time.Second
@@ -28,8 +29,8 @@ var errNoSession = errors.New("the pooler is in transaction mode, and was stated
 var errReadOnly = errors.New("the server takes no writes: it is a standby, or was set to read-only, as some services " +
 	"do when a disk is full")
 
-// Probe reports what url leads to, over two connections that it closes again. A stated mode other than Unknown is
-// returned as it is, once Postgres has answered. It returns an error if Postgres does not answer or takes no writes, if
+// Probe returns the mode of url. It opens two connections and closes them again. It returns a stated mode other than
+// Unknown unchanged, after Postgres has answered. It returns an error if Postgres does not answer or is read-only, if
 // the pooler is in statement mode, or if it was stated to be in session mode and a client's server connection changes.
 func Probe(ctx context.Context, url string, stated PoolMode) (PoolMode, error) {
 	a, err := openProbe(ctx, url)
@@ -69,8 +70,8 @@ func Probe(ctx context.Context, url string, stated PoolMode) (PoolMode, error) {
 	case second == first:
 		return TransactionPooler, nil
 	}
-	// Ask a while b's transaction is open. Then ask both with no transaction open, a twice in a row, since some poolers
-	// hand out the server connection that has been idle longest.
+	// Query a while b's transaction is open. Then query both without an open transaction, and a twice in a row, since some
+	// poolers hand out the server connection that has been idle longest.
 	for _, step := range []struct {
 		probe *probe
 		sql   string
@@ -82,7 +83,7 @@ func Probe(ctx context.Context, url string, stated PoolMode) (PoolMode, error) {
 			return Unknown, errNoSession
 		case stated == SessionPooler && err != nil:
 			return stated, nil // waiting proves nothing
-		case pgconn.Timeout(err) || err == nil && got != step.want: // one of its own would not have kept it waiting
+		case pgconn.Timeout(err) || err == nil && got != step.want: // a pooler in session mode would not make it wait
 			return TransactionPooler, nil
 		case err != nil:
 			return Unknown, nil
@@ -91,14 +92,14 @@ func Probe(ctx context.Context, url string, stated PoolMode) (PoolMode, error) {
 	if stated != Unknown {
 		return stated, nil
 	}
-	// Postgres puts the server's process id into the key for cancel requests. A pooler makes up a key of its own.
+	// Postgres puts the server's process id into the key for cancel requests. A pooler makes up its own key.
 	if a.PgConn().PID() == first && b.PgConn().PID() == second {
 		return Direct, nil
 	}
 	return Unknown, nil
 }
 
-// probe is a connection that asks which server process it talks to.
+// probe is a connection that can report the process id of its server.
 type probe struct{ *pgx.Conn }
 
 func openProbe(ctx context.Context, url string) (*probe, error) {
@@ -132,7 +133,7 @@ func (p *probe) serverAfter(ctx context.Context, sql string) (uint32, error) {
 	return uint32(id), err
 }
 
-// close waits until the other side hangs up, since the connection counts as open until then. A connection that a
+// close waits until the other side closes the connection, since it counts as open until then. A connection that a
 // timeout broke is closed at once.
 func (p *probe) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)

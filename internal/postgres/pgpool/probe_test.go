@@ -35,7 +35,7 @@ func TestAPoolersModeIsRecognised(t *testing.T) {
 	} {
 		for _, size := range []int{1, 2, 3, 20} {
 			if mode == pgbouncer.Session && size == 1 && os.Getenv("GEM_TEST_LONG") == "" {
-				continue // each question waits for its ten seconds
+				continue // each probe waits for its full ten seconds
 			}
 			for _, longestIdleFirst := range []string{"0", "1"} {
 				t.Run(fmt.Sprintf("%s, pool of %d, server_round_robin %s", mode, size, longestIdleFirst), func(t *testing.T) {
@@ -44,7 +44,7 @@ func TestAPoolersModeIsRecognised(t *testing.T) {
 					settings := map[string]string{"server_round_robin": longestIdleFirst}
 					p := pgbouncer.Start(t, url, pgbouncer.Options{Mode: mode, PoolSize: size, Settings: settings})
 					wantMode(t, p.URL(url), want)
-					wantMode(t, p.URL(url), want) // with server connections already open
+					wantMode(t, p.URL(url), want) // with server connections that are already open
 					for late := time.After(time.Minute); ; {
 						clients, err := p.Clients(t.Context(), url)
 						if err == nil && len(clients) == 0 {
@@ -62,7 +62,7 @@ func TestAPoolersModeIsRecognised(t *testing.T) {
 	}
 }
 
-// Transactions of other clients take most of the server connections, so that the second probe may have to wait for the
+// Transactions of other clients use most of the server connections, so that the second probe may have to wait for the
 // first.
 func TestAModeIsRecognisedWhileOthersFillThePool(t *testing.T) {
 	t.Parallel()
@@ -79,7 +79,7 @@ func TestAModeIsRecognisedWhileOthersFillThePool(t *testing.T) {
 			}
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			if idle == 0 { // it waits for one, and would for long
+			if idle == 0 { // it waits for a connection that does not become free
 				ctx, cancel = context.WithTimeout(ctx, 2*time.Second)
 				defer cancel()
 			}
@@ -111,7 +111,7 @@ func TestAPoolerInStatementModeIsRefused(t *testing.T) {
 	}
 }
 
-// GEM leaves settings in sessions that it believes to be its own, which other clients would get.
+// GEM leaves settings in sessions that it believes to be its own. With this pooler, other clients would get them.
 func TestATransactionPoolerThatIsStatedToBeASessionPoolerIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{1, 2, 20} {
@@ -181,7 +181,7 @@ func TestARepeatedReasonIsGivenOnce(t *testing.T) {
 	}
 }
 
-// pgx tries with TLS first, which the server does not have: what it says without is the reason.
+// pgx first tries TLS, which the server does not support. The reason is the error without TLS.
 func TestTheReasonIsWhatPostgresSaysAndNotThatItHasNoTLS(t *testing.T) {
 	t.Parallel()
 	db := testdb.NewEmpty(t)
@@ -239,7 +239,7 @@ func TestWhatCanNeverWorkIsNotTriedAgain(t *testing.T) {
 	}
 }
 
-// Each address and transport fails for a reason. The error gives the most specific one.
+// Each address and transport fails for its own reason. The error contains the most specific one.
 func TestOneReasonIsGiven(t *testing.T) {
 	t.Parallel()
 	noTLS, closed := errors.New("server refused TLS connection"), errors.New("connection refused")
@@ -258,7 +258,7 @@ func TestOneReasonIsGiven(t *testing.T) {
 	}
 }
 
-// A statement whose context ends is cancelled on the server, also behind a pooler, and the connection stays open.
+// A statement whose context ends is cancelled on the server, including behind a pooler, and the connection stays open.
 func TestAStatementIsCancelledWhereverItRuns(t *testing.T) {
 	t.Parallel()
 	url := testdb.NewEmpty(t)

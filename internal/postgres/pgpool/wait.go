@@ -14,8 +14,8 @@ import (
 )
 
 // Wait calls connect until it succeeds, because a database may be starting. It returns the last error when patience has
-// passed or ctx ends, or at once if waiting cannot help, such as after a wrong password. retrying is called once for
-// each new reason.
+// passed or ctx ends. It returns at once if waiting cannot help, for example after a wrong password. It calls retrying
+// once for each new reason.
 func Wait(ctx context.Context, connect func(context.Context) error, patience time.Duration,
 	retrying func(reason string)) error {
 	deadline := time.Now().Add(patience)
@@ -47,8 +47,8 @@ func Wait(ctx context.Context, connect func(context.Context) error, patience tim
 	}
 }
 
-// IsAway reports whether err says that the server cannot be reached, is starting or stopping, or takes no writes for
-// now.
+// IsAway reports whether err shows that the server cannot be reached, is starting or stopping, or is temporarily
+// read-only.
 func IsAway(err error) bool {
 	var (
 		connectErr *pgconn.ConnectError
@@ -59,8 +59,8 @@ func IsAway(err error) bool {
 			strings.HasPrefix(pgErr.Code, "08"))
 }
 
-// permanent reports whether waiting cannot help: the password, the role or the database is wrong, the server has no TLS
-// and the connection string asks for it, or its certificate is not valid.
+// permanent reports whether waiting cannot help: the password, the role or the database is wrong, the server does not
+// support TLS although the connection string requires it, or its certificate is not valid.
 func permanent(err error) bool {
 	var (
 		pgErr       *pgconn.PgError
@@ -78,7 +78,7 @@ func permanent(err error) bool {
 			(strings.Contains(pgErr.Message, "authentication failed") || strings.Contains(pgErr.Message, "no such database"))
 }
 
-// Reason returns why a connection failed, without the parts of the connection string that may be secret.
+// Reason returns why a connection failed, without parts of the connection string that may be secret.
 func Reason(err error) string {
 	var pgErr *pgconn.PgError
 	cause := decisive(err)
@@ -92,9 +92,10 @@ func Reason(err error) string {
 	return cause.Error()
 }
 
-// decisive returns the error of a connection that matters. pgx tries each address with TLS and then, by default,
-// without, and gives the errors of all. What Postgres says counts most, and of that what may pass: without TLS a server
-// may refuse whom it had no room for with TLS. That a server has no TLS counts only where nothing else was tried.
+// decisive returns the error that explains best why a connection failed. pgx tries each address with TLS and then, by
+// default, without, and returns all errors. Errors from Postgres come first, and among them the temporary ones, because
+// a server without room for a TLS connection may reject the one without TLS for another reason. Missing TLS support
+// counts only if nothing else was tried.
 func decisive(err error) (cause error) {
 	rank := func(e error) int {
 		var pgErr *pgconn.PgError
@@ -116,7 +117,7 @@ func decisive(err error) (cause error) {
 	return cause
 }
 
-// causes returns the innermost errors of a tree that say something by themselves.
+// causes returns the innermost meaningful errors of a tree.
 func causes(err error) (all []error) {
 	switch e := err.(type) { //nolint:errorlint // it looks at each level itself
 	case *pgconn.PgError, *net.OpError, *net.DNSError, *tls.CertificateVerificationError:
@@ -136,5 +137,5 @@ func causes(err error) (all []error) {
 	return all
 }
 
-// refusedTLS reports whether an error is pgx's answer to a server without TLS, which has no type.
+// refusedTLS reports whether an error is pgx's error for a server without TLS, which has no type.
 func refusedTLS(err error) bool { return err.Error() == "server refused TLS connection" }

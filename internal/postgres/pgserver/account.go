@@ -12,13 +12,13 @@ import (
 	"syscall"
 )
 
-// account is the user that runs the server, since Postgres refuses to run as root.
+// account is the user that runs the server, because Postgres refuses to run as root.
 type account struct {
-	name       string              // in a sentence
+	name       string              // as used in a sentence
 	credential *syscall.Credential // nil for the user of this process
 }
 
-// serverAccount chooses the user, and checks that this process may switch to it.
+// serverAccount selects the user and checks that this process may switch to it.
 func serverAccount() (account, error) {
 	if os.Geteuid() != 0 {
 		return account{name: "the current user"}, nil
@@ -28,7 +28,7 @@ func serverAccount() (account, error) {
 		if err != nil {
 			continue
 		}
-		uid, err1 := strconv.ParseInt(u.Uid, 10, 64) // macOS has -2 for nobody
+		uid, err1 := strconv.ParseInt(u.Uid, 10, 64) // macOS uses -2 for nobody
 		gid, err2 := strconv.ParseInt(u.Gid, 10, 64)
 		if err1 != nil || err2 != nil || uid == 0 {
 			continue
@@ -44,11 +44,11 @@ func serverAccount() (account, error) {
 		"create one (useradd --system postgres), or run gem as another user")
 }
 
-// inherited are the variables of this process that its commands get. The others may have secrets, or make a program
-// load code.
+// inherited are the environment variables that commands inherit from this process. Others may have secrets, or make a
+// program load code.
 var inherited = []string{"PATH", "HOME", "TMPDIR"}
 
-// command returns a command that runs as the user, in a session of its own, so that the terminal's Ctrl-C does not
+// command returns a command that runs as the user. It runs in its own session, so that Ctrl-C in the terminal does not
 // reach it.
 func (a account) command(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command(name, args...) //nolint:noctx // the keeper outlives every context, and ends when its input closes
@@ -77,7 +77,7 @@ func (a account) own(path string) error {
 }
 
 // Command returns a command that runs as the servers' user, which is the user of this process unless that is root. It
-// is for other programs that refuse to run as root. It runs in a session of its own and in the folder /.
+// is for other programs that refuse to run as root. It runs in its own session and in the folder /.
 func Command(name string, args ...string) (*exec.Cmd, error) {
 	as, err := serverAccount()
 	if err != nil {
@@ -86,7 +86,7 @@ func Command(name string, args ...string) (*exec.Cmd, error) {
 	return as.command(name, args...), nil
 }
 
-// CanReach reports whether the user that runs the servers can reach a folder, and the folders above it.
+// CanReach reports whether the user that runs the servers can reach a folder and all folders above it.
 func CanReach(dir string) bool {
 	as, err := serverAccount()
 	return err == nil && as.command("/bin/sh", "-c", `[ -d "$1" ] && [ -x "$1" ]`, "sh", dir).Run() == nil

@@ -25,12 +25,12 @@ type binaries struct {
 	major int
 }
 
-// search says where to look for binaries, in this order.
+// search has the places to look for binaries, in this order.
 type search struct {
-	chosen    string // if the user named a folder, no other is tried
+	chosen    string // if the user chose a folder, no other is tried
 	installed []string
-	npm       string // the client that downloads binaries; empty if there is none
-	cache     string // the folder for downloaded binaries; not absolute if the user has no home
+	npm       string // the client that downloads binaries; empty if it is not installed
+	cache     string // the folder for downloaded binaries; not absolute if the user has no home folder
 
 	as  account
 	log func(string) // may be nil
@@ -42,7 +42,7 @@ func newSearch(o Options) (search, error) {
 	dir, _ := os.UserCacheDir()
 	cache := filepath.Join(dir, "gem")
 	if as.credential != nil {
-		cache = "/var/cache/gem" // the server's user has no access to root's home
+		cache = "/var/cache/gem" // the server's user cannot access root's home folder
 	}
 	return search{cmp.Or(o.BinDir, os.Getenv("GEM_POSTGRES_BIN")), installedDirs(), npm, cache, as, o.Log}, err
 }
@@ -91,7 +91,7 @@ func (s search) find(ctx context.Context) (binaries, error) {
 
 var versionLine = regexp.MustCompile(`\(PostgreSQL\) (\d+)`)
 
-// try runs the server in dir for its version, which also shows that the server's user can run it.
+// try runs the server in dir for its version. This also checks that the server's user can run it.
 func (s search) try(dir string) (binaries, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -117,7 +117,7 @@ func (s search) try(dir string) (binaries, error) {
 	return binaries{dir, major}, err
 }
 
-// installedDirs returns the folders of installed servers: that of the PATH, then those of packages, newest first.
+// installedDirs returns the folders of installed servers: the one in PATH, then those of packages, newest first.
 func installedDirs() []string {
 	var dirs []string
 	if postgres, err := exec.LookPath("postgres"); err == nil {
@@ -135,7 +135,7 @@ func installedDirs() []string {
 		"/Applications/Postgres.app/Contents/Versions/*/bin",
 		"/opt/local/lib/postgresql*/bin", // MacPorts
 	} {
-		found, _ := filepath.Glob(pattern) // sorted: versions that are new enough have two digits
+		found, _ := filepath.Glob(pattern) // sorted, since all supported versions have two digits
 		slices.Reverse(found)
 		dirs = append(dirs, found...)
 	}

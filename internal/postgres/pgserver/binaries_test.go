@@ -13,7 +13,7 @@ import (
 	"github.com/gemworker/gem/internal/postgres/pgserver"
 )
 
-// fakeBinaries creates a folder whose server prints that version.
+// fakeBinaries creates a folder with a server that prints the given version.
 func fakeBinaries(t *testing.T, dir, version string) string {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -75,7 +75,7 @@ func TestChosenFolderIsNotReplaced(t *testing.T) {
 }
 
 // fakeNPM creates an npm client that installs a package as npm does, without symbolic links and with no access for
-// other users. runs returns how often it ran.
+// other users. runs returns the number of its runs.
 func fakeNPM(t *testing.T, dir string) (client string, runs func() int) {
 	t.Helper()
 	client, count := filepath.Join(dir, "npm"), filepath.Join(dir, "count")
@@ -140,7 +140,7 @@ func TestAnErrorOfNPMIsShown(t *testing.T) {
 	}
 }
 
-// It downloads 23 MB.
+// This test downloads 23 MB.
 func TestTheRealNPMPackage(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("GEM_TEST_NPM") == "" {

@@ -34,7 +34,7 @@ func TestADataDirSurvivesARestart(t *testing.T) {
 	}
 }
 
-// After a crash the file has a process id that another process may have by now.
+// After a crash the file has a process id that may now belong to another process.
 func TestAStaleProcessFileIsIgnored(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(sharedDir(t), "data")
@@ -161,7 +161,7 @@ func TestAFolderKeepsItsPasswordAndTakesAPort(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := fmt.Sprintf("postgres://postgres:chosen@127.0.0.1:%d/postgres?sslmode=disable", o.Port)
-	for _, password := range []string{"chosen", "another"} { // that of the data counts
+	for _, password := range []string{"chosen", "another"} { // existing data keeps its password
 		o.Password = password
 		s := start(t, o)
 		if got := s.URL("postgres"); got != want {

@@ -7,13 +7,12 @@ import (
 	"runtime"
 )
 
-// StartOnPorts is Start with another way to choose ports.
+// StartOnPorts is Start with another function that selects the port.
 func StartOnPorts(ctx context.Context, o Options, choose func() (int, error)) (*Server, error) {
 	return start(ctx, o, choose)
 }
 
-// Find looks for binaries in these folders, then in the cache, with that npm client. It returns the folder of the
-// first.
+// Find looks for binaries in these folders, then in the cache, with that npm client. It returns the first folder.
 func Find(ctx context.Context, chosen string, installed []string, client, cache string) (string, error) {
 	as, err := serverAccount()
 	if err != nil {

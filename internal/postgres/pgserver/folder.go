@@ -19,14 +19,14 @@ import (
 	"github.com/gemworker/gem/internal/plainfile"
 )
 
-// folder holds a server's files: the data, the superuser's password and, if the folder is kept, the log and the lock.
-// The keeper creates and removes a temporary folder. Its log is a deleted file, which stays readable while it is open.
+// folder has a server's files: the data, the superuser's password and, if the folder is kept, the log and the lock. The
+// keeper creates and removes a temporary folder. Its log is a deleted file, which stays readable while it is open.
 type folder struct {
 	path string
 	lock *os.File // nil for a temporary folder
 }
 
-// openFolder locks dataDir, or chooses the name of a temporary folder if that is empty.
+// openFolder locks dataDir. If it is empty, openFolder selects the name of a temporary folder.
 func openFolder(ctx context.Context, dataDir string, as account) (folder, error) {
 	if dataDir == "" {
 		parent, err := temporaryParent(as)
@@ -55,8 +55,8 @@ func temporaryParent(as account) (string, error) {
 
 const lockName = "lock"
 
-// createDataDir creates dir for the server's user. It refuses a folder that holds anything else, and leaves it as it
-// is.
+// createDataDir creates dir for the server's user. It refuses a folder that contains anything else, and does not change
+// it.
 func createDataDir(dir string, as account) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("create the data folder: %w", err)
@@ -79,8 +79,9 @@ func createDataDir(dir string, as account) error {
 	return nil
 }
 
-// lockDataDir locks a data folder. The server inherits the lock, so that it is free only when no server runs there. It
-// waits for a server that is stopping because its program was killed, but not for a program that is alive.
+// lockDataDir locks a data folder. The server inherits the lock, so that it is free only when no server runs there.
+// lockDataDir waits for a server that is stopping because its program was killed, but not for the server of a running
+// program.
 func lockDataDir(ctx context.Context, dir string) (*os.File, error) {
 	deadline := time.Now().Add(stopLimit)
 	lock, err := lockFile(ctx, filepath.Join(dir, lockName), func(f *os.File) error {
@@ -95,14 +96,14 @@ func lockDataDir(ctx context.Context, dir string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock the data folder: %w", err)
 	}
-	if _, err := lock.WriteAt(fmt.Appendf(nil, "%-19d\n", os.Getpid()), 0); err != nil { // covers an earlier id
+	if _, err := lock.WriteAt(fmt.Appendf(nil, "%-19d\n", os.Getpid()), 0); err != nil { // overwrites an earlier id
 		return nil, errors.Join(err, lock.Close())
 	}
 	return lock, nil
 }
 
-// lockFile creates a file and locks it. While another process holds the lock, it tries again until refuse, which may
-// read the file, returns an error.
+// lockFile creates a file and locks it. While another process holds the lock, it tries again until refuse returns an
+// error. refuse may read the file.
 func lockFile(ctx context.Context, path string, refuse func(*os.File) error) (*os.File, error) {
 	f, err := plainfile.Open(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -138,8 +139,8 @@ func (f folder) empty() error {
 	return errors.Join(failed...)
 }
 
-// password returns the password of the kept data, otherwise the chosen one, or a new one if that is empty. It returns
-// an error if the binaries cannot open the data.
+// password returns the password of the kept data. For new data it returns the chosen password, or a random one by
+// default. It returns an error if the binaries cannot open the data.
 func (f folder) password(bin binaries, chosen string) (string, error) {
 	data, file := filepath.Join(f.path, "data"), filepath.Join(f.path, "password")
 	if _, err := os.Stat(data); errors.Is(err, fs.ErrNotExist) {
@@ -163,7 +164,7 @@ func (f folder) password(bin binaries, chosen string) (string, error) {
 	return strings.TrimSpace(string(password)), nil
 }
 
-// superuser returns the superuser of the kept data, otherwise the chosen one.
+// superuser returns the superuser of the kept data. For new data it returns the chosen one, by default postgres.
 func (f folder) superuser(chosen string) (string, error) {
 	if _, err := os.Stat(filepath.Join(f.path, "data")); errors.Is(err, fs.ErrNotExist) {
 		return cmp.Or(chosen, "postgres"), nil
@@ -175,7 +176,7 @@ func (f folder) superuser(chosen string) (string, error) {
 	return strings.TrimSpace(string(text)), err
 }
 
-// openLog opens an empty log. The server inherits the open file and needs no right to it.
+// openLog opens an empty log. The server inherits the open file and needs no permission to open it.
 func (f folder) openLog() (*os.File, error) {
 	if f.kept() {
 		return plainfile.Open(filepath.Join(f.path, "log"), os.O_RDWR|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600)
@@ -187,7 +188,7 @@ func (f folder) openLog() (*os.File, error) {
 	return log, err
 }
 
-// close unlocks a kept folder. It removes a temporary one, which the keeper does too unless it was killed.
+// close unlocks a kept folder. It removes a temporary folder, which the keeper also does unless it was killed.
 func (f folder) close() error {
 	if f.kept() {
 		return f.lock.Close()

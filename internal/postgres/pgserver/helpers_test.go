@@ -48,14 +48,14 @@ func beParent(data string) {
 	select {}
 }
 
-// traces of one server, which must be gone when it has stopped.
+// traces are the folder and the processes of a server, which must be gone after it has stopped.
 type traces struct {
 	folder string
 	server int // process id
 	group  int // process group, which is the keeper's process id
 }
 
-// tracesOf asks the server for its folder and reads the rest there.
+// tracesOf queries the server for its folder and reads the rest there.
 func tracesOf(t *testing.T, url string) traces {
 	t.Helper()
 	conn := connect(t, url)
@@ -183,10 +183,11 @@ func sharedDir(t *testing.T) string {
 	return dir
 }
 
-// wrapped is a folder of binaries that note the server's folder and then run a script of the test.
+// wrapped is a folder of binaries that record the server's folder and then run a script of the test.
 type wrapped struct{ dir, notes string }
 
-// wrap creates one. The scripts replace the real programs, which are $real. An empty script runs the real program.
+// wrap creates wrapped binaries. The scripts replace the real programs, whose path is $real. An empty script runs the
+// real program.
 func wrap(t *testing.T, initdb, postgres string) wrapped {
 	t.Helper()
 	real, err := pgserver.Installed(t.Context())
@@ -216,10 +217,10 @@ mv '%[2]s.new' '%[2]s'
 	return w
 }
 
-// deaf runs the real server, and lets no client connect.
+// deaf runs the real server but rejects all clients.
 const deaf = `echo "host all all all reject" >"$2/hba"; exec "$real" "$@" -c hba_file="$2/hba"`
 
-// waitFor waits until the program runs and returns what it noted.
+// waitFor waits until the program runs, and returns the traces that it recorded.
 func (w wrapped) waitFor(t *testing.T, name string) (tr traces) {
 	t.Helper()
 	note := filepath.Join(w.notes, name)

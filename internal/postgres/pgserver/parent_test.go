@@ -16,7 +16,7 @@ import (
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// startParent starts this test binary as a program with a server. The line that it prints is the server's URL.
+// startParent starts this test binary as a program with a server. It prints the server's URL on one line.
 func startParent(t *testing.T, data string, env ...string) (*osexec.Cmd, *bufio.Reader) {
 	t.Helper()
 	self, err := os.Executable()
@@ -106,5 +106,5 @@ func TestADataDirInUseIsRefused(t *testing.T) {
 			t.Errorf("%v does not say %q", err, want)
 		}
 	}
-	exec(t, u, "select 1") // the first one still works
+	exec(t, u, "select 1") // the first server still works
 }

@@ -198,7 +198,7 @@ func TestATakenPortIsReplaced(t *testing.T) {
 		defer l.Close()
 		return l.Addr().(*net.TCPAddr).Port, nil
 	}
-	// The program with the taken port accepts connections and never answers, which must not delay the start.
+	// The program on the taken port accepts connections and never answers. It must not delay the start.
 	s, err := pgserver.StartOnPorts(t.Context(), pgserver.Options{}, choose)
 	if err != nil {
 		t.Fatal(err)
@@ -225,7 +225,7 @@ func TestACancelledStartLeavesNothing(t *testing.T) {
 	for name, body := range map[string][2]string{
 		"initdb":   {"sleep 1000", ""},
 		"postgres": {"", deaf},
-		// A shell starts programs in the background with SIGQUIT ignored, so this one has to be killed.
+		// A shell starts background programs with SIGQUIT ignored, so this one must be killed.
 		"a server that ignores signals": {"", "exec sleep 1000"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -251,7 +251,7 @@ func TestACancelledStartLeavesNothing(t *testing.T) {
 	}
 }
 
-// The step that is interrupted differs from run to run. Nothing may be left in any case.
+// The timeout interrupts a different step on each run. None may leave anything behind.
 func TestAStartThatTimesOutLeavesNothing(t *testing.T) {
 	t.Parallel()
 	for _, after := range []int{50, 150, 250, 300, 350, 400, 450, 500} {

@@ -16,12 +16,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// startLimit limits how long a server may take until it answers. It usually takes half a second, and longer after a
-// crash.
+// startLimit limits the time until a server answers. It usually takes half a second, and longer after a crash.
 const startLimit = time.Minute
 
 // Start starts a server and returns when it answers. If ctx ends before that or anything else fails, Start leaves
-// nothing behind. Its error has the solution, or the end of the server's log. After Start has returned, ctx has no
+// nothing behind. Its error contains the solution, or the end of the server's log. After Start has returned, ctx has no
 // effect: the server runs until Stop, or until this process ends.
 func Start(ctx context.Context, o Options) (*Server, error) {
 	choosePort := freePort
@@ -44,7 +43,7 @@ func start(ctx context.Context, o Options, choosePort func() (int, error)) (s *S
 	if err != nil {
 		return nil, err
 	}
-	// Another program may take the port before the server does.
+	// Another program may take the port first.
 	for range 5 {
 		if s, err = startOn(ctx, choosePort, o, bin, search.as); !errors.Is(err, ErrPortTaken) || o.Port != 0 {
 			break
@@ -53,7 +52,7 @@ func start(ctx context.Context, o Options, choosePort func() (int, error)) (s *S
 	return s, err
 }
 
-// startOn starts a server on a port. It returns ErrPortTaken if another program has taken the port meanwhile.
+// startOn starts a server on a port. It returns ErrPortTaken if another program has taken the port in the meantime.
 func startOn(ctx context.Context, choosePort func() (int, error), o Options, bin binaries, as account) (*Server,
 	error) {
 	port, err := choosePort()
@@ -95,7 +94,7 @@ func startOn(ctx context.Context, choosePort func() (int, error), o Options, bin
 	return s, nil
 }
 
-// settings returns the server's arguments. The last one of a name counts.
+// settings returns the server's arguments. The last value of a setting wins.
 func settings(o Options, port int) (args []string) {
 	// mmap puts shared memory into the data folder, since a container's /dev/shm is too small for it.
 	set := []string{"max_connections=300", "timezone=UTC", "log_timezone=UTC", "dynamic_shared_memory_type=mmap"}
@@ -108,7 +107,8 @@ func settings(o Options, port int) (args []string) {
 	for name, value := range o.Settings {
 		set = append(set, name+"="+value)
 	}
-	// The package relies on these, so nothing overrides them. The error of a failed start has the end of the log.
+	// The package relies on these settings, so nothing overrides them. The error of a failed start contains the end of the
+	// log.
 	set = append(set, "port="+strconv.Itoa(port), "listen_addresses=127.0.0.1", "unix_socket_directories=",
 		"logging_collector=off")
 	for _, s := range set {
@@ -126,14 +126,14 @@ func freePort() (int, error) {
 	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
-// ErrPortTaken is the error of a start on a port that another program has.
+// ErrPortTaken is the error of a start on a port that another program uses.
 var ErrPortTaken = errors.New("another program has taken the port")
 
 // waitReady returns nil as soon as a client can connect to the server.
 func waitReady(ctx context.Context, s *Server, k *keeper) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, startLimit, fmt.Errorf("it did not answer within %v", startLimit))
 	defer cancel()
-	// Once the server has ended, whatever answers at its port is another program.
+	// After the server has ended, anything that answers on its port is another program.
 	defer context.AfterFunc(k.ended, cancel)()
 	for ctx.Err() == nil {
 		if conn, err := pgx.Connect(ctx, s.URL("postgres")); err == nil {

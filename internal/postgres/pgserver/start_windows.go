@@ -12,11 +12,11 @@ var errWindows = errors.New("a private Postgres server does not run on Windows: 
 // ErrPortTaken is never returned on Windows.
 var ErrPortTaken = errors.New("another program has taken the port")
 
-// Start always fails on Windows.
+// Start always returns an error on Windows.
 func Start(context.Context, Options) (*Server, error) { return nil, errWindows }
 
-// Command always fails on Windows.
+// Command always returns an error on Windows.
 func Command(string, ...string) (*exec.Cmd, error) { return nil, errWindows }
 
-// CanReach is always false on Windows.
+// CanReach always returns false on Windows.
 func CanReach(string) bool { return false }

@@ -15,7 +15,7 @@ import (
 	"github.com/gemworker/gem/internal/testing/aimock"
 )
 
-// dialects are ours, and how each reports the usage of a request: 31 tokens in, 17 out.
+// dialects are our dialects, and the usage that each reports for a request of 31 tokens in and 17 out.
 var dialects = []struct {
 	name  string
 	base  string
@@ -27,7 +27,7 @@ var dialects = []struct {
 	{"gemini", "", gemini.New, map[string]int{"promptTokenCount": 31, "candidatesTokenCount": 17}},
 }
 
-// each asks a server for what a fixture says, in each dialect and with each size of chunks.
+// each requests a fixture's answer in each dialect and with each chunk size.
 func each(t *testing.T, fixture aimock.Fixture, r provider.Request,
 	test func(t *testing.T, dialect string, a *provider.Answer, err error)) {
 	t.Helper()
@@ -73,7 +73,7 @@ func complete(t *testing.T, p provider.Provider, r provider.Request) (*provider.
 
 func TestADialectReadsText(t *testing.T) {
 	t.Parallel()
-	// no letter of four bytes: aimock cuts those in the middle, as no provider does
+	// no character of four bytes: aimock splits those, which no provider does
 	const said = "Grüße, \"Ω\"\n\\ <end> of the text"
 	each(t, aimock.Fixture{Response: aimock.Response{Content: said}}, provider.Request{System: "Be brief."},
 		func(t *testing.T, _ string, a *provider.Answer, err error) {
@@ -136,7 +136,7 @@ func TestADialectReadsCallsOfTools(t *testing.T) {
 	})
 }
 
-// same compares JSON: Gemini's arguments are an object, whose members have no order.
+// same compares JSON. Gemini's arguments are an object, whose members have no order.
 func same(t *testing.T, got json.RawMessage, want string) bool {
 	t.Helper()
 	var a, b map[string]any
@@ -184,7 +184,7 @@ func TestADialectReadsARefusal(t *testing.T) {
 	each(t, aimock.Fixture{Response: aimock.Response{Content: "I", FinishReason: "content_filter"}}, provider.Request{},
 		func(t *testing.T, dialect string, a *provider.Answer, err error) {
 			if dialect == "anthropic" {
-				return // aimock has no word of that dialect for it
+				return // aimock cannot express it in this dialect
 			}
 			if err != nil || a.Stop != provider.Refusal {
 				t.Errorf("%+v, %v", a, err)

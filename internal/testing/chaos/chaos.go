@@ -1,17 +1,17 @@
 //go:build !windows
 
-// Package chaos shows what GEM promises while everything around it breaks: real worker processes on a real Postgres are
-// killed, paused and stopped, Postgres is restarted, connections are cut or go silent, while frontends insert and
-// cancel calls. When it is over, each call must have its one receipt and each effect must have happened as often as the
-// receipt says.
+// Package chaos shows that GEM keeps its promises while everything around it fails. Real worker processes on a real
+// Postgres are killed, paused and stopped, Postgres is restarted, and connections break or go silent, while frontends
+// insert and cancel calls. At the end each call must have exactly one receipt, and each effect must have happened as
+// often as the receipt states.
 //
-// [Run] reads top to bottom. What takes part: lab.go, the tools that the workers run; plan.go and frontend.go, the
-// calls; outside.go, a server that counts what reaches it, and models.go, providers of models that fail; process.go,
-// the workers; proxy.go, their way to Postgres; server.go, Postgres itself; trouble.go, what goes wrong. What comes
-// out: checks.go and recovery.go, and report.go, which prints it.
+// [Run] reads top to bottom. The participants are: lab.go, the tools that the workers run; plan.go and frontend.go, the
+// calls; outside.go, a server that counts the requests that it receives; models.go, providers of models that fail;
+// process.go, the workers; proxy.go, their connections to Postgres; server.go, Postgres itself; trouble.go, the
+// failures. The results are in checks.go, recovery.go and report.go, which prints them.
 //
-// All of it listens on 127.0.0.1 alone. When the program that called Run ends, however it ends, nothing is left: see
-// minder.go.
+// Everything listens only on 127.0.0.1. When the program that called Run ends for any reason, nothing is left behind:
+// see minder.go.
 package chaos
 
 import (
@@ -23,28 +23,30 @@ import (
 	"time"
 )
 
-// Options of a run. The zero value of a field that names a default is that default.
+// Options of a run. A zero field has its default.
 type Options struct {
-	// Duration is how long calls are inserted and things go wrong; then everything may come to its end. Default: 15 s.
+	// Duration is the time during which calls are inserted and failures happen. After that everything may finish. The
+	// default is 15 s.
 	Duration time.Duration
-	// Calls is how many are inserted, evenly over the duration. Default: 400.
+	// Calls is the number of calls to insert, spread evenly over the duration. The default is 400.
 	Calls int
-	// Workers is how many run at once. Default: 3.
+	// Workers is the number of workers that run at once. The default is 3.
 	Workers int
-	// Seed decides what is inserted, what goes wrong and in which order. When it goes wrong depends on the machine too.
+	// Seed determines the calls, the failures and their order. The time of the failures also depends on the machine.
 	Seed uint64
-	// Pace is the mean time between two troubles. Default: 2 s.
+	// Pace is the mean time between two failures. The default is 2 s.
 	Pace time.Duration
-	// Longest bounds how long a worker is paused or cut off: 15 s by default, which is longer than any deadline of GEM.
+	// Longest limits how long a worker is paused or cut off. The default is 15 s, which is longer than any deadline of
+	// GEM.
 	Longest time.Duration
-	// RecoveryLimit is what a kill -9 may take until the calls of the dead worker run elsewhere; longer is a fault.
-	// 0: it is measured and not judged.
+	// RecoveryLimit limits the time from a kill -9 until the calls of the dead worker run elsewhere. A longer time is a
+	// fault. With 0 the time is measured but not judged.
 	RecoveryLimit time.Duration
-	// Rules says that the workers judge calls by rules.json. What they decided is computed again at the end.
+	// Rules makes the workers judge calls by rules.json. The decisions are recomputed at the end.
 	Rules bool
-	// Logs is a folder for the logs of the workers. Default: they are dropped.
+	// Logs is a folder for the logs of the workers. By default they are discarded.
 	Logs string
-	// Say gets reports of the progress. Default: none.
+	// Say is called with progress reports. By default there are none.
 	Say func(line string)
 }
 
@@ -67,10 +69,10 @@ func def[T comparable](field *T, value T) {
 	}
 }
 
-// patience is how long calls may stand still, after the troubles are over, before they count as stuck.
+// patience is how long calls may make no progress after the failures before they count as stuck.
 const patience = 90 * time.Second
 
-// Run makes a run and reports it. The error says that the run itself could not be made; what GEM did wrong is in
+// Run runs chaos and returns a report. It returns an error if the run itself failed. Faults of GEM are in
 // Report.Faults.
 func Run(ctx context.Context, o Options) (_ *Report, err error) {
 	h, err := open(ctx, o.withDefaults())
@@ -111,7 +113,7 @@ func Run(ctx context.Context, o Options) (_ *Report, err error) {
 	return h.report(ctx)
 }
 
-// harness is a run under way.
+// harness is the state of a run.
 type harness struct {
 	Options
 	plan     []call
@@ -120,15 +122,15 @@ type harness struct {
 	outside  *outside
 	models   *models
 	recovery recovery
-	settled  time.Duration // what the calls took that were left when the troubles were over
+	settled  time.Duration // time of the calls that were open when the failures ended
 
 	mu      sync.Mutex
-	workers []*process     // by slot; nil while none runs there
-	counts  map[string]int // what went wrong, by name
+	workers []*process     // by slot; nil while no worker runs there
+	counts  map[string]int // failures by name
 	faults  []string
 }
 
-// open starts everything but the workers.
+// open starts everything except the workers.
 func open(ctx context.Context, o Options) (_ *harness, err error) {
 	h := &harness{Options: o, plan: plan(o.Seed, o.Calls), workers: make([]*process, o.Workers), counts: map[string]int{}}
 	h.recovery.beats = map[string][]time.Time{}
@@ -150,7 +152,7 @@ func open(ctx context.Context, o Options) (_ *harness, err error) {
 	return h, nil
 }
 
-// close ends what is left. The workers have ended by then.
+// close stops everything that is left. The workers have ended by then.
 func (h *harness) close() error {
 	var errs []error
 	if h.models != nil {
@@ -168,7 +170,8 @@ func (h *harness) close() error {
 	return errors.Join(errs...)
 }
 
-// settle waits until every call has ended, or until nothing has moved for some time: that is found by the checks.
+// settle waits until every call has ended, or until nothing has moved for some time. The checks find the calls that are
+// stuck.
 func (h *harness) settle(ctx context.Context) error {
 	h.Say("calm again: waiting for the calls that are left")
 	last, since := -1, time.Now()
@@ -190,7 +193,7 @@ func (h *harness) settle(ctx context.Context) error {
 	return nil
 }
 
-// tell says every half minute how it goes.
+// tell reports the progress every half minute.
 func (h *harness) tell(ctx context.Context) {
 	began := time.Now()
 	for sleep(ctx, 30*time.Second) {
@@ -216,7 +219,7 @@ func (h *harness) fault(format string, args ...any) {
 	h.faults = append(h.faults, fmt.Sprintf(format, args...))
 }
 
-// sleep reports whether d has passed before ctx ended.
+// sleep reports whether d passed before ctx ended.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -228,7 +231,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// The parts of a run draw from streams of their own, so that none depends on how often another has drawn.
+// The parts of a run have their own random streams, so that none depends on how often another draws.
 const (
 	planStream = iota
 	insertStream
@@ -239,7 +242,7 @@ const (
 
 func stream(seed, of uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, of)) }
 
-// between draws a duration.
+// between draws a random duration.
 func between(r *rand.Rand, shortest, longest time.Duration) time.Duration {
 	return shortest + time.Duration(r.Float64()*float64(max(0, longest-shortest)))
 }

@@ -20,14 +20,14 @@ func TestMain(m *testing.M) {
 	testdb.Main(m)
 }
 
-// Without variables this is a short run with each kind of trouble, whose verdict does not depend on how fast the
-// machine is; with GEM_TEST_LONG=1 it takes a minute. `make chaos` makes a long one, in which recovery has a limit too.
+// Without variables this is a short run with each kind of failure. Its verdict does not depend on the speed of the
+// machine. With GEM_TEST_LONG=1 it takes a minute. `make chaos` makes a long run, which also limits the recovery time.
 //
-//	CHAOS_DURATION  how long, such as 10m; unset: the short run
-//	CHAOS_CALLS     how many calls; 20000 in a long run
-//	CHAOS_WORKERS   how many workers; 3
-//	CHAOS_SEED      what happens, in which order; the time
-//	CHAOS_LOGS      a folder for the logs of the workers, which is made
+//	CHAOS_DURATION  duration, such as 10m; unset: the short run
+//	CHAOS_CALLS     number of calls; the default of a long run is 20000
+//	CHAOS_WORKERS   number of workers; the default is 3
+//	CHAOS_SEED      determines the events and their order; the default is the time
+//	CHAOS_LOGS      a folder for the logs of the workers, which is created
 func TestNothingIsLostAndNothingHappensTwiceWhateverDies(t *testing.T) {
 	o := Options{Rules: true, Seed: uint64(time.Now().UnixMilli() % 1_000_000), Logs: os.Getenv("CHAOS_LOGS"),
 		Pace: 900 * time.Millisecond, Longest: 7 * time.Second}

@@ -16,14 +16,14 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// check is a promise, with the query that finds what breaks it: one text for each.
+// check is a promise with the query that finds violations. The query returns one text for each.
 type check struct {
 	promise string
 	sort    sort
 	broken  string
 }
 
-// sort says under which number a broken promise is counted.
+// sort is the count to which a broken promise is added.
 type sort string
 
 const (
@@ -32,9 +32,9 @@ const (
 	other sort = "other"
 )
 
-// checks are made when all is over, in addition to those of the package audit, which look at what GEM's own tables say
-// of one another. lab_plan holds what was asked for, lab_arrivals what reached the server outside, lab_requests what
-// reached providers of models.
+// checks are the checks at the end of a run, in addition to those of package audit, which compare GEM's own tables with
+// each other. lab_plan has the requested calls, lab_arrivals the requests to the server outside, and lab_requests the
+// requests to providers of models.
 var checks = []check{
 	{"a call that was inserted is there", lost, `
 		select p.call_id::text from lab_plan p left join core_tool_calls c on c.id = p.call_id where c.tool_name is distinct
@@ -165,7 +165,7 @@ var checks = []check{
 			else false end is not true`},
 }
 
-// record writes down what the checks compare with.
+// record stores the data that the checks compare with.
 func record(ctx context.Context, db *pgxpool.Pool, plan []call, arrivals []arrival, requests []request) error {
 	orNull := func(s string) pgtype.Text { return pgtype.Text{String: s, Valid: s != ""} }
 	_, err1 := db.CopyFrom(ctx, pgx.Identifier{"lab_plan"}, []string{"call_id", "tool", "ending", "key", "cancelled"},
@@ -190,7 +190,7 @@ func record(ctx context.Context, db *pgxpool.Pool, plan []call, arrivals []arriv
 	return nil
 }
 
-// examine makes the checks. It returns the broken promises as sentences, and how many cases there are of each sort.
+// examine runs the checks. It returns the broken promises as sentences, and the number of cases of each sort.
 func examine(ctx context.Context, db querier) (faults []string, found map[sort]int, err error) {
 	const shown = 5
 	found = map[sort]int{}
@@ -212,7 +212,7 @@ func examine(ctx context.Context, db querier) (faults []string, found map[sort]i
 	return faults, found, nil
 }
 
-// audited is what `gem audit` finds: the journals, the receipts, the hits.
+// audited returns the faults that `gem audit` finds in the journals, the receipts and the hits.
 func audited(ctx context.Context, db *pgxpool.Pool) (faults []string, err error) {
 	report, err := audit.Database(ctx, db, audit.Options{Timeout: time.Minute})
 	if err != nil {
@@ -221,14 +221,14 @@ func audited(ctx context.Context, db *pgxpool.Pool) (faults []string, err error)
 	for _, c := range report.Checks {
 		if c.Error != "" || c.Found > 0 {
 			var b strings.Builder
-			_ = c.Print(&b) // to memory
+			_ = c.Print(&b) // writes to memory
 			faults = append(faults, "gem audit: "+strings.Join(strings.Fields(b.String()), " "))
 		}
 	}
 	return faults, nil
 }
 
-// judgedAgain is what `gem rules replay` finds: decisions of the rules that come out otherwise.
+// judgedAgain returns the faults that `gem rules replay` finds: decisions of the rules that differ when recomputed.
 func judgedAgain(ctx context.Context, db *pgxpool.Pool) (replayed *rulesreplay.Report, faults []string, err error) {
 	if replayed, err = rulesreplay.Recorded(ctx, db, time.Time{}); err != nil {
 		return nil, nil, fmt.Errorf("judge the calls again: %w", err)

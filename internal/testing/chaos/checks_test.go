@@ -14,7 +14,7 @@ import (
 	"github.com/gemworker/gem/handlers/llm"
 )
 
-// A run that finds nothing says something only when its checks find what is there.
+// A run without faults means something only if the checks find the faults that exist.
 func TestEachCheckFindsWhatBreaksIt(t *testing.T) {
 	t.Parallel()
 	outside, err := startOutside(t.Context())
@@ -137,7 +137,7 @@ func TestEachCheckFindsWhatBreaksIt(t *testing.T) {
 	}
 }
 
-// found says whether the check finds what the statement does. Nothing of it stays.
+// found reports whether the check finds the violation that the statement makes. The statement is rolled back.
 func found(t *testing.T, env *handlertest.Env, sql, promise string) bool {
 	t.Helper()
 	ctx := context.Background()
@@ -146,7 +146,7 @@ func found(t *testing.T, env *handlertest.Env, sql, promise string) bool {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(ctx) }()
-	// no trigger looks
+	// without triggers
 	for statement := range strings.SplitSeq("set local session_replication_role = replica; "+sql, "; ") {
 		if tag, err := tx.Exec(ctx, statement); err != nil || tag.RowsAffected() == 0 &&
 			!strings.HasPrefix(statement, "set") && !strings.HasPrefix(statement, "drop") {

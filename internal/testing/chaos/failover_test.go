@@ -14,19 +14,20 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// After a failover to a server that lagged, Postgres is what it was a moment ago, and the workers have gone on since.
-// Every call that it has ends, including calls that had ended before, and has its rows once. Two things cannot be
-// repaired, and the test reports how often they happen: a call that was inserted in the lost time is gone, and what
-// reached a server outside then reaches it again, even if it must not happen twice.
+// After a failover to a server that lagged, Postgres is in an earlier state while the workers have moved on. Every call
+// that it still has must end, including calls that had ended before, and must have its rows once. Two things cannot be
+// repaired, and the test reports how often they happen. A call inserted in the lost time is gone. A request to a server
+// outside from that time is sent again, even if it must not happen twice.
 func TestAFailoverThatLosesTheLastCommitsLeavesNoCallOpen(t *testing.T) {
-	const few = 2 // that are held in their slots: all together they leave one free, even if one worker has them all
+	const few = 2 // calls held in their slots: all together they leave one slot free, even if one worker has them all
 	a := startAsking(t, 50)
 	if os.Getenv("GEM_TEST_LONG") != "" {
 		a.calls = 300
 	}
 	outside := a.h.outside
 
-	// Before the copy some calls come to wait, and others run. Then no worker moves, and the rest is queued.
+	// Before the copy some calls begin to wait, and others run. Then the workers are paused, and the other calls are
+	// queued.
 	a.insert()
 	a.make("waits", flow, few)
 	a.until(a.calls+few, isWaiting)
@@ -46,8 +47,8 @@ func TestAFailoverThatLosesTheLastCommitsLeavesNoCallOpen(t *testing.T) {
 	}
 	saved := a.receipts()
 
-	// In the lost time what waited is answered and ends, what ran ends or continues, what was queued ends or runs, and
-	// others come.
+	// In the lost time the waiting calls are answered and end. The running calls end or continue. The queued calls end or
+	// run, and new calls arrive.
 	a.signal(workers, syscall.SIGCONT)
 	outside.release(flowStep, send)
 	a.exec(answerAll + " where tool_name = 'wait.answer' and session_id is distinct from 'runs'")
@@ -90,11 +91,11 @@ func TestAFailoverThatLosesTheLastCommitsLeavesNoCallOpen(t *testing.T) {
 		}
 	}
 	a.reached(map[string]int{
-		"waits lab.flow flow.step": 1, "waits lab.flow flow.once": 1, // which the copy has
+		"waits lab.flow flow.step": 1, "waits lab.flow flow.once": 1, // these are in the copy
 		"runs lab.flow flow.step": 2, "runs lab.flow flow.once": 2, "runs lab.send lab.send": 2,
 		"queued lab.ping lab.ping": 2,
 		"  lab.ping":               1, // of the call that is gone
-		// the worker that has one may claim it again, and end it with what comes of the first time
+		// the worker that runs one may claim it again, and end it with the result of the first attempt
 	}, "queued lab.ping lab.ping")
 	a.sound()
 	for slot, w := range workers {
@@ -104,7 +105,7 @@ func TestAFailoverThatLosesTheLastCommitsLeavesNoCallOpen(t *testing.T) {
 	}
 }
 
-// make inserts calls of a tool, marked by their session.
+// make inserts calls of a tool with the given session.
 func (a *asking) make(session, tool string, calls int) {
 	a.exec(`insert into core_tool_calls (session_id, tool_name, input) select $1, $2, '{"takes_ms": 0}'
 		from generate_series(1, $3)`, session, tool, calls)
@@ -119,7 +120,7 @@ func (a *asking) signal(workers []*process, signal syscall.Signal) {
 	}
 }
 
-// arrive waits until calls of a tool have reached the server outside so often in all.
+// arrive waits until calls of a tool have reached the server outside the given number of times in total.
 func (a *asking) arrive(tool string, times int) {
 	a.t.Helper()
 	for deadline := time.Now().Add(patience); ; sleep(a.t.Context(), 5*time.Millisecond) {
@@ -138,8 +139,8 @@ func (a *asking) arrive(tool string, times int) {
 	}
 }
 
-// reached compares how often each call has reached the server outside, by its session and tool and by what it says
-// there. A call of the kind once may also have come once.
+// reached compares how often each call has reached the server outside, by its session and tool and by the name that it
+// sends there. A call of the kind once may also have arrived once.
 func (a *asking) reached(want map[string]int, once string) {
 	a.t.Helper()
 	times := map[arrival]int{}

@@ -14,12 +14,12 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// frontends is how many connections insert at once.
+// frontends is the number of connections that insert at once.
 const frontends = 4
 
-// insert inserts the plan, evenly over the duration of the run, as frontends do: in SQL, some calls alone and some
-// together, and some are cancelled a moment later. A frontend whose insert is not answered sends it again: the calls
-// have their ids from it.
+// insert inserts the plan in SQL as frontends do, spread evenly over the duration of the run. It inserts some calls
+// alone and some together, and cancels some soon after. It repeats an insert without an answer, which is safe because
+// it sets the ids of the calls.
 func (h *harness) insert(ctx context.Context) error {
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
@@ -71,11 +71,11 @@ func (h *harness) insertBatch(ctx context.Context, batch []call) error {
 	return err
 }
 
-// rightAnswer is what the questions of flows want.
+// rightAnswer is the answer that the questions of flows expect.
 const rightAnswer = "yes"
 
-// answer answers the questions of flows, and approves calls and denies them, until ctx ends: late, wrongly, twice, and
-// otherwise. Some approvals it lets expire.
+// answer answers the questions of flows, and approves and denies calls, until ctx ends. It does so late, wrongly,
+// twice, and with a second answer that differs. It lets some approvals expire.
 func (h *harness) answer(ctx context.Context) {
 	r := stream(h.Seed, answerStream)
 	for sleep(ctx, 50*time.Millisecond) {
@@ -103,23 +103,23 @@ func (h *harness) answer(ctx context.Context) {
 				if errors.As(err, &pgErr) {
 					code = pgErr.Code
 				} else if err != nil {
-					code = "?" // not known
+					code = "?" // unknown
 				}
 				return code
 			}
 			if r.IntN(3) == 0 {
-				continue // late
+				continue // answered late
 			}
 			if code := say("7"); code == "" {
 				h.fault("question %s took a number", id)
 			}
 			if r.IntN(2) == 0 {
-				continue // and later
+				continue // the right answer comes later
 			}
 			first := say(right)
 			h.count("answer: " + first)
 			if first != "" {
-				continue // it may not have come
+				continue // the answer may not have arrived
 			}
 			if again := say(right); strings.HasPrefix(again, "PT") {
 				h.fault("question %s refused the same answer: %s", id, again)
@@ -131,7 +131,7 @@ func (h *harness) answer(ctx context.Context) {
 	}
 }
 
-// cancel asks for a call's end.
+// cancel requests the end of a call.
 func (h *harness) cancel(ctx context.Context, c call) {
 	if !sleep(ctx, c.After) {
 		return
@@ -147,7 +147,7 @@ func (h *harness) cancel(ctx context.Context, c call) {
 	h.count("cancel: " + came)
 }
 
-// untilAnswered tries a statement again for as long as Postgres is away.
+// untilAnswered repeats a statement for as long as Postgres is away.
 func (h *harness) untilAnswered(ctx context.Context, statement func(context.Context) error) error {
 	for {
 		try, cancel := context.WithTimeout(ctx, 5*time.Second)

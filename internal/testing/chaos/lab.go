@@ -15,48 +15,48 @@ import (
 	"github.com/gemworker/gem/handlers"
 )
 
-// The tools of a run, by what they show.
+// The tools of a run, by what they test.
 const (
 	write     = "lab.write"      // a row in the call's transaction
-	writeOnce = "lab.write_once" // the same, once a key
-	send      = "lab.send"       // an effect outside, which may not happen twice
-	charge    = "lab.charge"     // an effect outside, once a key
+	writeOnce = "lab.write_once" // the same, once per key
+	send      = "lab.send"       // an effect outside that may not happen twice
+	charge    = "lab.charge"     // an effect outside, once per key
 	ping      = "lab.ping"       // an effect outside that may happen twice
-	flow      = "lab.flow"       // steps of each kind, a call, and a question
-	chat      = "llm.chat"       // asks a model
-	unbuilt   = "lab.unbuilt"    // registered, and no handler
+	flow      = "lab.flow"       // steps of each kind, a call and a question
+	chat      = "llm.chat"       // a request to a model
+	unbuilt   = "lab.unbuilt"    // registered, without a handler
 	unknown   = "lab.unknown"    // not registered
 )
 
 // Lab is the domain of the tools. Its tables are in lab.sql.
 type Lab struct {
-	outside string // where the server outside listens
+	outside string // address of the server outside
 	client  *http.Client
 }
 
 // Task is the input of each tool.
 type Task struct {
-	// Takes is how long it takes, in milliseconds, one half before the effect and one after it.
+	// Takes is the duration in milliseconds, one half before the effect and one half after it.
 	Takes int `json:"takes_ms"`
-	// Then is how it ends: well, or with one of the words below.
+	// Then is the ending: empty for success, or one of the words below.
 	Then string `json:"then,omitempty"`
 	Key  string `json:"key,omitempty"`
 }
 
-// How a handler may end, apart from success.
+// The endings of a handler apart from success.
 const (
 	thenFail      = "fail"
 	thenPanic     = "panic"
-	thenTransient = "transient" // the first two attempts; from then on well
+	thenTransient = "transient" // in the first two attempts; success from then on
 )
 
-// Done is the output of each tool: who made it, so that a repeated result is known by it.
+// Done is the output of each tool. It names its call and attempt, so that a repeated result can be recognised.
 type Done struct {
 	CallID  string `json:"call_id"`
 	Attempt int    `json:"attempt"`
 }
 
-// Write is lab.write.
+// Write handles lab.write.
 func (l Lab) Write(ctx context.Context, tx handlers.Tx, call *handlers.Call, in Task) (Done, error) {
 	return l.do(ctx, call, in, func() error {
 		var id string
@@ -69,33 +69,33 @@ func (l Lab) Write(ctx context.Context, tx handlers.Tx, call *handlers.Call, in 
 	})
 }
 
-// WriteOnce is lab.write_once.
+// WriteOnce handles lab.write_once.
 func (l Lab) WriteOnce(ctx context.Context, tx handlers.Tx, call *handlers.Call, in Task) (Done, error) {
 	return l.Write(ctx, tx, call, in)
 }
 
-// Send is lab.send.
+// Send handles lab.send.
 func (l Lab) Send(ctx context.Context, call *handlers.Call, in Task) (Done, error) {
 	return l.do(ctx, call, in, func() error { return l.post(ctx, call, call.Tool, "") })
 }
 
-// Charge is lab.charge.
+// Charge handles lab.charge.
 func (l Lab) Charge(ctx context.Context, call *handlers.Call, in Task) (Done, error) {
 	return l.do(ctx, call, in, func() error { return l.post(ctx, call, call.Tool, in.Key) })
 }
 
-// Ping is lab.ping.
+// Ping handles lab.ping.
 func (l Lab) Ping(ctx context.Context, call *handlers.Call, in Task) (Done, error) {
 	return l.Send(ctx, call, in)
 }
 
-// A flow tells the server outside of two steps: one that may run again, and one that may not.
+// The two steps that a flow reports to the server outside: one that may run again, and one that may not.
 const (
 	flowStep = "flow.step"
 	flowOnce = "flow.once"
 )
 
-// Flow is lab.flow.
+// Flow handles lab.flow.
 func (l Lab) Flow(ctx context.Context, d *handlers.Durable, in Task) (out Done, err error) {
 	half := time.Duration(in.Takes) * time.Millisecond / 2
 	_, err = handlers.Step(ctx, d, "step", func(ctx context.Context) (bool, error) {
@@ -158,7 +158,7 @@ func (l Lab) do(ctx context.Context, call *handlers.Call, in Task, effect func()
 	return Done{CallID: call.ID, Attempt: call.Attempt}, nil
 }
 
-// post tells the server outside.
+// post reports a call to the server outside.
 func (l Lab) post(ctx context.Context, call *handlers.Call, what, key string) error {
 	body, err := json.Marshal(arrival{CallID: call.ID, Attempt: call.Attempt, Tool: what, Key: key})
 	if err != nil {
@@ -180,12 +180,12 @@ func (l Lab) post(ctx context.Context, call *handlers.Call, what, key string) er
 	return nil
 }
 
-// labRules are those of a run with rules.
+// labRules are the rules of a run with rules.
 //
 //go:embed rules.json
 var labRules []byte
 
-// labRegistry is the registry of the tools. Kills are to spend no call's attempts, so all that can be had are given.
+// labRegistry returns the registry of the tools. It allows the maximum of attempts, so that kills do not use them up.
 func labRegistry() []byte {
 	type object = map[string]any
 	text := object{"type": "string"}
@@ -196,12 +196,12 @@ func labRegistry() []byte {
 			required = append(required, "key")
 		}
 		timeout := 10_000
-		// they use no connection that can go silent, and may be held outside
+		// they use no connection that can go silent, and may be held by the server outside
 		if name == send || name == charge || name == ping {
 			timeout = 60_000
 		}
 		if mode == "safe-retry" {
-			idempotency["on_other_input"] = "replay" // calls of one key have other inputs here
+			idempotency["on_other_input"] = "replay" // calls with the same key have different inputs here
 		}
 		return object{
 			"calls": []string{write}, "name": name, "permissions": []string{}, "timeout_ms": timeout, "idempotency": idempotency,

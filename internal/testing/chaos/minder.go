@@ -16,15 +16,15 @@ import (
 	"syscall"
 )
 
-// childMode is the environment variable that makes this program one of the two that a run starts from it.
+// childMode is the environment variable that makes this program one of the two child processes of a run.
 const (
 	childMode = "GEM_CHAOS_CHILD"
 	asWorker  = "worker"
 	asMinder  = "minder"
 )
 
-// Child runs the part for which [Run] has started this process, and does not return; when it was started for none, it
-// does nothing. A program that calls Run begins with it.
+// Child runs the part for which [Run] started this process, and does not return. In any other process it does nothing.
+// A program that calls Run must call Child first.
 func Child() {
 	switch os.Getenv(childMode) {
 	case asWorker:
@@ -34,9 +34,9 @@ func Child() {
 	}
 }
 
-// minder is a process that outlives the run, to clean up: when its input closes, which happens too when this program is
-// killed, it removes the folder of Postgres, as soon as that has stopped, and ends its process group, in which the
-// workers are. A worker ends by itself when its input closes, but not while it is paused.
+// minder is a process that outlives the run and cleans up. It starts to clean up when its input closes, which also
+// happens when this program is killed. It removes the folder of Postgres as soon as Postgres has stopped, and kills its
+// process group, which contains the workers. A worker ends by itself when its input closes, but not while it is paused.
 type minder struct {
 	cmd    *exec.Cmd
 	input  io.Closer
@@ -80,15 +80,15 @@ func (m *minder) close() error {
 	return err
 }
 
-// mind is the minder's process.
+// mind is the main function of the minder's process.
 func mind() int {
 	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM)
 	folder, err := os.MkdirTemp("", "gem-chaos-")
 	if err == nil {
 		fmt.Println(folder)
 		_, _ = io.Copy(io.Discard, os.Stdin)
-		_ = syscall.Kill(0, syscall.SIGCONT) // paused workers see now that their input has closed
-		// The lock is held by the server of Postgres and its keeper, for as long as either runs.
+		_ = syscall.Kill(0, syscall.SIGCONT) // paused workers now notice that their input has closed
+		// Postgres and its keeper hold the lock while either runs.
 		if lock, err := os.Open(filepath.Join(folder, "lock")); err == nil {
 			_ = syscall.Flock(int(lock.Fd()), syscall.LOCK_EX)
 		}
@@ -101,7 +101,8 @@ func mind() int {
 	return 1
 }
 
-// child is this program, started again as one of its parts. It outlives every context: it ends when its input closes.
+// child returns a command that starts this program again as one of its parts. It outlives every context and ends when
+// its input closes.
 func child(ctx context.Context, as string, env ...string) (*exec.Cmd, error) {
 	self, err := os.Executable()
 	if err != nil {

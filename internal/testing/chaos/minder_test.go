@@ -87,7 +87,7 @@ func TestARunThatIsKilledLeavesNothing(t *testing.T) {
 	}
 }
 
-// runs says whether the process runs. A dead one that its new parent has not looked at yet does not.
+// runs reports whether the process runs. A dead process that its new parent has not reaped yet does not run.
 func runs(pid int) bool {
 	if syscall.Kill(pid, 0) != nil {
 		return false

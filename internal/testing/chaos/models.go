@@ -12,25 +12,25 @@ import (
 	"github.com/gemworker/gem/internal/testing/llmtest"
 )
 
-// models are providers of models, which answer with the id of the call and the number of the request, and fail at
+// models are providers of models. They answer with the id of the call and the number of the request, and fail at
 // random.
 type models struct{ server *llmtest.Server }
 
-// maxOutput is how many tokens an answer may have here. By the prices below that are 0.01 USD.
+// maxOutput is the maximum of tokens in an answer. At the prices below they cost 0.01 USD.
 const maxOutput = 1000
 
-// targets are the models, each at a path of its name, by what they speak. The model dead does not exist, and few may
-// ask east at once.
+// targets maps the models to their dialects. Each has its name as its path. The model dead does not exist, and east
+// accepts few requests at once.
 var targets = map[string]llmtest.Dialect{
 	"dead": llmtest.OpenAI, "east": llmtest.OpenAI, "west": llmtest.Anthropic, "south": llmtest.Gemini,
 	"north": llmtest.OpenAI, "center": llmtest.Anthropic,
 }
 
-// chatRoutes are the routes that calls name.
+// chatRoutes are the routes that calls use.
 var chatRoutes = map[string][]string{"default": {"dead", "east", "west", "south", "center"},
 	"other": {"north", "south", "east", "center"}}
 
-// failures are what goes wrong with a request, of a hundred.
+// failures are the possible faults of a request, with weights that sum to a hundred.
 var failures = []struct {
 	fault  llmtest.Fault
 	weight int
@@ -68,7 +68,7 @@ func startModels(seed uint64, fail bool) *models {
 	}})}
 }
 
-// callOf is the call of a request, which is all that its message says.
+// callOf returns the call of a request, whose message contains only the call's id.
 func callOf(r *llmtest.Request) string {
 	if len(r.Asked.Messages) == 0 || len(r.Asked.Messages[0].Content) == 0 {
 		return ""
@@ -81,7 +81,7 @@ func targetOf(r *llmtest.Request) string {
 	return target
 }
 
-// routes is the routes file. A session has money for some of its calls.
+// routes returns the routes file. The budget of a session covers some of its calls.
 func (m *models) routes() string {
 	type object = map[string]any
 	providers, all, routes := object{}, object{}, object{}
@@ -103,7 +103,7 @@ func (m *models) routes() string {
 		object{"name": "session", "scope": "session", "period": "month", "usd": "0.03"}}})
 }
 
-// request is one that has reached a provider.
+// request is a request that has reached a provider.
 type request struct {
 	n             int
 	call, target  string

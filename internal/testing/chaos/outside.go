@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// outside is a server on which calls have effects. It counts what reaches it, and honours the keys that it is given: a
-// second arrival with the same key is answered like the first, and has no second effect.
+// outside is a server on which calls have effects. It counts the requests that it receives, and honours keys: it
+// answers a second request with the same key like the first, without a second effect.
 type outside struct {
 	url    string
 	server *http.Server
@@ -21,10 +21,10 @@ type outside struct {
 
 	mu       sync.Mutex
 	arrivals []arrival
-	gates    map[string]chan struct{} // by tool: what arrives waits there for its answer until the gate opens
+	gates    map[string]chan struct{} // by tool: requests wait for their answer until the gate opens
 }
 
-// arrival is one request that has reached the server.
+// arrival is a request that has reached the server.
 type arrival struct {
 	CallID  string `json:"call_id"`
 	Attempt int    `json:"attempt"`
@@ -58,11 +58,11 @@ func (o *outside) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	select {
 	case <-gate:
-	case <-r.Context().Done(): // nobody waits for the answer
+	case <-r.Context().Done(): // the client has gone
 	}
 }
 
-// hold lets what arrives from now on wait for its answer.
+// hold makes later requests of these tools wait for their answer.
 func (o *outside) hold(tools ...string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -71,7 +71,7 @@ func (o *outside) hold(tools ...string) {
 	}
 }
 
-// release answers what waits, and what comes.
+// release answers the waiting requests of these tools, and later ones at once.
 func (o *outside) release(tools ...string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -81,7 +81,7 @@ func (o *outside) release(tools ...string) {
 	}
 }
 
-// arrived returns what has reached the server.
+// arrived returns the requests that have reached the server.
 func (o *outside) arrived() []arrival {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -99,7 +99,7 @@ func (o *outside) close() error {
 func encode(v any) string {
 	encoded, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // strings and numbers
+		panic(err) // cannot fail for strings and numbers
 	}
 	return string(encoded)
 }

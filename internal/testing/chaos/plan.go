@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// call is one that a frontend is to insert.
+// call is a call that a frontend inserts.
 type call struct {
 	ID        string
 	Tool      string
@@ -16,13 +16,14 @@ type call struct {
 	ClientKey string
 	Priority  int
 	Session   string
-	Route     string        // of the models that may answer
+	Route     string        // route of models that may answer
 	Delay     time.Duration // until it may run
-	Cancelled bool          // somebody asks for its end,
-	After     time.Duration // so long after its insert
+	Cancelled bool          // somebody requests its end
+	After     time.Duration // time from the insert to that request
 }
 
-// key is what the call shares with others of its tool, where only one may succeed by running; empty if none.
+// key returns the key that the call shares with others of its tool. Only one of them may succeed by running. It returns
+// "" for calls without a key.
 func (c call) key() string {
 	switch c.Tool {
 	case writeOnce, charge:
@@ -33,7 +34,7 @@ func (c call) key() string {
 	return ""
 }
 
-// input is what its tool is given.
+// input returns the input of the call's tool.
 func (c call) input() string {
 	if c.Tool != chat {
 		return encode(c.Task)
@@ -43,13 +44,13 @@ func (c call) input() string {
 		"max_output_tokens": maxOutput})
 }
 
-// plan decides what is inserted.
+// plan returns the calls to insert.
 func plan(seed uint64, calls int) []call {
 	r := stream(seed, planStream)
 	all := make([]call, calls)
 	for i := range all {
 		c := call{ID: uuid(r), Tool: weighted(r, tools), Task: Task{Takes: r.IntN(301), Then: weighted(r, endings)}}
-		// A handful of calls share a key, and come close to one another.
+		// A handful of nearby calls share a key.
 		switch c.Tool {
 		case writeOnce, charge:
 			c.Task.Key = fmt.Sprintf("key %d", i/40+r.IntN(2))
@@ -75,7 +76,7 @@ func plan(seed uint64, calls int) []call {
 	return all
 }
 
-// share is one of several, drawn as often as its weight says.
+// share is one of several choices. Its weight determines how often it is drawn.
 type share struct {
 	name   string
 	weight int

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// process is a worker with its way to Postgres.
+// process is a worker with its connection to Postgres.
 type process struct {
 	name  string
 	cmd   *exec.Cmd
@@ -24,16 +24,15 @@ type process struct {
 
 	mu     sync.Mutex
 	killed bool      // by kill -9
-	told   time.Time // when it was asked to stop; zero if it was not
+	told   time.Time // when it was asked to stop, or zero
 
 }
 
-// stopLimit is what a worker may take to stop in order while it can not reach Postgres: its statements have ten seconds
-// each.
+// stopLimit limits an orderly stop of a worker that cannot reach Postgres. Each of its statements has ten seconds.
 const stopLimit = 60 * time.Second
 
-// keepWorking runs one worker after another in a slot, as a platform does, until ctx ends. The last one has nothing
-// left to do, and is killed.
+// keepWorking runs one worker after another in a slot, as a platform does, until ctx ends. It kills the last one, which
+// has no work left.
 func (h *harness) keepWorking(ctx context.Context, slot int) {
 	r := stream(h.Seed, workerStream+uint64(slot))
 	var proxies sync.WaitGroup
@@ -81,7 +80,7 @@ func (h *harness) startWorker(ctx context.Context, name string, grace time.Durat
 	}
 	p := &process{name: name, cmd: cmd, proxy: way, last: &tail{}, ended: make(chan struct{})}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pgid: h.minder.cmd.Process.Pid}
-	_, err = cmd.StdinPipe() // it ends when this closes
+	_, err = cmd.StdinPipe() // the process ends when this closes
 	cmd.Stderr = p.last
 	var log *os.File
 	if h.Logs != "" && err == nil {
@@ -103,7 +102,7 @@ func (h *harness) startWorker(ctx context.Context, name string, grace time.Durat
 	return p, nil
 }
 
-// kill is kill -9. It reports whether there was something to kill that nobody had told to end.
+// kill sends kill -9. It returns false if the process has ended or was already told to end.
 func (p *process) kill() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -114,14 +113,14 @@ func (p *process) kill() bool {
 	return p.cmd.Process.Kill() == nil
 }
 
-// end is the end of the run.
+// end kills the process at the end of the run.
 func (p *process) end() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.killed = p.runs() && p.cmd.Process.Kill() == nil
 }
 
-// stop is an orderly stop. One that takes too long is ended.
+// stop stops the process with SIGTERM. It ends a process that takes too long.
 func (p *process) stop() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -133,13 +132,13 @@ func (p *process) stop() bool {
 		select {
 		case <-p.ended:
 		case <-time.After(stopLimit):
-			_ = p.cmd.Process.Signal(syscall.SIGQUIT) // it prints its goroutines
+			_ = p.cmd.Process.Signal(syscall.SIGQUIT) // prints its goroutines
 		}
 	}()
 	return true
 }
 
-// pause holds the process still for d, or until ctx ends.
+// pause suspends the process for d, or until ctx ends.
 func (p *process) pause(ctx context.Context, d time.Duration) bool {
 	if p.cmd.Process.Signal(syscall.SIGSTOP) != nil {
 		return false
@@ -158,7 +157,7 @@ func (p *process) runs() bool {
 	}
 }
 
-// verdict describes what was wrong with the end of the process; empty if nothing was.
+// verdict describes the fault in the end of the process, or returns "".
 func (p *process) verdict() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -166,10 +165,10 @@ func (p *process) verdict() string {
 	switch status := state.Sys().(syscall.WaitStatus); {
 	case p.killed && status.Signaled():
 		return ""
-	case !p.told.IsZero() && (state.Success() || status.Signal() == syscall.SIGTERM): // before it could hear
+	case !p.told.IsZero() && (state.Success() || status.Signal() == syscall.SIGTERM): // SIGTERM may come too early
 		return ""
 	case state.ExitCode() == exitCouldNotBegin:
-		return "" // Postgres was away for long; the platform starts it again
+		return "" // Postgres was away for long; the platform starts the worker again
 	case !p.told.IsZero():
 		return fmt.Sprintf("was told to stop %s ago and ended with %s: %s", time.Since(p.told).Round(time.Second), state,
 			p.last)
@@ -178,7 +177,7 @@ func (p *process) verdict() string {
 	}
 }
 
-// tail keeps the end of what was written to it.
+// tail keeps the last bytes written to it.
 type tail struct {
 	mu  sync.Mutex
 	end []byte

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// proxy is one worker's way to Postgres. It can become slow, silent or broken.
+// proxy is the connection of one worker to Postgres. It can become slow, silent or broken.
 type proxy struct {
 	listener net.Listener
-	to       func() string // where Postgres listens now
+	to       func() string // returns the current address of Postgres
 	done     sync.WaitGroup
 
 	mu      sync.Mutex
@@ -22,22 +22,22 @@ type proxy struct {
 	links   map[*link]struct{}
 }
 
-// weather is what happens to packets.
+// weather is the state of the network.
 type weather int
 
 const (
 	fair weather = iota
-	slow         // each comes after a delay
-	held         // none comes until the weather is fair, as when a network is away for a while
-	// none comes at all, and the connections of that time are dead without a word, as behind a router that has forgotten
+	slow         // each packet is delayed
+	held         // packets wait until the weather is fair, as in a short network outage
+	// packets are lost, and the connections of that time are dead without notice, as behind a router that has forgotten
 	// them
 	swallowed
 )
 
 // link is one connection.
 type link struct {
-	worker, server net.Conn // server is nil where the worker talks to nobody
-	dead           bool     // silent for ever
+	worker, server net.Conn // server is nil if the worker has no server connection
+	dead           bool     // silent forever
 }
 
 func startProxy(ctx context.Context, to func() string) (*proxy, error) {
@@ -60,14 +60,14 @@ func startProxy(ctx context.Context, to func() string) (*proxy, error) {
 
 func (p *proxy) address() string { return p.listener.Addr().String() }
 
-// retire lets no more connections in, and returns when the last one has ended. The worker is gone by then; what
-// Postgres learns of that, and when, is up to the weather.
+// retire accepts no more connections, and returns when the last one has ended. The worker has gone by then. The weather
+// decides if and when Postgres notices that.
 func (p *proxy) retire() {
 	_ = p.listener.Close()
 	p.done.Wait()
 }
 
-// during changes the weather, and returns when it is fair again: after d, or when ctx ends.
+// during changes the weather and returns when it is fair again: after d, or when ctx ends.
 func (p *proxy) during(ctx context.Context, w weather, d, delay time.Duration) {
 	p.set(w, delay)
 	sleep(ctx, d)
@@ -82,7 +82,7 @@ func (p *proxy) set(w weather, delay time.Duration) {
 		case w == swallowed:
 			l.dead = true
 		case l.dead && l.server != nil:
-			_ = l.server.Close() // Postgres notices at last; the worker has to by itself
+			_ = l.server.Close() // now Postgres notices; the worker must detect it by itself
 		}
 	}
 	p.weather, p.delay = w, delay
@@ -137,7 +137,7 @@ func (p *proxy) serve(worker net.Conn) {
 	p.mu.Unlock()
 }
 
-// pump carries what comes from one end to the other, and its end too, as the weather permits.
+// pump forwards data, and the end of the connection, as the weather permits.
 func (p *proxy) pump(l *link, from, to net.Conn) {
 	packet := make([]byte, 16<<10)
 	for {
@@ -161,14 +161,14 @@ func (p *proxy) pump(l *link, from, to net.Conn) {
 	}
 }
 
-// pass waits until a packet may continue, and reports whether it may.
+// pass waits until a packet may continue. It returns false if the packet is lost.
 func (p *proxy) pass(l *link, last bool) bool {
 	for {
 		p.mu.Lock()
 		weather, delay, changed, dead := p.weather, p.delay, p.changed, l.dead
 		p.mu.Unlock()
 		switch {
-		case dead && last && weather == swallowed: // not even the end gets through
+		case dead && last && weather == swallowed: // even the end is lost
 			<-changed
 		case dead:
 			return false

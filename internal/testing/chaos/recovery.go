@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-// recovery measures how long it takes after a kill -9 until the calls of the dead worker run elsewhere: from the kill
-// to the event that follows `lost` in the journal of the last of them, which is a claim, or the call's end.
+// recovery measures the time from a kill -9 until the calls of the dead worker run elsewhere. It ends with the event
+// after `lost` in the journal of the last of these calls, which is a claim or the call's end.
 //
-// A kill counts for the limit when from the kill on Postgres answered, and at least one other worker beat no more than
-// three seconds apart: only such a worker can take anything over. The killed worker must have beaten until then too, or
-// it was dead before. The beats are those in core_workers.
+// The limit applies to a kill only if, from the kill on, Postgres answered and at least one other worker had heartbeats
+// at most three seconds apart. Only such a worker can take over the calls. The killed worker must also have had
+// heartbeats until the kill, otherwise it was dead before. The heartbeats are those in core_workers.
 type recovery struct {
 	mu      sync.Mutex
 	kills   []killing
 	beats   map[string][]time.Time // by worker id
-	answers []time.Time            // when Postgres was asked for them and answered
+	answers []time.Time            // when Postgres answered a query for the heartbeats
 }
 
 type killing struct {
@@ -41,7 +41,7 @@ func (r *recovery) killed(name string, at time.Time) {
 	r.kills = append(r.kills, killing{name, at})
 }
 
-// watch notes the beats of the workers until ctx ends.
+// watch records the heartbeats of the workers until ctx ends.
 func (r *recovery) watch(ctx context.Context, s *server) {
 	for sleep(ctx, askEvery) {
 		asking, cancel := context.WithTimeout(ctx, answerGap)
@@ -69,14 +69,14 @@ func (r *recovery) note(now time.Time, workers []string, beats []time.Time) {
 	}
 }
 
-// times are what a run has measured.
+// times has the measured times of a run.
 type times struct {
-	kills    int           // that left calls behind
-	counted  int           // of them, for the limit
-	median   time.Duration // of those
-	worst    time.Duration // of those
-	worstAll time.Duration // of all, however much was broken at the time
-	late     []string      // the ones that count and took longer than the limit
+	kills    int           // kills that left calls behind
+	counted  int           // kills to which the limit applies
+	median   time.Duration // of the counted kills
+	worst    time.Duration // of the counted kills
+	worstAll time.Duration // of all kills, whatever else failed at the time
+	late     []string      // counted kills that took longer than the limit
 }
 
 func (t times) String() string {
@@ -92,7 +92,7 @@ func (t times) String() string {
 	return said + fmt.Sprintf(": median %s, worst %s", short(t.median), short(t.worst))
 }
 
-// measure computes the times when the run is over.
+// measure computes the times after the run.
 func (r *recovery) measure(ctx context.Context, s *server, limit time.Duration) (times, error) {
 	rows, err := s.pool.Query(ctx, `
 		select e.data ->> 'lost_worker', e.at, coalesce(n.at, clock_timestamp()), e.call_id::text
@@ -151,7 +151,7 @@ func (r *recovery) measure(ctx context.Context, s *server, limit time.Duration) 
 	return t, nil
 }
 
-// counts says whether there was somebody who could have taken over what the kill left behind.
+// counts reports whether a worker could have taken over the calls of the kill.
 func (r *recovery) counts(k killing, until time.Time) bool {
 	if !unbroken(r.answers, k.at, until, answerGap) {
 		return false
@@ -167,8 +167,7 @@ func (r *recovery) counts(k killing, until time.Time) bool {
 	return own && others
 }
 
-// unbroken says whether the times, which are in order, come without a gap from before the one to after the other, or
-// close to it.
+// unbroken reports whether the sorted times cover the period between from and to without a gap longer than gap.
 func unbroken(all []time.Time, from, to time.Time, gap time.Duration) bool {
 	var last time.Time
 	for _, at := range all {

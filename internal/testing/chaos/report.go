@@ -16,25 +16,25 @@ import (
 // Report is the result of a run.
 type Report struct {
 	Options
-	Calls    map[string]int // by how they ended: a status, a hit, or an error code
+	Calls    map[string]int // by ending: a status, a hit, or an error code
 	Events   map[string]int // of the journals
-	Troubles map[string]int // what went wrong, and what came of the cancels
-	Lost     int            // calls that are gone or have no receipt
+	Troubles map[string]int // failures, and results of cancellations
+	Lost     int            // calls that are missing or have no receipt
 	Twice    int            // effects that happened more than once
-	Outside  int            // what reached the server outside
-	Asked    map[string]int // what came of the questions of rules
-	Models   map[string]int // what came of the requests to models
-	Money    string         // that they cost, in USD
-	Repeated int            // of that, what it had done before for the same key
-	Rows     int            // what the transactional calls wrote
-	Left     int            // calls that a worker held which had stopped in order
-	Settled  time.Duration  // what the calls took that were left when the troubles were over
+	Outside  int            // requests that reached the server outside
+	Asked    map[string]int // results of the questions of rules
+	Models   map[string]int // results of the requests to models
+	Money    string         // their cost, in USD
+	Repeated int            // requests to the server outside with a key that it had seen before
+	Rows     int            // rows that the transactional calls wrote
+	Left     int            // calls held by a worker that had stopped in order
+	Settled  time.Duration  // time of the calls that were open when the failures ended
 	Recovery times
-	Replayed *rulesreplay.Report // what came of judging the calls again; nil without rules
-	Faults   []string            // each a sentence; none: every promise held
+	Replayed *rulesreplay.Report // result of judging the calls again; nil without rules
+	Faults   []string            // sentences; empty if every promise was kept
 }
 
-// report makes the checks and counts.
+// report runs the checks and counts.
 func (h *harness) report(ctx context.Context) (*Report, error) {
 	pool := h.server.pool
 	arrivals := h.outside.arrived()
@@ -122,7 +122,7 @@ func tally(ctx context.Context, db querier, sql string) (map[string]int, error) 
 	return counts, rows.Err()
 }
 
-// String is the summary table.
+// String returns the summary table.
 func (r *Report) String() string {
 	var b strings.Builder
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
@@ -159,11 +159,11 @@ func (r *Report) String() string {
 	line("unknown", "%d", r.Calls["outcome_unknown"])
 	line("recovery", "%s", r.Recovery)
 	line("faults", "%d", len(r.Faults))
-	_ = t.Flush() // to memory
+	_ = t.Flush() // writes to memory
 	return b.String()
 }
 
-// list names those counts that there are, in this order.
+// list joins the counts that exist, in the order of names.
 func list(counts map[string]int, names ...string) string {
 	var parts []string
 	for _, name := range names {

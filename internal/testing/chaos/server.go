@@ -24,15 +24,15 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// server is Postgres, which is stopped and started again on the same data, each time on another port: the workers come
-// by way of their proxies and need not know, the pool of the harness follows it.
+// server is Postgres. It is stopped and started again on the same data, each time on another port. The workers connect
+// through their proxies and do not notice the new port. The pool of the harness follows it.
 type server struct {
 	options pgserver.Options
-	pool    *pgxpool.Pool // of the harness, which goes straight to the server
+	pool    *pgxpool.Pool // of the harness, connects directly to the server
 
 	mu      sync.Mutex
 	running *pgserver.Server
-	url     *url.URL // of the server that runs, or ran last
+	url     *url.URL // of the running server, or of the last one
 
 	restarting sync.Mutex
 }
@@ -42,8 +42,8 @@ type server struct {
 //go:embed lab.sql
 var labTables string
 
-// startServer starts Postgres on the data in folder, with GEM's tables and those of the tools. Commits are durable: one
-// that was answered is there after an immediate stop.
+// startServer starts Postgres on the data in folder, with GEM's tables and those of the tools. Commits are durable: an
+// acknowledged commit survives an immediate stop.
 func startServer(ctx context.Context, folder string) (_ *server, err error) {
 	s := &server{options: pgserver.Options{DataDir: folder, Durable: true}}
 	if err := s.start(ctx); err != nil {
@@ -90,7 +90,7 @@ func (s *server) start(ctx context.Context) error {
 	return nil
 }
 
-// address is where the server answers, or will not while it is stopped.
+// address returns the address of the server, whether or not it is running.
 func (s *server) address() *url.URL {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,9 +98,9 @@ func (s *server) address() *url.URL {
 	return &u
 }
 
-// restart stops Postgres and starts it again after the pause. A fast stop ends what runs and writes down what there is;
-// an immediate one ends like a crash, and the next start begins with recovery. It does nothing, and says so, while
-// another restart is under way.
+// restart stops Postgres and starts it again after the pause. A fast stop ends running statements and writes everything
+// to disk. An immediate stop ends like a crash, and the next start begins with recovery. While another restart is under
+// way it does nothing and returns false.
 func (s *server) restart(ctx context.Context, immediate bool, pause time.Duration) (done bool, err error) {
 	if !s.restarting.TryLock() {
 		return false, nil
@@ -118,7 +118,7 @@ func (s *server) restart(ctx context.Context, immediate bool, pause time.Duratio
 	return true, s.start(context.WithoutCancel(ctx))
 }
 
-// quit is an immediate stop: the server ends without a word to anybody.
+// quit stops the server immediately, without notice to its clients.
 func (s *server) quit() error {
 	text, err := os.ReadFile(filepath.Join(s.options.DataDir, "data", "postmaster.pid"))
 	if err != nil {
@@ -132,14 +132,14 @@ func (s *server) quit() error {
 	return syscall.Kill(pid, syscall.SIGQUIT)
 }
 
-// save takes a copy of the data while the server runs. What commits meanwhile may be in it.
+// save copies the data while the server runs. The copy may contain commits made in the meantime.
 func (s *server) save(ctx context.Context) error {
 	var label string
 	err := s.pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error {
 		if _, err := conn.Exec(ctx, "select pg_backup_start('saved', fast => true)"); err != nil {
 			return err
 		}
-		// Files that vanish meanwhile are not a fault: the log has their contents.
+		// Files that vanish during the copy are not a fault: the log has their contents.
 		_ = s.inFolder("cp -a data saved")
 		return conn.QueryRow(ctx, "select labelfile from pg_backup_stop(wait_for_archive => false)").Scan(&label)
 	})
@@ -152,7 +152,7 @@ func (s *server) save(ctx context.Context) error {
 	return nil
 }
 
-// goBack ends the server as a crash does, and starts it on the saved copy: what has been committed since then is gone.
+// goBack ends the server like a crash, and starts it on the saved copy. All commits since then are gone.
 func (s *server) goBack(ctx context.Context) error {
 	if err := s.quit(); err != nil {
 		return err
@@ -166,7 +166,7 @@ func (s *server) goBack(ctx context.Context) error {
 	return s.start(ctx)
 }
 
-// inFolder runs a shell command in the folder of the data, as the user to whom it belongs.
+// inFolder runs a shell command in the data folder, as its owner.
 func (s *server) inFolder(command string, args ...string) error {
 	cmd, err := pgserver.Command("/bin/sh", append([]string{"-c", command, "sh"}, args...)...)
 	if err != nil {
@@ -197,7 +197,7 @@ func (s *server) close() error {
 	return s.stop()
 }
 
-// isRefusal reports whether Postgres has understood the statement and will not have it.
+// isRefusal reports whether Postgres understood the statement and rejected it.
 func isRefusal(err error) bool {
 	var refused *pgconn.PgError
 	return errors.As(err, &refused) && !strings.HasPrefix(refused.Code, "57P") && refused.Code != "57014"

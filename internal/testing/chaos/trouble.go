@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// The troubles, as the report counts them.
+// The failures, by their names in the report.
 const (
 	kill9     = "kill -9"
-	vanish    = "machine vanishes" // kill -9, and Postgres is not told: the connections stay
+	vanish    = "machine vanishes" // kill -9 unknown to Postgres: the connections stay open
 	terminate = "SIGTERM"
 	pause     = "SIGSTOP"
 	cut       = "connections cut"
@@ -29,8 +29,8 @@ var troubles = []share{
 	{slowness, 6}, {fastStop, 4}, {crash, 4},
 }
 
-// makeTrouble lets things go wrong until ctx ends, several at a time: each kind once, the lasting ones first, and then
-// at random.
+// makeTrouble makes failures until ctx ends, several at a time. First it makes one of each kind, the lasting ones
+// first, and then random ones.
 func (h *harness) makeTrouble(ctx context.Context) {
 	r := stream(h.Seed, troubleStream)
 	var under sync.WaitGroup
@@ -49,13 +49,13 @@ func (h *harness) makeTrouble(ctx context.Context) {
 		}
 		mu.Unlock()
 		victim := h.workerAt(r.IntN(h.Workers))
-		// The numbers are drawn here, so that they do not depend on who comes first.
+		// The random numbers are drawn here, so that they do not depend on the order of the goroutines.
 		own := rand.New(rand.NewPCG(r.Uint64(), 0))
 		under.Go(func() {
 			switch {
 			case h.make(ctx, kind, victim, own):
 				h.count(kind)
-			case first: // it is still to come
+			case first: // try it again later
 				mu.Lock()
 				deck = append(deck, kind)
 				mu.Unlock()
@@ -70,10 +70,10 @@ func (h *harness) workerAt(slot int) *process {
 	return h.workers[slot]
 }
 
-// make makes one trouble, and reports whether it came about.
+// make makes one failure and reports whether it happened.
 func (h *harness) make(ctx context.Context, kind string, victim *process, r *rand.Rand) bool {
 	if victim == nil && kind != fastStop && kind != crash && kind != backends {
-		return false // it is just being replaced
+		return false // the worker is being replaced
 	}
 	lasts := between(r, time.Second, min(12*time.Second, h.Longest))
 	longer := between(r, 2*time.Second, h.Longest)

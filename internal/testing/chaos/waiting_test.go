@@ -12,7 +12,7 @@ import (
 	"github.com/gemworker/gem/audit"
 )
 
-// asking is a server of its own with workers on it, and some calls that ask.
+// asking is a server of its own with workers, and some calls that ask.
 type asking struct {
 	t     *testing.T
 	h     *harness
@@ -51,7 +51,7 @@ func (a *asking) count(where string) (n int) {
 
 func (a *asking) exec(sql string, args ...any) {
 	a.t.Helper()
-	// connections of before are closed
+	// older connections are closed
 	for deadline := time.Now().Add(patience); ; sleep(a.t.Context(), 50*time.Millisecond) {
 		if _, err := a.h.server.pool.Exec(a.t.Context(), sql, args...); err == nil {
 			return
@@ -61,7 +61,7 @@ func (a *asking) exec(sql string, args ...any) {
 	}
 }
 
-// until waits until so many calls are in a state.
+// until waits until at least the given number of calls match a condition.
 func (a *asking) until(least int, where string) {
 	a.t.Helper()
 	for deadline := time.Now().Add(3 * patience); a.count(where) < least; sleep(a.t.Context(), 5*time.Millisecond) {
@@ -76,7 +76,7 @@ func (a *asking) insert() {
 		'{"text": "?", "until": "2200-01-01T00:00:00Z"}' from generate_series(1, $1)`, a.calls)
 }
 
-// die ends the server as a crash does, and starts it again.
+// die crashes the server and starts it again.
 func (a *asking) die() {
 	a.t.Helper()
 	if done, err := a.h.server.restart(a.t.Context(), true, 0); err != nil || !done {
@@ -97,8 +97,8 @@ const (
 	answerAll = "select answer_tool_call(id, to_jsonb('yes'::text)) from core_tool_calls"
 )
 
-// Calls that wait are rows: the server may die and come back without any worker having heard of them. Some are answered
-// afterwards, and the others cancelled.
+// Waiting calls are rows, so the server may crash and come back without any worker noticing them. Some are answered
+// afterwards, and the others are cancelled.
 func TestWhatWaitsOutlivesTheServer(t *testing.T) {
 	a := startAsking(t, 200)
 	if os.Getenv("GEM_TEST_LONG") != "" {

@@ -26,10 +26,10 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// job is the task of a worker's process, in the environment variable jobVariable.
+// job is the task of a worker's process, passed in the environment variable jobVariable.
 type job struct {
 	Name     string
-	Database string // through its proxy
+	Database string // through the worker's proxy
 	Outside  string
 	Routes   string // of models
 	Grace    time.Duration
@@ -42,11 +42,11 @@ const jobVariable = "GEM_CHAOS_JOB"
 // The exit codes of a worker's process, except 0, which means that it stopped in order.
 const (
 	exitCouldNotBegin = 3
-	exitAlone         = 4 // the run has ended without it
+	exitAlone         = 4 // the run ended before the worker
 )
 
-// work is the process of a worker: put together like that of `gem worker`, with the tools of the lab. SIGTERM stops it
-// in order.
+// work is the main function of a worker's process. It is built like `gem worker`, with the tools of the lab. SIGTERM
+// stops it in order.
 func work() int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
@@ -71,7 +71,7 @@ func runWorker(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// A request a connection: Go sends none twice by itself then, whatever happens to it.
+	// Each request has its own connection, so that Go never repeats a request by itself.
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	domains := []any{Lab{outside: j.Outside, client: client}, wait.Domain(), llm.Domain()}
 	bound, err := binding.Bind(domains...)
@@ -109,7 +109,7 @@ func runWorker(ctx context.Context) error {
 	return w.Run(ctx)
 }
 
-// logger writes to standard error: everything, or only what is unusual.
+// logger returns a logger to stderr. It logs everything if verbose is set, and otherwise only errors.
 func logger(verbose bool) *zap.Logger {
 	level := zap.ErrorLevel
 	if verbose {

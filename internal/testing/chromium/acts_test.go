@@ -10,10 +10,10 @@ import (
 	"github.com/gemworker/gem/handlers/handlertest"
 )
 
-// browsers are the two kinds in which each act is tried.
+// browsers are the two kinds of browsers in which each act is tested.
 var browsers = map[string][]func(*tab){"with scripts": nil, "without scripts": {scriptless}}
 
-// by lists who the journal of a call names in an event, and why.
+// by returns the actors and reasons that the journal of a call has for an event.
 func (s *scene) by(call, event string) string {
 	s.t.Helper()
 	return s.value("select string_agg((data->>'by') || ': ' || (data->>'reason'), ', ' order by seq) from "+
@@ -123,7 +123,7 @@ func TestACallIsDoneAgainOnceAndThePageSaysFirstWhatThatMeans(t *testing.T) {
 		b := openTab(t, origin, set...)
 		b.expects("status of 4")
 
-		// The name of the tool is wanted where something may happen twice.
+		// A tool whose effect may happen twice must be confirmed by name.
 		for _, id := range []string{declined, unknown} {
 			b.visit("/calls/" + id)
 			b.follow(`main a[href$="/again"]`)
@@ -152,7 +152,7 @@ func TestACallIsDoneAgainOnceAndThePageSaysFirstWhatThatMeans(t *testing.T) {
 			s.Await(again)
 		}
 
-		// A key that has succeeded since is a hit.
+		// A key that has succeeded since then is a hit.
 		b.visit("/calls/" + late + "/again")
 		b.says("succeeded since")
 		b.follow("main form button.main")
@@ -173,7 +173,7 @@ func TestACallIsDoneAgainOnceAndThePageSaysFirstWhatThatMeans(t *testing.T) {
 	}
 }
 
-// A double click is one click.
+// A double click counts as one click.
 func TestAFormThatIsSentTwiceActsOnce(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, withoutWorker)
@@ -192,7 +192,7 @@ func TestAFormThatIsSentTwiceActsOnce(t *testing.T) {
 	}
 }
 
-// Scenario 7, of the pages: what the roles may do in psql is tried in migrations.
+// Scenario 7, for the pages. Package migrations tests the rights of the roles in psql.
 func TestAViewerSeesNoPayloadAndCannotAct(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)

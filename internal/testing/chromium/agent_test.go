@@ -17,8 +17,7 @@ import (
 	"github.com/gemworker/gem/worker"
 )
 
-// agent speaks with gem mcp over its stdin and stdout, as a client of the newest protocol that knows tasks and opens
-// links.
+// agent talks to gem mcp over stdin and stdout, as a client of the newest protocol that supports tasks and opens links.
 type agent struct {
 	*process
 	stdin io.Writer
@@ -36,7 +35,7 @@ func startAgent(t *testing.T, env []string, args ...string) *agent {
 	return &agent{process: p, stdin: stdin}
 }
 
-// task is what the tests read of an answer.
+// task has the parts of an answer that the tests read.
 type task struct {
 	TaskID, Status string
 	InputRequests  map[string]struct {
@@ -67,7 +66,7 @@ func (a *agent) ask(method, params string) (answer task) {
 	return *message.Result
 }
 
-// until asks for a task until something holds of it.
+// until polls a task until a condition holds.
 func (a *agent) until(id, what string, holds func(task) bool) (answer task) {
 	a.t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
@@ -80,7 +79,7 @@ func (a *agent) until(id, what string, holds func(task) bool) (answer task) {
 	}
 }
 
-// link waits until a task asks for something by a link that is none of those before.
+// link waits until a task requests something with a link that is not in before.
 func (a *agent) link(id string, before ...string) (url string) {
 	a.t.Helper()
 	a.until(id, "a link", func(answer task) bool {
@@ -96,14 +95,14 @@ func (a *agent) link(id string, before ...string) (url string) {
 	return url
 }
 
-// named signs a user in whom a proxy names.
+// named signs in a user in the way of a proxy that names its users.
 func named(user string) func(*tab) {
 	return func(b *tab) {
 		call(b, network.SetExtraHTTPHeaders, network.SetExtraHTTPHeadersParams{Headers: network.Headers{"X-User": user}})
 	}
 }
 
-// Scenario 19: from an agent's call to the receipt, with people whom a proxy names.
+// Scenario 19: from an agent's call to the receipt, with people named by a proxy.
 func TestAnAgentsCallGoesOnOnceItsLinkWasOpenedByTheRightPerson(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, withoutWorker)
@@ -122,7 +121,7 @@ func TestAnAgentsCallGoesOnOnceItsLinkWasOpenedByTheRightPerson(t *testing.T) {
 	a := startAgent(t, []string{"DATABASE_URL=" + s.URL, "GEM_DASHBOARD_URL=" + origin, "GEM_MCP_TASK_AFTER=0s",
 		"TOOLS_REGISTRY=" + string(shopRegistry())}, "--as", "ada")
 	id := a.ask("tools/call", `"name": "shop_settle", "arguments": {"order": "A-1", "cents": 12000}`).TaskID
-	first := s.StartWorker() // not before: a question that is there at once would be the answer, in place of a task
+	first := s.StartWorker() // not earlier: a question that exists at once would be the answer instead of a task
 
 	// The durable handler asks. A user who may not approve sees no form and is refused.
 	asked := a.link(id)
@@ -152,8 +151,8 @@ func TestAnAgentsCallGoesOnOnceItsLinkWasOpenedByTheRightPerson(t *testing.T) {
 	grace.has("Is the complaint about A-1 justified?", "shop.refund", "12000")
 	grace.follow("main form button[value=approve]")
 
-	// Then a rule asks about the call that the handler makes. The registry changes after that was shown: what was shown is
-	// void, and is asked again.
+	// Then a rule asks about the call that the handler makes. The registry changes after the question was shown. The shown
+	// question becomes void, and the rule asks again.
 	ruled := a.link(id, asked)
 	for _, b := range []*tab{grace, hugo} {
 		b.visit(ruled)
@@ -166,7 +165,7 @@ func TestAnAgentsCallGoesOnOnceItsLinkWasOpenedByTheRightPerson(t *testing.T) {
 		}
 	})
 	refund := s.value("select id from core_tool_calls where tool_name = 'shop.refund'")
-	s.exec("select gem.resume($1)", refund) // it looks again, as it does after a while
+	s.exec("select gem.resume($1)", refund) // it checks again, as it does after a while
 	anew := a.link(id, asked, ruled)
 	hugo.follow("main form button[value=approve]")
 	hugo.has("Your answer was not accepted", "Ended without an answer")

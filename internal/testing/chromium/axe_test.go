@@ -4,8 +4,7 @@ import (
 	"strings"
 )
 
-// axe looks for what keeps people from using the page, by the rules of WCAG 2.2 A and AA, and returns a line for each
-// thing that it finds.
+// axe checks the page by the rules of WCAG 2.2 A and AA, and returns a line for each violation.
 func (b *tab) axe() []string {
 	b.t.Helper()
 	if !eval[bool](b, "!!window.axe") {
@@ -16,7 +15,7 @@ func (b *tab) axe() []string {
 		found.violations.flatMap(v => v.nodes.map(n => v.id + " " + n.target.join(" ") + ": " + n.failureSummary.replace(/\s+/g, " ") + " " + n.html.slice(0, 200))))`)
 }
 
-// fits returns what is wider than the window, in words.
+// tooWide describes the elements that are wider than the window.
 func (b *tab) tooWide() string {
 	b.t.Helper()
 	return eval[string](b, `(() => {
@@ -28,7 +27,7 @@ func (b *tab) tooWide() string {
 	})()`)
 }
 
-// barrierFree fails the test when axe finds anything, or when the page has to be scrolled to the side.
+// barrierFree fails the test if axe finds a violation, or if the page scrolls sideways.
 func (b *tab) barrierFree(look string) {
 	b.t.Helper()
 	if found := b.axe(); len(found) > 0 {

@@ -24,20 +24,20 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// patience bounds every wait of the tests. Nothing takes that long unless it is broken.
+// patience limits every wait of the tests. Only a fault takes that long.
 const patience = time.Minute
 
-// browser is one process for all tests. Each tab has cookies of its own.
+// browser is one process for all tests. Each tab has its own cookies.
 var browser struct {
 	sync.Mutex
 	ctx    context.Context
 	stop   func()
 	folder string
-	axe    string // its script
+	axe    string // the script of axe
 	err    error
 }
 
-// theBrowser starts the browser when it is first called.
+// theBrowser starts the browser on its first call.
 func theBrowser(t *testing.T) context.Context {
 	t.Helper()
 	b := &browser
@@ -56,7 +56,7 @@ func theBrowser(t *testing.T) context.Context {
 	return b.ctx
 }
 
-// missingError says that something is not installed, and how to get it.
+// missingError reports that something is not installed, and how to install it.
 type missingError string
 
 func (e missingError) Error() string { return string(e) }
@@ -86,7 +86,7 @@ func startBrowser() error {
 	}
 	options = append(options, chromedp.Flag("host-resolver-rules", "MAP *.example 127.0.0.1"))
 	if os.Geteuid() == 0 {
-		options = append(options, chromedp.NoSandbox) // root has none
+		options = append(options, chromedp.NoSandbox) // the sandbox does not work for root
 	}
 	allocated, end := chromedp.NewExecAllocator(context.Background(), options...)
 	ctx, leave := chromedp.NewContext(allocated)
@@ -121,33 +121,33 @@ func stopBrowser() {
 	}
 }
 
-// The widths of the window, in CSS pixels: of a desk, and of a phone.
+// The widths of the window in CSS pixels: of a desktop and of a phone.
 const (
 	wide   = 1280
 	narrow = 375
 )
 
-// tab is a window with cookies of its own, in front of one origin. A test fails at its end if a page wrote an error
-// into the console, broke its own policy, or asked another origin for anything; see expects.
+// tab is a window with its own cookies and one origin. The test fails at its end if a page wrote an error to the
+// console, violated its own policy, or sent a request to another origin. See expects.
 type tab struct {
 	t      *testing.T
 	ctx    context.Context
-	leave  func() // closes it, which the end of the test does too
+	leave  func() // closes the tab, as the end of the test does
 	origin string
 
 	mu       sync.Mutex
 	faults   []string
 	expected []string
 	requests []string // the URLs, in order
-	bytes    float64  // that came, with their headers, of what has ended
+	bytes    float64  // received bytes of the requests that have ended, with headers
 }
 
-// scriptless is a tab with JavaScript off.
+// scriptless disables JavaScript in a tab.
 func scriptless(b *tab) {
 	call(b, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
 }
 
-// openTab opens a window in front of an origin, such as http://127.0.0.1:8470.
+// openTab opens a window for an origin, such as http://127.0.0.1:8470.
 func openTab(t *testing.T, origin string, set ...func(*tab)) *tab {
 	t.Helper()
 	b := &tab{t: t, origin: strings.TrimRight(origin, "/")}
@@ -161,7 +161,7 @@ func openTab(t *testing.T, origin string, set ...func(*tab)) *tab {
 			t.Error(fault)
 		}
 	})
-	// other windows of the browser do not take it away
+	// Other windows of the browser must not take the focus.
 	call(b, emulation.SetFocusEmulationEnabled, emulation.SetFocusEmulationEnabledParams{Enabled: true})
 	b.look("light", wide)
 	for _, s := range set {
@@ -170,7 +170,7 @@ func openTab(t *testing.T, origin string, set ...func(*tab)) *tab {
 	return b
 }
 
-// listen notes what a page must not do. Chromium says in its log what a policy forbids.
+// listen records everything that a page must not do. Chromium logs violations of a policy.
 func (b *tab) listen(event any) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -204,13 +204,13 @@ func (b *tab) listen(event any) {
 		b.bytes += e.EncodedDataLength
 	case *page.EventJavascriptDialogOpening:
 		b.faults = append(b.faults, "a dialog opened: "+e.Message)
-		go func() { // while it is open, nothing continues
+		go func() { // in a goroutine, because the page waits while the dialog is open
 			_, _ = chromedp.Call(b.ctx, page.HandleJavaScriptDialog, page.HandleJavaScriptDialogParams{})
 		}()
 	}
 }
 
-// expects says that faults with these words are part of the test, such as "404".
+// expects states that faults with these words are part of the test, such as "404".
 func (b *tab) expects(words ...string) { b.expected = append(b.expected, words...) }
 
 // faulty returns the faults so far, expected or not.
@@ -227,7 +227,7 @@ func (b *tab) requested() []string {
 	return slices.Clone(b.requests)
 }
 
-// unexpected returns the faults so far.
+// unexpected returns the unexpected faults so far.
 func (b *tab) unexpected() (all []string) {
 next:
 	for _, fault := range b.faulty() {
@@ -241,7 +241,7 @@ next:
 	return all
 }
 
-// call sends a command of the protocol.
+// call sends a command of the DevTools protocol.
 func call[P, R any](b *tab, command cdp.Command[P, R], params P) R {
 	b.t.Helper()
 	r, err := chromedp.Call(b.ctx, command, params)
@@ -251,7 +251,7 @@ func call[P, R any](b *tab, command cdp.Command[P, R], params P) R {
 	return r
 }
 
-// do runs actions, each with a time limit.
+// do runs actions with a common time limit.
 func (b *tab) do(what string, actions ...chromedp.Action[chromedp.Void]) {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
@@ -261,7 +261,7 @@ func (b *tab) do(what string, actions ...chromedp.Action[chromedp.Void]) {
 	}
 }
 
-// look sets whether the system is light or dark, and how wide the window is.
+// look sets the color scheme of the system and the width of the window.
 func (b *tab) look(scheme string, width int64) {
 	b.t.Helper()
 	call(b, emulation.SetEmulatedMedia,
@@ -271,7 +271,7 @@ func (b *tab) look(scheme string, width int64) {
 		DeviceScaleFactor: 1, Mobile: width == narrow})
 }
 
-// visit opens a page, below the origin or with it, and returns the status of the answer.
+// visit opens a page by its URL, with or without the origin, and returns the status of the answer.
 func (b *tab) visit(path string) int64 {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
@@ -283,7 +283,7 @@ func (b *tab) visit(path string) int64 {
 	return answer.Status
 }
 
-// where is the path and the query of the page.
+// where returns the path and the query of the page.
 func (b *tab) where() string {
 	at, err := chromedp.Run(b.ctx, chromedp.Location())
 	if err != nil {
@@ -292,19 +292,19 @@ func (b *tab) where() string {
 	return strings.TrimPrefix(at, b.origin)
 }
 
-// click clicks on the first element that a CSS selector finds, once it is visible.
+// click clicks on the first element that matches a CSS selector, as soon as it is visible.
 func (b *tab) click(selector string) {
 	b.t.Helper()
 	b.do("click "+selector, chromedp.Click(chromedp.CSS(selector), chromedp.NodeVisible))
 }
 
-// follow clicks on a link or a button that leads to another page, and waits until that is there.
+// follow clicks on a link or a button that leads to another page, and waits until that page has loaded.
 func (b *tab) follow(selector string) {
 	b.t.Helper()
 	b.leads("follow "+selector, chromedp.Click(chromedp.CSS(selector), chromedp.NodeVisible))
 }
 
-// leads does something after which another page is there.
+// leads runs an action that leads to another page, and waits until that page has loaded.
 func (b *tab) leads(what string, action chromedp.Action[chromedp.Void]) {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
@@ -314,20 +314,20 @@ func (b *tab) leads(what string, action chromedp.Action[chromedp.Void]) {
 	}
 }
 
-// fill writes into a field, in place of what it has.
+// fill replaces the text of a field.
 func (b *tab) fill(selector, text string) {
 	b.t.Helper()
 	eval[any](b, fmt.Sprintf("(f => { f.focus(); f.select(); return null })(document.querySelector(%q))", selector))
 	b.types(text)
 }
 
-// press presses a key, as a person does: a page may keep what it would do by itself.
+// press presses a key as a person does. The page may prevent the default action.
 func (b *tab) press(key string) {
 	b.t.Helper()
 	b.do("press "+key, pressing(key))
 }
 
-// pressing is the action of pressing a key: a letter, or one of package kb.
+// pressing returns the action of pressing a key: a letter, or one of package kb.
 func pressing(key string) chromedp.Action[chromedp.Void] {
 	if len(key) > 1 || key[0] < ' ' {
 		return chromedp.KeyEvent(key)
@@ -343,18 +343,18 @@ func pressing(key string) chromedp.Action[chromedp.Void] {
 	})
 }
 
-// types writes where the focus is.
+// types inserts text at the focus.
 func (b *tab) types(text string) {
 	b.t.Helper()
 	call(b, input.InsertText, input.InsertTextParams{Text: text})
 }
 
-// evaluate is an action that runs a script on the page.
+// evaluate returns an action that runs a script on the page.
 func evaluate(script string) chromedp.Action[chromedp.Void] {
 	return chromedp.Evaluate[chromedp.Void](script)
 }
 
-// eval runs a script on the page.
+// eval runs a script on the page and returns its result.
 func eval[T any](b *tab, script string) T {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
@@ -366,19 +366,19 @@ func eval[T any](b *tab, script string) T {
 	return v
 }
 
-// text is what a person reads of the first element that a selector finds, or nothing.
+// text returns the visible text of the first element that matches a selector, or "".
 func (b *tab) text(selector string) string {
 	b.t.Helper()
 	return eval[string](b, fmt.Sprintf("document.querySelector(%q)?.innerText ?? ''", selector))
 }
 
-// count counts the elements that a selector finds.
+// count returns the number of elements that match a selector.
 func (b *tab) count(selector string) int {
 	b.t.Helper()
 	return eval[int](b, fmt.Sprintf("document.querySelectorAll(%q).length", selector))
 }
 
-// has fails the test when the page does not say all of these.
+// has fails the test unless the page contains all of these texts.
 func (b *tab) has(parts ...string) {
 	b.t.Helper()
 	text := b.text("body")
@@ -389,7 +389,7 @@ func (b *tab) has(parts ...string) {
 	}
 }
 
-// until waits until a script is true on the page, whichever page that is by then.
+// until waits until a script is true on the page, even if another page has loaded by then.
 func (b *tab) until(what, script string) {
 	b.t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
@@ -403,14 +403,14 @@ func (b *tab) until(what, script string) {
 	}
 }
 
-// says waits until the page says something, on however many lines.
+// says waits until the page contains a text, which may span lines.
 func (b *tab) says(text string) {
 	b.t.Helper()
 	b.until(fmt.Sprintf("%q", text),
 		fmt.Sprintf(`document.body && document.body.innerText.replace(/\s+/g, " ").includes(%q)`, text))
 }
 
-// picture is a PNG of the whole page.
+// picture returns a PNG of the whole page.
 func (b *tab) picture() []byte {
 	b.t.Helper()
 	png, err := chromedp.Run(b.ctx, chromedp.FullScreenshot(100))
@@ -420,7 +420,7 @@ func (b *tab) picture() []byte {
 	return png
 }
 
-// view is a PNG of what the window shows.
+// view returns a PNG of the visible part of the page.
 func (b *tab) view() []byte {
 	b.t.Helper()
 	png, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())

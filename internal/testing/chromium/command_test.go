@@ -16,17 +16,17 @@ import (
 	"github.com/gemworker/gem/internal/login"
 )
 
-// playProgram is the variable that lets the test binary be the program gem.
+// playProgram is the environment variable that makes the test binary the gem program.
 const playProgram = "GEM_TEST_PLAY_PROGRAM"
 
-// process is a command of gem that runs.
+// process is a running gem command.
 type process struct {
 	t   *testing.T
 	cmd *exec.Cmd
 	out watched // stdout and stderr
 }
 
-// watched is what a process writes.
+// watched collects the output of a process.
 type watched struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -44,7 +44,7 @@ func (w *watched) String() string {
 	return w.text.String()
 }
 
-// startGem starts a command with these variables and no others of GEM.
+// startGem starts a command with these environment variables and no others of GEM.
 func startGem(t *testing.T, env []string, args ...string) *process {
 	t.Helper()
 	p := newProcess(t, env, args...)
@@ -89,7 +89,7 @@ func (p *process) start() {
 	})
 }
 
-// writes waits until the process has written something, and returns it.
+// writes waits until the output matches a pattern, and returns the match.
 func (p *process) writes(pattern string) []string {
 	p.t.Helper()
 	wanted := regexp.MustCompile(pattern)
@@ -102,7 +102,7 @@ func (p *process) writes(pattern string) []string {
 	return nil
 }
 
-// ends waits for the exit code.
+// ends waits for the exit and returns the exit code.
 func (p *process) ends() int {
 	p.t.Helper()
 	var exit *exec.ExitError
@@ -112,7 +112,7 @@ func (p *process) ends() int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// stop sends SIGTERM, and returns the exit code.
+// stop sends SIGTERM and returns the exit code.
 func (p *process) stop() int {
 	p.t.Helper()
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -151,7 +151,7 @@ func TestTheLinkOfGemDevIsGoodForOneBrowser(t *testing.T) {
 	if got := other.where(); !strings.HasPrefix(got, "/login") {
 		t.Errorf("the bare address leads to %s", got)
 	}
-	// The tools of gem dev run, so that the pages have something to show.
+	// The tools of gem dev run, so that the pages have content.
 	b.visit("/tools")
 	b.has("os.create_note")
 	if code := p.stop(); code != 0 {

@@ -9,7 +9,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// rowsOf are the ids of the calls that a list shows, in order.
+// rowsOf returns the ids of the calls in a list, in order.
 func (b *tab) rowsOf() []string {
 	b.t.Helper()
 	return eval[[]string](b, `[...document.querySelectorAll("main tbody tr[data-key]")].map(r => r.dataset.key)`)
@@ -30,7 +30,7 @@ func TestTheAddressOfAListIsAllOfItsState(t *testing.T) {
 	}
 	for _, path := range []string{"/calls", b.where(), "/calls?state=open", "/calls?state=failed&tool=shop.charge",
 		"/calls?session=s-morning", "/calls?key=note-1", "/calls?state=scheduled", "/calls?code=card_declined"} {
-		other := openTab(t, b.origin, scriptless) // a browser that saw nothing before
+		other := openTab(t, b.origin, scriptless) // a browser without history
 		other.visit(path)
 		b.visit(path)
 		if here, there := b.rowsOf(), other.rowsOf(); !slices.Equal(here, there) || len(here) == 0 {
@@ -39,7 +39,7 @@ func TestTheAddressOfAListIsAllOfItsState(t *testing.T) {
 	}
 	b.visit("/calls")
 	b.visit("/calls?tool=shop.charge")
-	shows := func(rows []string) string { // pages come back from the browser's memory too, which loads nothing
+	shows := func(rows []string) string { // pages may come back from the browser's memory, which loads nothing
 		return `JSON.stringify([...document.querySelectorAll("main tbody tr[data-key]")].map(r => r.dataset.key)) === ` +
 			strconv.Quote(string(encode(rows)))
 	}
@@ -59,7 +59,7 @@ func TestTheAddressOfAListIsAllOfItsState(t *testing.T) {
 		t.Errorf("all pages show %d calls, and there are %d", len(seen), len(want))
 	}
 
-	// Scripts read what is in the views.
+	// The JSON matches the views.
 	d.agrees(b.origin)
 }
 
@@ -68,7 +68,7 @@ func encode(rows []string) []byte {
 	return text
 }
 
-// ids are the calls for which a condition holds, the newest first.
+// ids returns the calls that match a condition, the newest first.
 func (s *scene) ids(condition string) (ids []string) {
 	s.t.Helper()
 	if err := json.Unmarshal([]byte(s.value("select json_agg(id order by created_at desc, id desc) from core_tool_calls "+

@@ -9,7 +9,7 @@ import (
 	"github.com/gemworker/gem/dashboard"
 )
 
-// Scenario 8, with a browser. Its tabs find every name below .example on this machine.
+// Scenario 8, in a browser. Its tabs resolve every name below .example to this machine.
 func TestAPageElsewhereCanNeitherFrameThePagesNorActNorTakeTheirName(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, withoutWorker)

@@ -14,8 +14,8 @@ import (
 	"github.com/gemworker/gem/worker"
 )
 
-// payloads are texts that run a script, load something or leave their place where a page takes them for more than text.
-// Each is numbered, so that a test that fails says which ran.
+// payloads returns texts that run a script, load something or change the layout if a page does not treat them as plain
+// text. Each has a number, so that a failed test shows which one ran.
 func payloads() (all []string) {
 	run := "window.ran=(window.ran||'')+'%d ';alert(%[1]d)"
 	forms := []string{
@@ -45,7 +45,7 @@ func payloads() (all []string) {
 		`<div hx-get="javascript:RUN" hx-trigger="load">`, `<script type=module>RUN</script>`,
 		`<button formaction="javascript:RUN">`, `<x onclick="RUN" id=main>`, `<img name=getElementById><img id=body>`,
 	}
-	before := []string{"", "\u202e", "\u2028\u0001", "a\u2400"} // Postgres keeps no NUL
+	before := []string{"", "\u202e", "\u2028\u0001", "a\u2400"} // Postgres stores no NUL
 	for n := range 200 {
 		all = append(all, before[n/len(forms)%len(before)]+strings.ReplaceAll(forms[n%len(forms)], "RUN",
 			fmt.Sprintf(run, n)))
@@ -53,8 +53,8 @@ func payloads() (all []string) {
 	return all
 }
 
-// harmless fails the test when a script of a payload ran. That no dialog opened, nothing broke the policy and no
-// request left the origin, each tab checks at its end.
+// harmless fails the test if the script of a payload ran. At its end, each tab checks that no dialog opened, no policy
+// was violated and no request left the origin.
 func (b *tab) harmless() {
 	b.t.Helper()
 	if ran := eval[string](b, "String(window.ran ?? '')"); ran != "" {
@@ -88,7 +88,7 @@ func TestWhateverAgentsAndToolsWroteIsText(t *testing.T) {
 	for _, id := range ids {
 		s.Await(id)
 	}
-	// A question by whatever means, with whatever choices, and an agent that got nonsense.
+	// A question with any approvers and any choices, and an agent that receives nonsense.
 	question, err := json.Marshal(object{"text": strings.Join(all[:20], "\n"), "by": []string{"user:" + all[0]},
 		"schema": object{"type": "object",
 			"properties": object{all[1]: object{"type": "string", "title": all[2], "description": all[3], "enum": all[4:14]},
@@ -116,7 +116,7 @@ func TestWhateverAgentsAndToolsWroteIsText(t *testing.T) {
 	b := openTab(t, origin)
 	b.expects("status of 404", "status of 400")
 	b.visit("/calls")
-	for b.count("main a[rel=next]") > 0 { // every payload is on one of these
+	for b.count("main a[rel=next]") > 0 { // every payload is on one of these pages
 		b.follow("main a[rel=next]")
 		b.harmless()
 	}
@@ -130,7 +130,7 @@ func TestWhateverAgentsAndToolsWroteIsText(t *testing.T) {
 func TestLongAndDeepAndPreciseContentsAreShownShort(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
-	// 1 MiB is the most
+	// The maximum is 1 MiB.
 	long := s.Insert(of("shop.repeat", `{"text": "a long text", "long": "`+strings.Repeat("long ", (1<<20-100)/5)+
 		`", "n": 12345678901234567890.123}`))
 	deep := s.Insert(of("shop.repeat", `{"text": "`+strings.Repeat("y", 100_000)+`", "deep": `+strings.Repeat("[", 1000)+
@@ -153,7 +153,8 @@ func TestLongAndDeepAndPreciseContentsAreShownShort(t *testing.T) {
 	b.barrierFree("a long input")
 }
 
-// A person decides by what the page shows. Values in a rule's question cannot add markup, hide text or reverse it.
+// A person decides by the content of the page. Values in a rule's question must not add markup, hide text or reverse
+// it.
 func TestTheValuesInARulesQuestionAreShownAsText(t *testing.T) {
 	t.Parallel()
 	asks, err := rules.Parse(
@@ -177,7 +178,7 @@ func TestTheValuesInARulesQuestionAreShownAsText(t *testing.T) {
 		id := s.Insert(handlertest.Call{Tool: "shop.repeat", Input: string(input), CreatedBy: "ada"})
 		calls, questions = append(calls, id), append(questions, s.Question(id).ID)
 	}
-	// A question of a user may have any text.
+	// A user's question may contain any text.
 	input, err := json.Marshal(map[string]any{"text": controls + "<script>window.ran = 'asked'</script>" +
 		strings.Repeat("\n", 900) + "x", "by": []string{"role:boss"}})
 	if err != nil {

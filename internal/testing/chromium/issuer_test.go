@@ -11,7 +11,7 @@ import (
 	"github.com/gemworker/gem/internal/testing/oidcprovider"
 )
 
-// The issuer is on another site, so that the browser keeps back the strict cookie on the way from there.
+// The issuer is on another site, so that the browser withholds the strict cookie on the way back.
 func TestAnIssuerOnAnotherSiteSignsABrowserIn(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, withoutWorker)
@@ -45,7 +45,7 @@ func TestAnIssuerOnAnotherSiteSignsABrowserIn(t *testing.T) {
 	b.fill("[name=login]", "ada")
 	b.fill("[name=password]", "any")
 	b.follow("[type=submit]")
-	b.follow("[type=submit]") // the issuer asks whether this dashboard may know who signed in
+	b.follow("[type=submit]") // the issuer asks whether this dashboard may know the user
 	b.until("the page that was asked for", "location.pathname === '/calls/"+queued+
 		"' && document.readyState === 'complete'")
 	if b.text(".user") != "ada" {

@@ -2,7 +2,7 @@ package chromium
 
 import "context"
 
-// agrees holds the JSON of each list against the views, read as the login of a viewer.
+// agrees compares the JSON of each list with the views, read with the login of a viewer.
 func (d *day) agrees(origin string) {
 	d.t.Helper()
 	monitor := d.pool(d.monitor)

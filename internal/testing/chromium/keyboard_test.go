@@ -19,7 +19,7 @@ func TestTheKeyboardAloneFindsAFailedCallAndDoesItAgain(t *testing.T) {
 	b := openTab(t, s.serve(ada))
 	b.visit("/")
 
-	// The link that skips the navigation is the first that Tab finds.
+	// The first Tab reaches the link that skips the navigation.
 	b.press(kb.Tab)
 	b.focused("the skip link")
 	if got := eval[string](b, "document.activeElement.hash"); got != "#main" {
@@ -37,7 +37,7 @@ func TestTheKeyboardAloneFindsAFailedCallAndDoesItAgain(t *testing.T) {
 		t.Errorf("the filter leads to %s", got)
 	}
 
-	// j and k move over the rows, Enter opens one.
+	// j and k move through the rows, and Enter opens one.
 	b.press("j")
 	b.press("j")
 	b.press("k")
@@ -55,7 +55,7 @@ func TestTheKeyboardAloneFindsAFailedCallAndDoesItAgain(t *testing.T) {
 		t.Errorf("the button leads to %s", b.where())
 	}
 
-	// Slash goes to the search, and a question mark shows what the keys do.
+	// A slash goes to the search, and a question mark shows the help for the keys.
 	b.press("?")
 	b.until("help", `document.querySelector("dialog[open], [role=dialog]:not([hidden])")`)
 	b.barrierFree("with help")
@@ -70,7 +70,7 @@ func TestTheKeyboardAloneFindsAFailedCallAndDoesItAgain(t *testing.T) {
 	}
 }
 
-// tabTo presses Tab until the element a that has the focus is the one.
+// tabTo presses Tab until the focused element a matches a condition in JavaScript.
 func (b *tab) tabTo(what, is string) {
 	b.t.Helper()
 	for range 200 {
@@ -83,7 +83,7 @@ func (b *tab) tabTo(what, is string) {
 	b.t.Fatalf("%s: Tab does not find %s", b.where(), what)
 }
 
-// focused fails the test unless the element that has the focus shows it, and is where it can be seen.
+// focused fails the test unless the focused element is visible and shows its focus.
 func (b *tab) focused(what string) {
 	b.t.Helper()
 	if fault := eval[string](b, "("+unseen+")(document.activeElement)"); fault != "" {
@@ -91,7 +91,7 @@ func (b *tab) focused(what string) {
 	}
 }
 
-// unseen is a function in JavaScript that says why one does not see that an element has the focus; empty if one does.
+// unseen is a JavaScript function that returns why the focus of an element is not visible, or "" if it is visible.
 const unseen = `a => {
 	if (a === document.body) return "";
 	const s = getComputedStyle(a), name = a.tagName + " " + (a.name || a.textContent).trim().slice(0, 40);
@@ -103,11 +103,10 @@ const unseen = `a => {
 	return "";
 }`
 
-// showsFocus gives the focus to each element of the page that takes it, one after the other, and fails the test where
-// one does not see that.
+// showsFocus focuses each focusable element of the page in turn. It fails the test for elements that do not show it.
 func (b *tab) showsFocus(look string) {
 	b.t.Helper()
-	b.press(kb.Tab) // the focus is not shown to users of a mouse
+	b.press(kb.Tab) // the page does not show the focus to users of a mouse
 	faults := eval[[]string](b, `(unseen => {
 		const faults = [];
 		let seen = 0;

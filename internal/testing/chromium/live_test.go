@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// stays marks a page, and returns a check that it was not loaded again.
+// stays marks a page and returns a check that it was not loaded again.
 func (b *tab) stays() (check func()) {
 	b.t.Helper()
 	eval[any](b, "window.stays = true")
@@ -43,7 +43,7 @@ func TestCallsAppearAndEndWhileSomebodyLooks(t *testing.T) {
 	loaded()
 	stays()
 
-	// A page that comes back continues, whether the browser kept it or loads it again.
+	// A page from the history continues, whether the browser kept it or loads it again.
 	b.visit("/workers")
 	eval[any](b, "history.back(), null")
 	b.until("the list", `location.pathname === "/calls" && document.querySelectorAll("main tr[data-key]").length === 3`)
@@ -51,7 +51,7 @@ func TestCallsAppearAndEndWhileSomebodyLooks(t *testing.T) {
 	b.until("four rows", `document.querySelectorAll("main tr[data-key]").length === 4`)
 }
 
-// Scenario 4: without the database, the page says so and comes back by itself.
+// Scenario 4: without the database, the page reports that and recovers by itself.
 func TestAPageSaysThatTheDatabaseIsAwayAndComesBackByItself(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, withoutWorker)
@@ -81,7 +81,7 @@ func TestAPageSaysThatTheDatabaseIsAwayAndComesBackByItself(t *testing.T) {
 	stays()
 }
 
-// gate stands before Postgres, and can be closed: connections break, and new ones are refused.
+// gate is a proxy in front of Postgres that can be closed. Then it breaks all connections and refuses new ones.
 type gate struct {
 	t       *testing.T
 	server  string
@@ -104,7 +104,7 @@ func newGate(t *testing.T, databaseURL string) *gate {
 	return g
 }
 
-// through is a connection string that leads through the gate.
+// through returns a connection string that leads through the gate.
 func (g *gate) through(databaseURL string) string {
 	u, err := url.Parse(databaseURL)
 	if err != nil {

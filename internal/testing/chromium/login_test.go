@@ -10,7 +10,7 @@ import (
 	"github.com/gemworker/gem/internal/login"
 )
 
-// Scenario 1, without JavaScript, and with a link on another site, for which a browser keeps a strict cookie back.
+// Scenario 1, without JavaScript, and with a link on another site, for which a browser withholds a strict cookie.
 func TestALinkSignsOneBrowserInAndPagesAreFoundFromElsewhere(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, withoutWorker)

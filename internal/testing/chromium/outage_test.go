@@ -16,8 +16,8 @@ import (
 	"github.com/gemworker/gem/migrations"
 )
 
-// Scenario 4: a worker's process is killed while somebody looks. It is dead after 5 s of silence, and the pages are
-// read again each 2 s.
+// Scenario 4: a worker's process is killed while a page is open. It counts as dead after 5 s of silence, and the pages
+// refresh every 2 s.
 func TestAWorkerThatIsKilledIsSaidToBeDead(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, withoutWorker)
@@ -48,7 +48,7 @@ func TestAWorkerThatIsKilledIsSaidToBeDead(t *testing.T) {
 	overview.says("A dead worker holds 1 call, and no other is alive to take it over")
 	call.says("cellar")
 
-	// Another takes over: whether the first charged the card, nobody knows.
+	// Another worker takes over. Nobody knows whether the first one charged the card.
 	s.StartWorker()
 	s.Await(held)
 	workers.until("both workers",
@@ -61,8 +61,8 @@ func TestAWorkerThatIsKilledIsSaidToBeDead(t *testing.T) {
 	}
 }
 
-// server is a Postgres of a test's own, which can be stopped and started again on its data, behind a gate that keeps
-// its address.
+// server is a test's own Postgres, which can be stopped and started again on its data. A gate in front of it keeps its
+// address.
 type server struct {
 	*gate
 	t       *testing.T
@@ -73,11 +73,11 @@ type server struct {
 func newServer(t *testing.T) *server {
 	t.Helper()
 	theBrowser(t)
-	// where the user that runs Postgres may go, which is not root
+	// The user that runs Postgres, which is not root, must reach the folder.
 	folder, err := os.MkdirTemp("/tmp", "gem-chromium-postgres-")
 	if err == nil {
 		t.Cleanup(func() { _ = os.RemoveAll(folder) })
-		err = os.Chmod(folder, 0o755) //nolint:gosec // it holds the folder of the data alone, which nobody else may read
+		err = os.Chmod(folder, 0o755) //nolint:gosec // it contains only the data folder, which nobody else may read
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -97,7 +97,7 @@ func (s *server) start() {
 	}
 }
 
-// again starts it after a Stop.
+// again starts the server after a Stop.
 func (s *server) again() {
 	s.t.Helper()
 	s.start()
@@ -107,11 +107,11 @@ func (s *server) again() {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.server = u.Host // another port
+	s.server = u.Host // a new port
 }
 
-// Scenarios 4 and 14: Postgres itself is stopped while pages are open, and is started again; then it is migrated for
-// the next version; then the dashboard ends.
+// Scenarios 4 and 14: Postgres is stopped while pages are open, and started again. Then it is migrated for the next
+// version. Then the dashboard ends.
 func TestPagesOutliveARestartOfPostgresAndTheNextVersion(t *testing.T) {
 	t.Parallel()
 	postgres := newServer(t)
@@ -173,12 +173,14 @@ func TestPagesOutliveARestartOfPostgresAndTheNextVersion(t *testing.T) {
 	list.until("what was inserted since", rows("3")+` && document.querySelectorAll("main .state.succeeded").length === 1`)
 	other.until("the list", rows("3"))
 
-	// The functions are applied whole, under a higher number than the database has; then tables and views get columns.
+	// The functions are applied as a whole, under a higher number than that of the database. Then tables and views get
+	// columns.
 	s.exec("update gem.migrations set version = version - 1, sha256 = repeat('0', 64) where source = 'functions'")
 	if applied := strings.Join(migrate(), " "); !strings.Contains(applied, "functions/") {
 		t.Fatalf("the migration applied %q", applied)
 	}
-	// Each has a transaction of its own: one that locks a table after the other deadlocks with a worker that reads them.
+	// Each table has its own transaction. A transaction that locked several tables could deadlock with a worker that reads
+	// them.
 	for _, table := range []string{"core_tool_calls", "core_tool_receipts", "core_tool_events", "core_workers"} {
 		s.exec("alter table public." + table + " add column of_the_next_version text default 'x'")
 	}
@@ -206,7 +208,7 @@ func TestPagesOutliveARestartOfPostgresAndTheNextVersion(t *testing.T) {
 		}
 	}
 
-	// A stream that is cut has no end of its own: these end in order, before the process does.
+	// A stream that breaks has no regular end. These streams end in order before the process does.
 	began, read := make(chan struct{}), make(chan error, 1)
 	go func() {
 		answer, err := http.Get(origin + "/live?watch=overview")

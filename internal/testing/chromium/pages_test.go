@@ -10,10 +10,10 @@ import (
 
 var pictures = flag.String("pictures", "", "leave a PNG of each page in this `folder`")
 
-// pageOf is a page that the tests open: its path, and a name for its picture.
+// pageOf is a page that the tests open, with its path and the name of its picture.
 type pageOf struct{ name, path string }
 
-// pages are the pages of a day.
+// pages returns the pages of a day.
 func (d *day) pages() []pageOf {
 	return []pageOf{
 		{"overview", "/"},
@@ -48,7 +48,7 @@ func (d *day) pages() []pageOf {
 	}
 }
 
-// looks are the ways in which each page is looked at.
+// looks are the color schemes and widths in which each page is tested.
 var looks = []struct {
 	scheme string
 	width  int64
@@ -80,7 +80,7 @@ func TestEveryPageIsFreeOfBarriersInEveryLook(t *testing.T) {
 				b.barrierFree(look)
 				b.showsFocus(look)
 				if *pictures != "" {
-					if p.name == "overview" && l == looks[0] { // that of the README
+					if p.name == "overview" && l == looks[0] { // the picture in the README
 						d.save("dashboard.png", b.view())
 					}
 					d.save(fmt.Sprintf("%s-%s-%d.png", p.name, l.scheme, l.width), b.picture())
@@ -90,7 +90,7 @@ func TestEveryPageIsFreeOfBarriersInEveryLook(t *testing.T) {
 	}
 }
 
-// save writes a picture into the folder of the flag.
+// save writes a picture to the folder of the flag.
 func (d *day) save(name string, png []byte) {
 	d.t.Helper()
 	if err := os.WriteFile(filepath.Join(*pictures, name), png, 0o600); err != nil {

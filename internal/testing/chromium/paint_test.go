@@ -9,8 +9,8 @@ import (
 var paints = flag.Int("paints", 0, "measure the first paint of the overview in this `number` of browsers, each with "+
 	"an empty cache")
 
-// Of table 6: from the click to the first paint of contents, and the bytes that came until then and behind it, as they
-// were sent. It asserts nothing, since machines differ.
+// For table 6, this measures the time from the click to the first contentful paint, and the bytes sent before and after
+// it. It asserts nothing, since machines differ.
 func TestHowSoonAPageIsPainted(t *testing.T) {
 	if *paints == 0 {
 		t.Skip("it measures: go test . -run Painted -paints 31 -v, on a machine that does nothing else")
@@ -47,7 +47,7 @@ func TestHowSoonAPageIsPainted(t *testing.T) {
 	report("transferred for that", furtherSize, "kB", 1000)
 }
 
-// received is how many bytes came so far, with their headers. Streams count once they have ended.
+// received returns the bytes received so far, with headers. Streams count when they have ended.
 func (b *tab) received() (bytes float64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

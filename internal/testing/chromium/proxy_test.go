@@ -14,7 +14,7 @@ import (
 	"github.com/gemworker/gem/dashboard"
 )
 
-// proxyTo is a proxy in front of a server, which may change its requests.
+// proxyTo returns a proxy in front of a server. change may modify its requests.
 func proxyTo(t *testing.T, origin string, change func(*httputil.ProxyRequest)) http.Handler {
 	t.Helper()
 	to, err := url.Parse(origin)
@@ -27,8 +27,8 @@ func proxyTo(t *testing.T, origin string, change func(*httputil.ProxyRequest)) h
 	}}
 }
 
-// Scenario 11: a proxy that keeps the prefix, one that takes it away and says so, and a server of somebody's own that
-// has the pages below /ops/.
+// Scenario 11: a proxy that keeps the prefix, a proxy that removes it and reports it, and a server of another program
+// with the pages below /ops/.
 func TestThePagesWorkBelowAPrefix(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, withoutWorker)
@@ -48,7 +48,7 @@ func TestThePagesWorkBelowAPrefix(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			queued := s.Insert(of("shop.charge", `{"order": "A-1"}`))
-			mux := http.NewServeMux() // whatever leaves the prefix is not found
+			mux := http.NewServeMux() // a path outside the prefix is not found
 			mux.Handle(site.prefix+"/", site.handler)
 			b := openTab(t, serve(t, mux))
 			b.visit(site.prefix + "/")

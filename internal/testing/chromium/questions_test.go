@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Scenario 19: who asked may not approve, who only looks neither, and an approval counts once.
+// Scenario 19: neither the user who made the call nor a viewer may approve it, and an approval counts once.
 func TestAnApprovalIsGivenByAnotherPersonAndCountsOnce(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -41,8 +41,8 @@ func TestAnApprovalIsGivenByAnotherPersonAndCountsOnce(t *testing.T) {
 	}
 }
 
-// A question that appears in an open list is decided there, and the list shows what happened to the call. What was
-// typed stays while the list changes.
+// A question that appears in an open list is decided there, and the list shows the result of the call. Typed text stays
+// while the list changes.
 func TestAnApprovalIsDecidedInTheListWhereItAppears(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -67,7 +67,7 @@ func TestAnApprovalIsDecidedInTheListWhereItAppears(t *testing.T) {
 	}
 }
 
-// Without a script too, the call's page takes the decision, and shows what happened.
+// The call's page also takes the decision without a script, and shows the result.
 func TestAnApprovalIsDecidedOnTheCallsPage(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -86,7 +86,7 @@ func TestAnApprovalIsDecidedOnTheCallsPage(t *testing.T) {
 	}
 }
 
-// A denial ends the call, in words.
+// A denial ends the call with its reason.
 func TestADenialEndsTheCall(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -100,7 +100,7 @@ func TestADenialEndsTheCall(t *testing.T) {
 	}
 }
 
-// A question is a form of its schema.
+// A question is shown as a form for its schema.
 func TestAQuestionIsAnsweredInAForm(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)

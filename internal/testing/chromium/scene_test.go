@@ -34,27 +34,27 @@ func TestMain(m *testing.M) {
 		gem.Main(gem.Program{Domains: append(builtin.Domains(), newShop()), Registry: shopRegistry()})
 	}
 	flag.Parse()
-	_ = flag.Set("test.parallel", "4") // they wait for the browser and for workers more than they compute
+	_ = flag.Set("test.parallel", "4") // tests wait for the browser and for workers more than they compute
 	code := 0
 	defer func() { os.Exit(code) }()
 	defer stopBrowser()
 	code = m.Run()
 }
 
-// scene is a database of its own with the shop's worker, a model that a script plays, and the logins of the dashboard.
+// scene is a database of its own with the shop's worker, a scripted model, and the logins of the dashboard.
 type scene struct {
 	*handlertest.Env
 	t       *testing.T
 	shop    Shop
-	monitor string // the connection of viewers
-	operate string // and of operators
+	monitor string // the connection string of viewers
+	operate string // the connection string of operators
 	mode    pgpool.PoolMode
 }
 
-// newScene starts a worker on a database, unless change takes it away.
+// newScene starts a worker on a database, unless change disables it.
 func newScene(t *testing.T, change ...func(*handlertest.Options)) *scene {
 	t.Helper()
-	theBrowser(t) // before anything else is started in vain
+	theBrowser(t) // first, so that nothing is started in vain without a browser
 	models := llmtest.Start(t, llmtest.Options{Answer: says})
 	routes, err := json.Marshal(map[string]any{"version": "1",
 		"providers": map[string]any{"scripted": map[string]any{"dialect": llmtest.OpenAI,
@@ -80,13 +80,13 @@ func newScene(t *testing.T, change ...func(*handlertest.Options)) *scene {
 	return s
 }
 
-// withoutWorker lets a test start its workers itself.
+// withoutWorker lets a test start its own workers.
 func withoutWorker(o *handlertest.Options) { o.NoWorker = true }
 
-// made has a [sync.Once] for each server, by its address: it makes the logins there.
+// made has a [sync.Once] for each server address, which creates the logins there.
 var made sync.Map
 
-// logins returns the connections of gem dashboard, whose roles are as deploy/roles.sql makes them.
+// logins returns the connection strings of gem dashboard. The roles are those that deploy/roles.sql creates.
 func (s *scene) logins() (monitor, operate string) {
 	u, err := url.Parse(s.URL)
 	if err != nil {
@@ -116,7 +116,7 @@ func (s *scene) exec(sql string, args ...any) {
 	}
 }
 
-// value is the first column of the first row, as text; empty for null and for none.
+// value returns the first column of the first row as text. It returns "" for null and for no rows.
 func (s *scene) value(sql string, args ...any) (v string) {
 	s.t.Helper()
 	if err := s.DB.QueryRow(context.Background(), "select coalesce(("+sql+")::text, '')", args...).Scan(&v); err != nil {
@@ -125,23 +125,23 @@ func (s *scene) value(sql string, args ...any) (v string) {
 	return v
 }
 
-// The people of the tests. Ada made the calls; Grace may approve them, and Vera only looks.
+// The people of the tests. Ada made the calls, Grace may approve them, and Vera is a viewer.
 var (
 	ada   = dashboard.User{Name: "ada", Subject: "ada", Operator: true}
 	grace = dashboard.User{Name: "grace", Subject: "grace", Operator: true}
 	vera  = dashboard.User{Name: "vera"}
 )
 
-// readOnly takes the connection away that acts.
+// readOnly removes the connection of operators.
 func readOnly(o *dashboard.Options) { o.Act = nil }
 
-// serve serves the dashboard to one user, and returns its origin. change may alter its options.
+// serve serves the dashboard to one user and returns its origin. change may modify its options.
 func (s *scene) serve(user dashboard.User, change ...func(*dashboard.Options)) string {
 	s.t.Helper()
 	return serve(s.t, s.handler(user, change...))
 }
 
-// handler is what [scene.serve] serves.
+// handler returns the handler that [scene.serve] serves.
 func (s *scene) handler(user dashboard.User, change ...func(*dashboard.Options)) http.Handler {
 	s.t.Helper()
 	o := dashboard.Options{Read: s.pool(s.monitor), Act: s.pool(s.operate),
@@ -159,7 +159,7 @@ func (s *scene) handler(user dashboard.User, change ...func(*dashboard.Options))
 	return pages
 }
 
-// serve serves a handler on 127.0.0.1, until the end of the test.
+// serve serves a handler on 127.0.0.1 until the end of the test.
 func serve(t *testing.T, h http.Handler) (origin string) {
 	t.Helper()
 	server := httptest.NewUnstartedServer(h)
@@ -167,7 +167,7 @@ func serve(t *testing.T, h http.Handler) (origin string) {
 	server.Config.BaseContext = func(net.Listener) context.Context { return ctx }
 	server.Start()
 	t.Cleanup(func() {
-		cancel() // streams end by this
+		cancel() // ends the streams
 		server.Close()
 	})
 	return server.URL
@@ -188,7 +188,7 @@ func fetch(t *testing.T, url string) (status int, text string) {
 	return answer.StatusCode, string(body)
 }
 
-// pool is a pool as the command has it.
+// pool returns a pool with the settings of the command.
 func (s *scene) pool(url string) *pgxpool.Pool {
 	s.t.Helper()
 	pool, err := pgpool.Open(context.Background(), url, pgpool.Options{MaxConns: 4, Mode: s.mode})
@@ -199,10 +199,10 @@ func (s *scene) pool(url string) *pgxpool.Pool {
 	return pool
 }
 
-// marked is a document in a prompt of extract.run.
+// marked matches a document in a prompt of extract.run.
 var marked = regexp.MustCompile(`(?s)<<<TEXT ([0-9a-f]{16})>>>\n(.*)\n<<<END`)
 
-// says plays the model. It finds sums in documents, and works as an agent at a task in three turns.
+// says plays the model. It finds sums in documents, and plays an agent that solves a task in three turns.
 func says(r *llmtest.Request) llmtest.Script {
 	asked, turn := "", 0
 	for _, m := range r.Asked.Messages {
@@ -236,13 +236,13 @@ func says(r *llmtest.Request) llmtest.Script {
 	return llmtest.Say("Two tiles are broken, and there is a task to look at them.")
 }
 
-// call is a call of a tool by ada, with an input in JSON.
+// of returns a call of a tool by ada, with an input in JSON.
 func of(tool, input string) handlertest.Call {
 	return handlertest.Call{Tool: tool, Input: input, CreatedBy: "ada"}
 }
 
-// runs waits until the handler of a slow order runs: until then a worker that stops hands the call over as one that has
-// not begun.
+// runs waits until the handler of a slow order runs. A worker that stops earlier would hand the call over as not
+// started.
 func (s *scene) runs(id string) {
 	s.t.Helper()
 	select {
@@ -263,7 +263,7 @@ func inSession(c handlertest.Call, session string) handlertest.Call {
 	return c
 }
 
-// day is what a day at the shop left: a call in each state, and what the pages need besides.
+// day is the data of a day at the shop: a call in each state, and everything else that the pages need.
 type day struct {
 	*scene
 	ok, hit, invalid, missing, declined, unknown, fulfil, refund, running, scheduled, cancelled, agent, extraction,
@@ -271,7 +271,7 @@ type day struct {
 	question, approval string
 }
 
-// newDay plays the day. Its first calls are three hours old.
+// newDay creates the data of the day. Its first calls are three hours old.
 func newDay(t *testing.T) *day {
 	t.Helper()
 	d := &day{scene: newScene(t, withoutWorker)}
@@ -331,6 +331,6 @@ func newDay(t *testing.T) *day {
 		RunAt: time.Now().Add(24 * time.Hour), CreatedBy: "ada"})
 	d.exec("select public.cancel_tool_call($1)", d.cancelled)
 	d.Pass(time.Minute)
-	d.exec("select gem.count_outcomes(100000)") // as a worker does each 15 s
+	d.exec("select gem.count_outcomes(100000)") // as a worker does every 15 s
 	return d
 }

@@ -53,7 +53,7 @@ func TestASessionIsShownInOrderAndAnAlteredRowIsCalledOut(t *testing.T) {
 	if !slices.Equal(roots, want) {
 		t.Errorf("the session shows %d calls of %d that nobody's handler made, or in another order", len(roots), len(want))
 	}
-	// Children stand behind the call that made them, one step in, in order.
+	// Children follow the call that made them, indented by one step, in order.
 	children := strings.Fields(s.value("select string_agg(id::text, ' ' order by seq) from core_tool_calls where "+
 		"parent_call_id = $1", parent))
 	if at := slices.Index(seen, parent) + 1; !slices.Equal(seen[at:at+len(children)], children) {

@@ -12,9 +12,9 @@ import (
 	"github.com/gemworker/gem/rules"
 )
 
-// Shop is a domain with tools that end in each way, next to the built-in ones.
+// Shop is a domain with tools that have every kind of ending, in addition to the built-in ones.
 type Shop struct {
-	slow chan string // gets the id of each call of a slow order once its handler runs
+	slow chan string // receives the id of each call of a slow order when its handler runs
 }
 
 func newShop() Shop { return Shop{make(chan string, 100)} }
@@ -28,8 +28,8 @@ type done struct {
 	Text string `json:"text"`
 }
 
-// Charge is a tool of the mode none. An order whose name begins with declined fails; one that begins with slow
-// continues until it is asked to end.
+// Charge handles a tool of the mode none. An order whose name begins with declined fails. An order whose name begins
+// with slow runs until it is cancelled.
 func (s Shop) Charge(ctx context.Context, call *handlers.Call, in order) (done, error) {
 	switch {
 	case len(in.Order) >= 8 && in.Order[:8] == "declined":
@@ -45,7 +45,7 @@ func (s Shop) Charge(ctx context.Context, call *handlers.Call, in order) (done, 
 	return done{"charged " + in.Order}, nil
 }
 
-// Ship is keyed by its order, and fails for orders that begin with late until they are no longer late.
+// Ship is keyed by its order. It fails for orders that begin with late, unless cents is set.
 func (Shop) Ship(_ context.Context, call *handlers.Call, in order) (done, error) {
 	if len(in.Order) >= 4 && in.Order[:4] == "late" && in.Cents == 0 {
 		return done{}, errors.New("the carrier is closed")
@@ -68,7 +68,7 @@ type delivery struct {
 	Lift  bool   `json:"lift"`
 }
 
-// Fulfil is a durable handler with steps, calls of its own, a question and a pause.
+// Fulfil is a durable handler with steps, child calls, a question and a pause.
 func (Shop) Fulfil(ctx context.Context, d *handlers.Durable, in order) (done, error) {
 	if _, err := handlers.Step(ctx, d, "reserve the stock",
 		func(context.Context) (int, error) { return 3, nil }); err != nil {
@@ -96,14 +96,13 @@ func (Shop) Fulfil(ctx context.Context, d *handlers.Durable, in order) (done, er
 	return done{"brought to " + where.Door}, nil
 }
 
-// Anything is what Repeat is given.
+// Anything is the input of Repeat.
 type Anything struct {
 	Text  string `json:"text"`
 	Fails bool   `json:"fails"`
 }
 
-// Repeat returns what it is given, wherever a tool can write something. Tests use it for contents that nobody should
-// trust.
+// Repeat returns its input, and writes it wherever a tool can write something. Tests use it for untrusted content.
 func (Shop) Repeat(_ context.Context, call *handlers.Call, in Anything) (json.RawMessage, error) {
 	call.Called(in.Text, in.Text, 200)
 	call.Sent(in.Text, in.Text, in.Text)
@@ -115,10 +114,10 @@ func (Shop) Repeat(_ context.Context, call *handlers.Call, in Anything) (json.Ra
 	return call.Input, nil
 }
 
-// shopRegistry is the built-in registry with the tools of the shop.
+// shopRegistry returns the built-in registry with the tools of the shop.
 func shopRegistry() []byte { return shopRegistryOf("shop-1", "net:http") }
 
-// shopRegistryOf is that of a version in which shop.refund needs a permission.
+// shopRegistryOf returns a version of the registry in which shop.refund needs a permission.
 func shopRegistryOf(version, permission string) []byte {
 	type object = map[string]any
 	text, whole := object{"type": "string", "minLength": 1}, object{"type": "integer"}
@@ -162,13 +161,13 @@ func shopRegistryOf(version, permission string) []byte {
 	return encoded
 }
 
-// Refund pays money back, which a rule lets somebody approve.
+// Refund pays money back. A rule requires approval for large refunds.
 func (Shop) Refund(_ context.Context, _ *handlers.Call, in order) (done, error) {
 	return done{"refunded " + in.Order}, nil
 }
 
-// Settle is a durable handler that asks for an approval itself, and then makes the call, about which a rule may ask
-// too.
+// Settle is a durable handler that first asks for an approval itself and then makes the call, about which a rule may
+// also ask.
 func (Shop) Settle(ctx context.Context, d *handlers.Durable, in order) (done, error) {
 	approval := handlers.Approve(d, "approve", handlers.Approval{Tool: "shop.refund", Input: in,
 		Text: "Is the complaint about " + in.Order + " justified?", By: []string{"role:boss"}})
@@ -178,7 +177,7 @@ func (Shop) Settle(ctx context.Context, d *handlers.Durable, in order) (done, er
 	return handlers.StartApproved[done](d, "refund", approval).Wait(ctx)
 }
 
-// shopRules ask for approval of large refunds, and warn of charges.
+// shopRules returns rules that require approval for large refunds and warn about charges.
 func shopRules() *rules.Set {
 	set, err := rules.Parse([]byte(`{"version": "shop-1", "rules": [
 		{"name": "large_refunds", "tools": ["shop.refund"], "action": "ask", "when": {"input": {"cents": {"minimum": 10000}}}, "ask": {"of": ["boss"], "within": "20h"}, "say": "Refunds of 100 or more need a second pair of eyes."},

@@ -12,7 +12,7 @@ import (
 
 func TestTheFilesOfOthersAreThoseOfTheirPackages(t *testing.T) {
 	t.Parallel()
-	theBrowser(t) // which comes with the packages
+	theBrowser(t) // ensures that the npm packages are installed
 	list, err := os.ReadFile("../../../dashboard/static/LIST")
 	if err != nil {
 		t.Fatal(err)

@@ -14,18 +14,18 @@ import (
 	"github.com/gemworker/gem/grounding"
 )
 
-// Case is a document, an answer about it, and what must come of them.
+// Case is a document, an answer about it, and the expected result.
 type Case struct {
 	ID       string   `json:"id"`
 	Doc      string   `json:"doc"`
-	Operator string   `json:"operator"` // how the answer was damaged
+	Operator string   `json:"operator"` // the kind of damage to the answer
 	Classes  []string `json:"classes"`
 	Answer   string   `json:"answer"`
 	Gold     []Span   `json:"gold"`
 	Kind     string   `json:"kind"` // non_empty, empty_by_evidence or failure
 }
 
-// Span is an item. Its offsets count UTF-16.
+// Span is an item. Its offsets count UTF-16 code units.
 type Span struct {
 	Class string `json:"class"`
 	Quote string `json:"quote"`
@@ -33,7 +33,7 @@ type Span struct {
 	End   int    `json:"end"`
 }
 
-// Load reads cases, one a line.
+// Load reads cases from a file with one case per line.
 func Load(file string) ([]Case, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -52,24 +52,24 @@ func Load(file string) ([]Case, error) {
 	}
 }
 
-// Score is what came of cases.
+// Score is the result of a set of cases.
 type Score struct {
 	Cases, Right             int
 	Gold, Found, Hits        int // items: in the text, found, and both
-	Silent                   int // cases in which something was claimed or cut, and that were read as empty
-	FalseEvidence, WrongKind int // items whose quote is not the document's text; cases
-	Calls                    int // of the model: a second one for each answer that is worth it
+	Silent                   int // cases with claimed or truncated items that were read as empty
+	FalseEvidence, WrongKind int // items whose quote is not in the document; cases with the wrong kind
+	Calls                    int // calls of the model, including a second one for answers that are worth it
 	Time                     time.Duration
-	Wrong                    []string // ids of the cases that are not right, and what came of them
+	Wrong                    []string // ids of the cases that are not right, with their results
 }
 
-// Precision is the share of the items found that there are, 1 if none was found.
+// Precision returns the share of found items that exist, or 1 if none was found.
 func (s *Score) Precision() float64 { return share(s.Hits, s.Found) }
 
-// Recall is the share of the items that were found, 1 if there are none.
+// Recall returns the share of existing items that were found, or 1 if there are none.
 func (s *Score) Recall() float64 { return share(s.Hits, s.Gold) }
 
-// F1 is the harmonic mean of precision and recall.
+// F1 returns the harmonic mean of precision and recall.
 func (s *Score) F1() float64 { return share(2*s.Hits, s.Found+s.Gold) }
 
 func share(part, of int) float64 {
@@ -79,7 +79,7 @@ func share(part, of int) float64 {
 	return float64(part) / float64(of)
 }
 
-// Add reads the answer of a case, and again if the reader asks again: the model then answers the same.
+// Add reads the answer of a case. If the reader asks again, the model gives the same answer.
 func (s *Score) Add(c Case) error {
 	program := &grounding.Program{Instructions: "Find all."}
 	for _, class := range c.Classes {
@@ -142,14 +142,14 @@ func (s *Score) count(c Case, kind string, found []grounding.Found, why string) 
 	}
 }
 
-// Scores are those of all cases, and of the cases of each operator.
+// Scores has the score of all cases, and one for each operator.
 type Scores struct {
 	Total      Score
 	Operators  []string // in the order of the cases
 	ByOperator map[string]*Score
 }
 
-// Of reads the answers of all cases.
+// Of returns the scores of the answers of all cases.
 func Of(cases []Case) (*Scores, error) {
 	all := &Scores{ByOperator: map[string]*Score{}}
 	for _, c := range cases {
@@ -173,7 +173,7 @@ func Of(cases []Case) (*Scores, error) {
 	return all, nil
 }
 
-// Print writes the scores as a table, and the cases that are not right below it.
+// Print writes the scores as a table, followed by the cases that are not right.
 func (s *Scores) Print(to io.Writer) error {
 	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "operator\tcases\tright\tprecision\trecall\tF1\tsilent\tfalse evidence\twrong kind\tcalls\ttime\t")

@@ -1,5 +1,5 @@
-// Package issuertest has an issuer of tokens for tests: it publishes keys, signs tokens and signs people in by OpenID
-// Connect. It does right by default, and each part of it can be made to do wrong.
+// Package issuertest is an issuer of tokens for tests. It publishes keys, signs tokens and signs people in with OpenID
+// Connect. By default it behaves correctly, and tests can make each part of it misbehave.
 package issuertest
 
 import (
@@ -28,22 +28,22 @@ type Issuer struct {
 	RSA     *rsa.PrivateKey   // kid rsa
 	EC      *ecdsa.PrivateKey // kid ec
 	Ed      ed25519.PrivateKey
-	Fetches atomic.Int64 // of the keys
+	Fetches atomic.Int64 // number of requests for the keys
 
 	mu     sync.Mutex
-	answer http.HandlerFunc // instead of the keys
+	answer http.HandlerFunc // replaces the answer with the keys
 	keys   []map[string]string
 
 	signIn
 }
 
-// rsaKey is made once, since that takes long.
+// rsaKey is created once, because that is slow.
 var rsaKey = sync.OnceValue(func() *rsa.PrivateKey {
 	key, _ := rsa.GenerateKey(rand.Reader, 2048)
 	return key
 })
 
-// New starts an issuer, which ends with the test.
+// New starts an issuer that stops at the end of the test.
 func New(t testing.TB) *Issuer {
 	t.Helper()
 	i := &Issuer{}
@@ -90,7 +90,7 @@ func (i *Issuer) Answers(with http.HandlerFunc) {
 	i.answer = with
 }
 
-// Rename gives a published key another id.
+// Rename changes the id of a published key.
 func (i *Issuer) Rename(kid, to string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -101,7 +101,7 @@ func (i *Issuer) Rename(kid, to string) {
 	}
 }
 
-// Sign signs claims.
+// Sign signs claims and returns the token.
 func Sign(t testing.TB, method jwt.SigningMethod, key any, kid string, claims map[string]any) string {
 	t.Helper()
 	signed, err := sign(method, key, kid, claims)

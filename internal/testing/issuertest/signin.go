@@ -14,30 +14,30 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 )
 
-// ClientID and ClientSecret are those of the one client that the issuer knows. The secret has characters that must be
-// encoded.
+// ClientID and ClientSecret are the credentials of the only client that the issuer knows. The secret has characters
+// that must be encoded.
 const (
 	ClientID     = "gem: dashboard"
 	ClientSecret = "hunter2 %+&/ü"
 )
 
-// signIn is the part of the issuer that speaks OpenID Connect. Its fields may be changed between two sign-ins.
+// signIn is the OpenID Connect part of the issuer. Its fields may be changed between two sign-ins.
 type signIn struct {
-	// Claims are added to those of the ID token, and replace them; nil removes one.
+	// Claims replace or extend the claims of the ID token. A nil value removes a claim.
 	Claims map[string]any
-	// Metadata is added to that of the issuer, and replaces it; nil removes a member.
+	// Metadata replaces or extends the metadata of the issuer. A nil value removes a member.
 	Metadata map[string]any
 	// Discovery, Authorize and Token replace the answers of the three endpoints.
 	Discovery, Authorize, Token http.HandlerFunc
 	// IDToken replaces the function that signs the claims.
 	IDToken func(claims map[string]any) string
-	// Public says that the client has no secret.
+	// Public means that the client has no secret.
 	Public bool
 
 	issuer *Issuer
 	guard  sync.Mutex
-	codes  map[string]url.Values // the requests that have a code
-	// Asked is the last request for authorization, and Exchanged the last for a token.
+	codes  map[string]url.Values // the authorization requests, by code
+	// Asked is the last authorization request, and Exchanged the last token request.
 	Asked, Exchanged url.Values
 	Exchanges        int
 }

@@ -1,8 +1,8 @@
-// Package llmoracle holds GEM against servers of other people's making, where they are too large to be a dependency of
-// GEM itself. It is a module of its own, and never in the binary.
+// Package llmoracle tests GEM against third-party servers that are too large to be dependencies of GEM itself. It is a
+// separate module and never part of the binary.
 //
-// Ollama's own server code turns requests of the OpenAI and of the Anthropic dialect into its own form, and its answers
-// back into events. Both run here, without a model: a function replaces it. This shows the wire, and not the
+// Ollama's own server code converts requests of the OpenAI and the Anthropic dialect into its own form, and its answers
+// back into events. Both run here without a model: a function replaces it. This tests the wire format and not the
 // inference.
 package llmoracle
 
@@ -19,11 +19,11 @@ import (
 	"github.com/ollama/ollama/middleware"
 )
 
-// Model replaces a model: it calls say for each piece of its answer. An error it returns is reported as
-// Ollama does: by the status if nothing was said before, that of an api.StatusError or 500, else within the stream.
+// Model replaces a model. It calls say for each piece of its answer. Its error is reported as Ollama does. If nothing
+// was said before, the error is a status: that of an api.StatusError, otherwise 500. Later it is part of the stream.
 type Model func(r *api.ChatRequest, say func(api.ChatResponse)) error
 
-// Answers returns a model that says the same to everyone.
+// Answers returns a model that gives the same answer to every request.
 func Answers(pieces ...api.ChatResponse) Model {
 	return func(_ *api.ChatRequest, say func(api.ChatResponse)) error {
 		for _, piece := range pieces {
@@ -33,23 +33,23 @@ func Answers(pieces ...api.ChatResponse) Model {
 	}
 }
 
-// Ollama is a server.
+// Ollama is a server with Ollama's code.
 type Ollama struct {
-	// URL has no path: the Anthropic dialect lies below it, the OpenAI dialect below /v1.
+	// URL has no path. The Anthropic dialect is below it, and the OpenAI dialect below /v1.
 	URL string
 
 	mu       sync.Mutex
 	requests []api.ChatRequest
 }
 
-// Requests returns what was asked so far, in Ollama's own form.
+// Requests returns the requests so far, in Ollama's own form.
 func (o *Ollama) Requests() []api.ChatRequest {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return append([]api.ChatRequest(nil), o.requests...)
 }
 
-// StartOllama starts a server that ends with the test.
+// StartOllama starts a server that stops at the end of the test.
 func StartOllama(t testing.TB, m Model) *Ollama {
 	t.Helper()
 	gin.SetMode(gin.ReleaseMode)

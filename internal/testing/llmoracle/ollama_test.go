@@ -171,7 +171,7 @@ func TestOllamaUnderstandsWhatIsAsked(t *testing.T) {
 				`assistant: I look. c1=weather{"where":"Bern"} c2=weather{"where":"Rom"}`,
 				"tool: rain for c1", "tool:  for c2", "user: And now?",
 			}
-			if name == "anthropic" { // that dialect has one turn for both, and Ollama puts a turn's text before its results
+			if name == "anthropic" { // this dialect has one turn for both, and Ollama puts a turn's text before its results
 				want[3], want[4], want[5] = want[5], want[3], want[4]
 			}
 			if !reflect.DeepEqual(said, want) {
@@ -212,8 +212,8 @@ func TestOllamaFailsBeforeItSaysAnything(t *testing.T) {
 	})
 }
 
-// Ollama's code drops the error of a model that has begun to answer, and ends the body well. The terminal event that is
-// missing is all there is to see.
+// Ollama's code drops the error of a model that has begun to answer, and ends the body normally. Only the terminal
+// event is missing.
 func TestOllamaFailsInMidStream(t *testing.T) {
 	fails := func(_ *api.ChatRequest, say func(api.ChatResponse)) error {
 		say(text("one "))

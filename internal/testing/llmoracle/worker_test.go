@@ -54,7 +54,7 @@ func calls(tool, route string, input object) handlertest.Call {
 
 func says(text string) []any { return []any{object{"role": "user", "content": text}} }
 
-// result is what the tests look at.
+// result has the parts of a result that the tests check.
 type result struct {
 	Text      string
 	Stop      string `json:"stop_reason"`
@@ -149,7 +149,7 @@ func TestOllamaAnswersBySchemaThroughAWorker(t *testing.T) {
 	}
 }
 
-// Ollama sends no Retry-After: the call waits until the cooldown of the target ends.
+// Ollama sends no Retry-After. The call waits until the cooldown of the target ends.
 func TestOllamaIsBusyAndLaterNot(t *testing.T) {
 	t.Parallel()
 	for _, d := range dialects {

@@ -12,12 +12,12 @@ import (
 	"github.com/gemworker/gem/internal/testing/llmtest"
 )
 
-// odd are texts that a caller may send.
+// odd are unusual texts that a caller may send.
 var odd = []string{"", " ", "\n\n", "hello", "\u2028\u2029\ufeff", "\"}]}\\", "<|im_end|>", "🌍👩‍👩‍👧", "שלום \u202e",
 	"data: [DONE]\n\n", strings.Repeat("é", 20_000), "e\u0301\u0001\u001f"}
 
-// conversation is one that nobody should send: any roles in any order, results of no calls, empty parts, thoughts of
-// others.
+// conversation returns a conversation that nobody should send: roles in any order, results without calls, empty parts,
+// and thoughts of other models.
 func conversation(r *rand.Rand) (all []provider.Message) {
 	pick := func(of ...string) string { return of[r.IntN(len(of))] }
 	for range 1 + r.IntN(8) {
@@ -46,7 +46,7 @@ func conversation(r *rand.Rand) (all []provider.Message) {
 	return all
 }
 
-// told is what a conversation says, whatever its form: its texts, and how many calls and results it has.
+// told returns the content of a conversation, whatever its form: its texts, and the number of calls and results.
 func told(messages []provider.Message) string {
 	var texts strings.Builder
 	calls, results := 0, 0
@@ -82,7 +82,7 @@ func TestOurDialectsSendAnyConversation(t *testing.T) {
 			var failed *provider.Error
 			switch {
 			case errors.As(err, &failed) && failed.Kind == provider.BadRequest && len(s.Last().Asked.Messages) == 0:
-				// nothing was left to be sent
+				// nothing was left to send
 			case err != nil || got.Text() != "ok":
 				t.Errorf("%d: %q, %v", seed, got.Text(), err)
 			default:
@@ -97,8 +97,7 @@ func TestOurDialectsSendAnyConversation(t *testing.T) {
 	})
 }
 
-// alternates checks what Anthropic's API refuses otherwise: turns of both sides by turns, none of them empty, and no
-// empty text.
+// alternates checks what Anthropic's API requires: alternating turns of both sides, no empty turn, and no empty text.
 func alternates(t *testing.T, body []byte) {
 	t.Helper()
 	var sent struct {
@@ -122,7 +121,7 @@ func alternates(t *testing.T, body []byte) {
 	}
 }
 
-// A provider's own words on such a conversation reach the caller, and no request follows.
+// The provider's own error about such a conversation reaches the caller, and no further request follows.
 func TestAProvidersComplaintOfAConversationIsABadRequest(t *testing.T) {
 	each(t, func(t *testing.T, d llmtest.Dialect) {
 		s := llmtest.Start(t, llmtest.Options{})

@@ -16,7 +16,7 @@ import (
 	"github.com/gemworker/gem/internal/testing/llmtest"
 )
 
-// dialectOf returns our client of a dialect at a server.
+// dialectOf returns our client of a dialect for a server.
 func dialectOf(s *llmtest.Server, d llmtest.Dialect) provider.Provider {
 	e := provider.Endpoint{BaseURL: s.BaseURL(d), Key: "secret", HTTP: provider.NewHTTP(nil)}
 	switch d {
@@ -28,7 +28,7 @@ func dialectOf(s *llmtest.Server, d llmtest.Dialect) provider.Provider {
 	return gemini.New(e)
 }
 
-// complete asks for an answer, and returns what came of it, also with an error.
+// complete requests an answer and returns the received part, including with an error.
 func complete(ctx context.Context, p provider.Provider, r provider.Request,
 	seen func(*provider.Event)) (*provider.Answer, error) {
 	r.Model, r.MaxOutputTokens = "model-a", 100
@@ -63,9 +63,9 @@ func TestOurDialectsReadOneAnswerInTheSameWay(t *testing.T) {
 		want.Parts = append([]provider.Part(nil), want.Parts...)
 		switch d {
 		case llmtest.Anthropic:
-			want.Usage.Reasoning = 0 // it does not say
+			want.Usage.Reasoning = 0 // this dialect does not report it
 		case llmtest.OpenAI:
-			want.Parts[0].Signature = "" // it has none
+			want.Parts[0].Signature = "" // this dialect has none
 		}
 		s := llmtest.Start(t, llmtest.Options{Key: "secret"})
 		p := dialectOf(s, d)
@@ -83,7 +83,7 @@ func TestOurDialectsReadOneAnswerInTheSameWay(t *testing.T) {
 					if got.Parts[i].ID == "" || i > 2 && got.Parts[i].ID == got.Parts[i-1].ID {
 						t.Errorf("call %d has the id %q", i, got.Parts[i].ID)
 					}
-					got.Parts[i].ID = want.Parts[i].ID // made by us
+					got.Parts[i].ID = want.Parts[i].ID // created by our client
 				}
 				got.Parts[i].Arguments = canonical(t, got.Parts[i].Arguments)
 			}
@@ -97,7 +97,8 @@ func TestOurDialectsReadOneAnswerInTheSameWay(t *testing.T) {
 	})
 }
 
-// canonical returns JSON whose members are in order: one dialect's arguments are an object on the wire, and have none.
+// canonical returns JSON with sorted members. The arguments of one dialect are an object on the wire, whose members
+// have no order.
 func canonical(t *testing.T, raw json.RawMessage) json.RawMessage {
 	t.Helper()
 	if raw == nil {
@@ -121,7 +122,7 @@ func TestOurDialectsReadEachStop(t *testing.T) {
 			s.Script("", script)
 			want := stop
 			if stop == provider.StopSequence && d != llmtest.Anthropic {
-				want = provider.EndTurn // the others have one word for both
+				want = provider.EndTurn // the other dialects have one word for both
 			}
 			if got, err := complete(t.Context(), p, provider.Request{}, nil); err != nil || got.Stop != want ||
 				got.Text() != "ok" {
@@ -144,7 +145,7 @@ func TestACallUnderAnUnknownStopIsACall(t *testing.T) {
 	})
 }
 
-// wanted is the kind of error of a fault; empty for none.
+// wanted returns the kind of error of a fault, or "".
 func wanted(f llmtest.Fault) provider.ErrorKind {
 	switch f.Kind {
 	case llmtest.FailedStatus:
@@ -189,7 +190,7 @@ func TestOurDialectsMapEachFault(t *testing.T) {
 	each(t, func(t *testing.T, d llmtest.Dialect) {
 		for _, f := range llmtest.Faults() {
 			if f.Kind == llmtest.Silent || f.Kind == llmtest.Hanging || f.Kind == llmtest.Stalled {
-				continue // the caller's clocks end those
+				continue // the caller's timeouts end those
 			}
 			t.Run(f.String(), func(t *testing.T) {
 				t.Parallel()
@@ -264,11 +265,11 @@ func TestOurDialectsTakeNoPartOfABodyForAWholeOne(t *testing.T) {
 		if whole < 0 {
 			t.Fatal(body)
 		}
-		whole += strings.Index(body[whole:], "\n") // the line's end
+		whole += strings.Index(body[whole:], "\n") // the end of the line
 		p := dialectOf(s, d)
 		for n := 1; n <= len(body); n++ {
 			if n%5 > 0 && n < whole-100 {
-				continue // enough of them
+				continue // that is enough
 			}
 			script.Raw = body[:n]
 			s.Script("", script)
@@ -277,7 +278,7 @@ func TestOurDialectsTakeNoPartOfABodyForAWholeOne(t *testing.T) {
 			switch {
 			case n == len(body) && err != nil:
 				t.Errorf("the whole: %v", err)
-			case n < whole-2 && !errors.As(err, &failed): // a line needs no end in CRLF to be whole
+			case n < whole-2 && !errors.As(err, &failed): // a line can be complete without its final CRLF
 				t.Errorf("%d of %d bytes: %+v, %v", n, len(body), got, err)
 			case err == nil && (got.Stop != provider.ToolUse || len(got.Parts) != 2):
 				t.Errorf("%d of %d bytes: %+v", n, len(body), got)
@@ -343,7 +344,7 @@ func TestOurDialectsEndARequestWhenTheirStreamIsClosed(t *testing.T) {
 		if err := s.Wait(t.Context(), func(c llmtest.Counts) bool { return c.Gone == 1 && c.Open == 0 }); err != nil {
 			t.Error(err)
 		}
-		for stream.Next() { // what was read before may still come
+		for stream.Next() { // what was read before may still arrive
 			if e := stream.Current(); e.IsContent() || e.Kind == provider.Ended {
 				t.Errorf("a closed stream goes on: %+v", e)
 			}
@@ -380,7 +381,7 @@ func TestOurDialectsAskForTheSame(t *testing.T) {
 			!reflect.DeepEqual(got.Stop, r.Stop) || got.ToolChoice != r.ToolChoice {
 			t.Errorf("%+v", got)
 		}
-		if d != llmtest.Anthropic { // whose models that think take neither
+		if d != llmtest.Anthropic { // Anthropic's models that think accept neither
 			if got.Temperature == nil || *got.Temperature != 0 || got.TopP == nil || fmt.Sprintf("%.4f", *got.TopP) != "0.9000" {
 				t.Errorf("temperature %v, top_p %v", got.Temperature, got.TopP)
 			}
@@ -397,11 +398,11 @@ func TestOurDialectsAskForTheSame(t *testing.T) {
 		}
 		want := []string{`user text "How much is it?"`, `assistant thinking "Hm."`, `assistant text "I add."`,
 			`assistant tool_call "add"`, `tool tool_result "2"`}
-		if d == llmtest.OpenAI { // which gives thoughts back to servers that it knows to take them
+		if d == llmtest.OpenAI { // OpenAI's dialect returns thoughts only to servers that are known to accept them
 			want = append(want[:1], want[2:]...)
 		}
 		if d == llmtest.Gemini {
-			want[len(want)-1] = `tool tool_result "2add"` // which names the tool
+			want[len(want)-1] = `tool tool_result "2add"` // this dialect names the tool
 		}
 		if !reflect.DeepEqual(turns, want) {
 			t.Errorf("got  %q\nwant %q", turns, want)

@@ -9,42 +9,42 @@ import (
 // FaultKind is the kind of a fault.
 type FaultKind string
 
-// The kinds. A connection that is refused, and a TLS error, have no request: see [Refused] and Options.TLS.
+// The kinds. A refused connection and a TLS error have no request: see [Refused] and Options.TLS.
 const (
 	None FaultKind = ""
-	// FailedStatus: Status, with the dialect's error. Message, Retry and RetryForm count.
+	// FailedStatus answers with Status and the dialect's error. It uses Message, Retry and RetryForm.
 	FailedStatus FaultKind = "status"
-	// TooLong: a 400 that says, in the provider's words, that the prompt does not fit the model.
+	// TooLong answers with 400 and the provider's error for a prompt that does not fit the model.
 	TooLong FaultKind = "prompt too long"
-	// Redirected: Status (307) to Location.
+	// Redirected answers with Status (default 307) and a redirect to Location.
 	Redirected FaultKind = "redirect"
-	// Silent: no header ever comes.
+	// Silent never sends a header.
 	Silent FaultKind = "hang before headers"
-	// Hanging: the answer begins, signs of life come every Every, and no content.
+	// Hanging begins the answer and sends a sign of life every Every, but no content.
 	Hanging FaultKind = "hang before content"
-	// ErrorFirst: the first event is an error, in a response of 200.
+	// ErrorFirst sends an error as the first event of a response with 200.
 	ErrorFirst FaultKind = "error event first"
-	// ErrorLate: an error event comes after After deltas.
+	// ErrorLate sends an error event after After deltas.
 	ErrorLate FaultKind = "error event late"
-	// Reset: the connection is reset after After deltas. A negative After: before the headers.
+	// Reset resets the connection after After deltas. With a negative After it does so before the headers.
 	Reset FaultKind = "reset"
-	// Broken: the connection ends after After deltas, in the middle of the body.
+	// Broken ends the connection after After deltas, in the middle of the body.
 	Broken FaultKind = "broken connection"
-	// CleanCut: the body ends after After deltas as a whole one would, and without its terminal event.
+	// CleanCut ends the body normally after After deltas, but without its terminal event.
 	CleanCut FaultKind = "clean cut"
-	// Stalled: nothing comes after After deltas, but signs of life if there is an Every.
+	// Stalled sends nothing after After deltas, except signs of life if Every is set.
 	Stalled FaultKind = "stall"
-	// Garbage: an event that is not JSON comes after After deltas, and then the rest.
+	// Garbage sends an event that is not JSON after After deltas, and then the rest.
 	Garbage FaultKind = "garbage"
-	// EndlessLine: a line that does not end (64 MiB) comes after After deltas.
+	// EndlessLine sends an endless line (64 MiB) after After deltas.
 	EndlessLine FaultKind = "endless line"
-	// NoUsage: the answer is whole, and says nothing of usage.
+	// NoUsage sends a complete answer without usage.
 	NoUsage FaultKind = "usage missing"
-	// FinishedTwice: the answer is whole, and its end comes twice.
+	// FinishedTwice sends a complete answer and its end twice.
 	FinishedTwice FaultKind = "finish twice"
 )
 
-// RetryForm says how a provider asks for a pause.
+// RetryForm is the form in which a provider requests a pause.
 type RetryForm string
 
 // The forms.
@@ -52,38 +52,38 @@ const (
 	InSeconds      RetryForm = "seconds"
 	InMilliseconds RetryForm = "milliseconds"
 	AtDate         RetryForm = "date"
-	InRetryInfo    RetryForm = "RetryInfo" // Gemini's: in the body alone
+	InRetryInfo    RetryForm = "RetryInfo" // Gemini's form, only in the body
 )
 
-// Fault is what goes wrong. The zero value is nothing.
+// Fault is the fault of an answer. The zero value is no fault.
 type Fault struct {
 	Kind FaultKind
-	// Status is the response's, or the one that an error event names. Default: 503 in an event.
+	// Status is the status of the response, or the one that an error event names. The default in an event is 503.
 	Status int
-	// After is how many deltas come first.
+	// After is the number of deltas before the fault.
 	After int
-	// Every is the time between signs of life. Default for Hanging: 5 ms.
+	// Every is the time between signs of life. The default for Hanging is 5 ms.
 	Every time.Duration
-	// Retry is the pause that is asked for, in RetryForm. 0: none.
+	// Retry is the requested pause, in the form RetryForm. With 0 no pause is requested.
 	Retry     time.Duration
 	RetryForm RetryForm
-	// Message is the provider's. Default: one for the status.
+	// Message is the provider's message. By default it depends on the status.
 	Message string
-	// Location is where a redirect leads.
+	// Location is the target of a redirect.
 	Location string
-	// Raw is sent in place of the event of ErrorFirst, ErrorLate and Garbage, or of the body of FailedStatus.
+	// Raw replaces the event of ErrorFirst, ErrorLate and Garbage, or the body of FailedStatus.
 	Raw string
 }
 
-// Status answers with an error status.
+// Status returns a fault that answers with an error status.
 func Status(status int) Fault { return Fault{Kind: FailedStatus, Status: status} }
 
-// Limited answers with 429 and asks for a pause.
+// Limited returns a fault that answers with 429 and requests a pause.
 func Limited(retry time.Duration, form RetryForm) Fault {
 	return Fault{Kind: FailedStatus, Status: http.StatusTooManyRequests, Retry: retry, RetryForm: form}
 }
 
-// After returns the fault of a kind, after so many deltas.
+// After returns a fault of a kind after a number of deltas.
 func After(deltas int, kind FaultKind) Fault { return Fault{Kind: kind, After: deltas} }
 
 func (f Fault) String() string {
@@ -101,12 +101,12 @@ func (f Fault) String() string {
 	return string(f.Kind)
 }
 
-// Faults returns one of each that a request can meet, in an order that does not change: those before any content first.
+// Faults returns one fault of each kind that a request can meet, in a fixed order: first those before any content.
 func Faults() []Fault {
 	return append(EarlyFaults(), LateFaults()...)
 }
 
-// EarlyFaults are the faults before any content.
+// EarlyFaults returns the faults before any content.
 func EarlyFaults() []Fault {
 	var list []Fault
 	for _, status := range []int{400, 401, 402, 403, 404, 408, 413, 422, 429, 500, 502, 503, 504, 529} {
@@ -120,7 +120,7 @@ func EarlyFaults() []Fault {
 		After(0, EndlessLine))
 }
 
-// LateFaults are the faults after content, and those of a whole answer (NoUsage, FinishedTwice).
+// LateFaults returns the faults after content, and those of a complete answer (NoUsage, FinishedTwice).
 func LateFaults() []Fault {
 	return []Fault{
 		After(3, ErrorLate), After(3, Reset), After(3, Broken), After(3, CleanCut), After(3, Stalled), After(3, Garbage),

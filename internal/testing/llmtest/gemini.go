@@ -110,8 +110,8 @@ func (r *Request) readGemini(hr *http.Request) error {
 	return nil
 }
 
-// geminiResult returns the result of a call, which is an object here: its output or error if there is one, or the
-// whole.
+// geminiResult returns the result of a call, which is an object in this dialect. It returns its output, result or error
+// if there is one, otherwise the whole object.
 func geminiResult(id, name string, response json.RawMessage) provider.Part {
 	p := provider.Part{Type: provider.ToolResult, ToolCallID: id, Name: name, Content: string(response)}
 	var known struct{ Output, Result, Error *string }
@@ -139,12 +139,12 @@ var geminiErrors = map[int]string{
 	422: "INVALID_ARGUMENT", 429: "RESOURCE_EXHAUSTED", 500: "INTERNAL", 503: "UNAVAILABLE", 504: "DEADLINE_EXCEEDED",
 }
 
-// event returns an event, whose lines end in CRLF as the provider's do.
+// event returns an event whose lines end in CRLF, like those of the provider.
 func (gemini) event(fields object) string {
 	return strings.ReplaceAll(lines(fields), "\n", "\r\n")
 }
 
-// chunk returns a piece of the answer. Usage is in each; the last counts.
+// chunk returns a piece of the answer. Each has the usage, and the last one counts.
 func (d gemini) chunk(a *spoken, finish string, output int64, parts ...any) string {
 	candidate := object{"index": 0}
 	if parts != nil {
@@ -199,7 +199,7 @@ func (d gemini) body(a *spoken) []event {
 				}
 				add(part, signature)
 			}
-		case provider.ToolCall: // whole, and without an id
+		case provider.ToolCall: // complete, without an id
 			if args := arguments(&p); json.Valid([]byte(args)) {
 				add(object{"functionCall": object{"name": p.Name, "args": json.RawMessage(args)}}, p.Signature)
 			}
@@ -216,7 +216,7 @@ func (d gemini) end(a *spoken) []event {
 	finish := a.word(geminiStops)
 	for _, p := range a.Parts {
 		if !json.Valid([]byte(arguments(&p))) && p.Type == provider.ToolCall {
-			finish = "MALFORMED_FUNCTION_CALL" // the provider keeps such a call to itself
+			finish = "MALFORMED_FUNCTION_CALL" // the provider does not send such a call
 		}
 	}
 	return []event{{text: d.chunk(a, finish, output, object{"text": ""})}}

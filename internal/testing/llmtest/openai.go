@@ -175,7 +175,7 @@ func (d openAI) end(a *spoken) []event {
 	return append(list, event{text: "data: [DONE]\n\n"})
 }
 
-// asksForUsage: the dialect's streams say nothing of usage unless they are asked to.
+// asksForUsage reports whether the request asks for usage. Streams of this dialect have no usage otherwise.
 func (a *spoken) asksForUsage() bool {
 	var body struct {
 		StreamOptions struct {
@@ -187,7 +187,7 @@ func (a *spoken) asksForUsage() bool {
 
 func (d openAI) again(a *spoken) []event {
 	end := d.end(a)
-	return end[:len(end)-1] // [DONE] came already
+	return end[:len(end)-1] // [DONE] was already sent
 }
 
 func (openAI) failure(_ *spoken, status int, message string, f *Fault) string {

@@ -18,7 +18,7 @@ import (
 
 var quiet = log.New(io.Discard, "", 0)
 
-// event is a piece of a body as the dialect writes it. A delta is content.
+// event is a piece of a body in the form of the dialect. A delta has content.
 type event struct {
 	text  string
 	delta bool
@@ -26,24 +26,24 @@ type event struct {
 
 // speaker writes a dialect.
 type speaker interface {
-	// begin, body and end are the events of an answer, in order; usage is nil if nothing is to be said of it.
+	// begin, body and end return the events of an answer, in order. If a.usage is nil, they leave out the usage.
 	begin(a *spoken) []event
 	body(a *spoken) []event
 	end(a *spoken) []event
-	// again are the events of a second end.
+	// again returns the events of a second end.
 	again(a *spoken) []event
-	// alive is a sign of life.
+	// alive returns a sign of life.
 	alive(a *spoken) string
-	// failure is the body of an unsuccessful response, failed the event that says so in a stream.
+	// failure returns the body of an error response, and failed the error event of a stream.
 	failure(a *spoken, status int, message string, f *Fault) string
 	failed(a *spoken, status int, message string) string
-	// tooLong is what the provider says of a prompt that does not fit.
+	// tooLong returns the provider's error for a prompt that does not fit.
 	tooLong() string
 	// data wraps text that is not JSON in the lines of an event.
 	data(text string) string
 }
 
-// spoken is an answer on its way.
+// spoken is an answer in progress.
 type spoken struct {
 	*Script
 	request *Request
@@ -65,12 +65,12 @@ type player struct {
 	spoken  *spoken
 
 	written int  // bytes of the body
-	deltas  int  // that were sent
-	begun   bool // a write was made
+	deltas  int  // number sent
+	begun   bool // something was written
 	gone    bool // the client has left
 }
 
-// left is what a player panics with when the client is gone, or the server is closed.
+// left is the panic value of a player when the client has gone or the server is closed.
 type left struct{}
 
 func (p *player) play() {
@@ -83,7 +83,7 @@ func (p *player) play() {
 			default:
 				p.gone = true
 			}
-			panic(http.ErrAbortHandler) // what was begun is not to look whole
+			panic(http.ErrAbortHandler) // an incomplete answer must not look complete
 		default:
 			panic(fault)
 		}
@@ -123,7 +123,7 @@ func (p *player) play() {
 	}
 }
 
-// speak prepares the answer that the script asks for.
+// speak prepares the answer of the script.
 func (p *player) speak() {
 	s, r := &p.script, p.request
 	a := &spoken{Script: s, request: r, model: s.Model, id: s.RequestID}
@@ -140,7 +140,7 @@ func (p *player) speak() {
 	p.spoken = a
 }
 
-// headers sends the response's status and headers.
+// headers sends the status and the headers of the response.
 func (p *player) headers(status int, contentType string) {
 	h := p.w.Header()
 	h.Set("Content-Type", contentType)
@@ -248,7 +248,7 @@ func (p *player) events(list []event) {
 	}
 }
 
-// broke does what goes wrong at this place, and says whether the answer has ended with it.
+// broke makes the fault that belongs to this position, and reports whether it has ended the answer.
 func (p *player) broke(f Fault) bool {
 	if f.After != p.deltas {
 		return false
@@ -298,8 +298,7 @@ func (p *player) errorEvent(f Fault) {
 	p.write(raw)
 }
 
-// reset ends the connection in a way that the other side takes for an error. Over HTTP/2 it is the stream that is
-// reset.
+// reset ends the connection so that the other side reports an error. Over HTTP/2 it resets the stream.
 func (p *player) reset() {
 	hijacker, ok := p.w.(http.Hijacker)
 	if !ok {
@@ -335,7 +334,7 @@ func (p *player) before(delta int) {
 	p.check()
 }
 
-// wait waits for the client to leave, with signs of life if every is not 0.
+// wait waits until the client leaves. It sends signs of life unless every is 0.
 func (p *player) wait(every time.Duration) {
 	for {
 		p.pause(every)
@@ -343,7 +342,7 @@ func (p *player) wait(every time.Duration) {
 	}
 }
 
-// pause waits, for ever if d is 0.
+// pause waits for d, or forever if d is 0.
 func (p *player) pause(d time.Duration) {
 	var over <-chan time.Time
 	if d > 0 {
@@ -359,7 +358,7 @@ func (p *player) pause(d time.Duration) {
 	p.check()
 }
 
-// check leaves if the client has gone, or the server is closed.
+// check panics with left if the client has gone or the server is closed.
 func (p *player) check() {
 	select {
 	case <-p.ctx.Done():
@@ -370,7 +369,7 @@ func (p *player) check() {
 	}
 }
 
-// write writes a piece of the body, in as many writes as the script asks for.
+// write writes a piece of the body, in as many writes as the script requires.
 func (p *player) write(text string) {
 	for len(text) > 0 {
 		n := len(text)
@@ -402,7 +401,7 @@ func (p *player) flush() {
 	}
 }
 
-// record changes what is recorded of the request.
+// record updates the record of the request.
 func (p *player) record(f func(*Request)) {
 	p.server.change(func(*Counts) { f(p.request) })
 }

@@ -10,32 +10,32 @@ import (
 	"github.com/gemworker/gem/internal/provider"
 )
 
-// Request is what a client asked, and what came of it.
+// Request is a request of a client, and its result.
 type Request struct {
-	// N is 1 for the first request that came, 2 for the second.
+	// N is the number of the request, beginning with 1.
 	N       int
-	Dialect Dialect // empty for a path that no dialect has
+	Dialect Dialect // empty for a path that belongs to no dialect
 	Method  string
 	Path    string // without the query
 	Query   string
 	Proto   string
 	Header  http.Header
 	Body    []byte
-	// Key is what came in the dialect's header.
+	// Key is the key in the dialect's header.
 	Key string
-	// Asked is the body in the form that all dialects share. Thinks, Target and RawArguments are not in a body.
+	// Asked is the body in the form common to all dialects. A body has no Thinks, Target and RawArguments.
 	Asked provider.Request
-	// Err says why the body is none of the dialect. The answer to it is 400.
+	// Err is the reason why the body is not valid in the dialect. Such a request is answered with 400.
 	Err error
 
-	Status   int            // of the response, 0 while there is none
-	Deltas   int            // that were sent
+	Status   int            // of the response; 0 until there is one
+	Deltas   int            // number sent
 	Usage    provider.Usage // charged by a provider: for each answer that began, even if it broke off
 	Finished bool           // the terminal event was sent
 	Gone     bool           // the client left before the end of the script
 }
 
-// read reads a request.
+// read parses a request.
 func read(hr *http.Request, body []byte) *Request {
 	r := &Request{Method: hr.Method, Path: hr.URL.Path, Query: hr.URL.RawQuery, Proto: hr.Proto, Header: hr.Header,
 		Body: body}
@@ -65,7 +65,7 @@ func read(hr *http.Request, body []byte) *Request {
 	return r
 }
 
-// text is a string, or a list of pieces that have texts.
+// text is a string, or a list of parts with texts.
 type text string
 
 func (t *text) UnmarshalJSON(data []byte) error {
@@ -94,7 +94,7 @@ func (w *words) UnmarshalJSON(data []byte) error {
 	return json.Unmarshal(data, (*[]string)(w))
 }
 
-// event returns the lines of an event with data in JSON.
+// lines returns the lines of an event with data as JSON.
 func lines(data any) string {
 	encoded, err := json.Marshal(data)
 	if err != nil {

@@ -9,60 +9,59 @@ import (
 	"github.com/gemworker/gem/internal/provider"
 )
 
-// Script is how one request is answered. The zero value is an empty answer.
+// Script is the answer to one request. The zero value is an empty answer.
 type Script struct {
-	// Parts are the answer's texts, thoughts and calls of tools. A call's RawArguments, if any, are sent in place of its
-	// Arguments.
+	// Parts are the texts, thoughts and tool calls of the answer. RawArguments of a call, if set, replace its Arguments.
 	Parts []provider.Part
-	// Stop is why the answer ends. Default: ToolUse if there is a call, else EndTurn.
+	// Stop is why the answer ends. The default is ToolUse if there is a call, otherwise EndTurn.
 	Stop provider.Stop
-	// ProviderStop is sent in place of the dialect's word for Stop.
+	// ProviderStop replaces the dialect's word for Stop.
 	ProviderStop string
-	// Usage is sent as it is, in the dialect's own form. Default: what was asked and answered, counted by [Tokens].
+	// Usage is sent unchanged, in the dialect's own form. By default [Tokens] counts the request and the answer.
 	Usage *provider.Usage
-	// Model is the one that answers. Default: the one that was asked for.
+	// Model is the model that answers. The default is the requested model.
 	Model string
-	// RequestID is sent as the provider's. Default: req_1, req_2 and so on.
+	// RequestID is the provider's request id. The defaults are req_1, req_2 and so on.
 	RequestID string
 	// Header has further headers of the response.
 	Header http.Header
 
-	// Raw, if any, is the body of the stream in place of all that: any bytes, such as a recorded answer or half of one. No
-	// deltas are counted.
+	// Raw, if set, replaces the body of the stream: any bytes, such as a recorded answer or half of one. No deltas are
+	// counted.
 	Raw string
 
-	// Delta is how many letters of a text, thought or arguments come in one event. Default: 8. Gemini sends arguments
-	// whole.
+	// Delta is the number of characters of a text, thought or arguments in one event. The default is 8. Gemini sends
+	// arguments in one piece.
 	Delta int
-	// Chunk is how many bytes of the body are written at once, wherever that cuts them. Default: one event.
+	// Chunk is the number of bytes per write, wherever that cuts the body. The default is one event.
 	Chunk int
-	// Splits are further places in the body, in bytes, between two writes.
+	// Splits are further positions in the body, in bytes, between two writes.
 	Splits []int
-	// Delay is waited before each write but the first.
+	// Delay is the pause before each write except the first.
 	Delay time.Duration
-	// Before is called before the headers are sent (-1), and before each delta (0, 1, 2 …). ctx ends when the client or
-	// the server is gone.
+	// Before is called before the headers (with -1), and before each delta (0, 1, 2 …). ctx ends when the client has gone
+	// or the server is closed.
 	Before func(ctx context.Context, delta int)
-	// KeepAlives is how many signs of life come before the first delta: pings, comments or empty deltas, as the dialect
-	// has them.
+	// KeepAlives is the number of signs of life before the first delta: pings, comments or empty deltas, depending on the
+	// dialect.
 	KeepAlives int
 
-	// Fault is what goes wrong.
+	// Fault is the fault of the answer.
 	Fault Fault
 }
 
-// Say answers with a text.
+// Say returns a script that answers with a text.
 func Say(text string) Script {
 	return Script{Parts: []provider.Part{{Type: provider.Text, Text: text}}}
 }
 
-// Think answers with a thought, which is signed, and a text.
+// Think returns a script that answers with a signed thought and a text.
 func Think(thought, signature, text string) Script {
 	return Script{Parts: []provider.Part{{Type: provider.Thinking, Text: thought, Signature: signature},
 		{Type: provider.Text, Text: text}}}
 }
 
-// Call answers with the call of a tool.
+// Call returns a script that answers with a tool call.
 func Call(id, name, arguments string) Script {
 	return Script{Parts: []provider.Part{{Type: provider.ToolCall, ID: id, Name: name,
 		Arguments: json.RawMessage(arguments)}}}
@@ -87,7 +86,7 @@ func (s *Script) stop() provider.Stop {
 	return provider.EndTurn
 }
 
-// word returns the dialect's word for why the answer ends.
+// word returns the dialect's word for the reason why the answer ends.
 func (s *Script) word(words map[provider.Stop]string) string {
 	if s.ProviderStop != "" {
 		return s.ProviderStop
@@ -95,7 +94,7 @@ func (s *Script) word(words map[provider.Stop]string) string {
 	return words[s.stop()]
 }
 
-// Tokens returns how many tokens a text has here: one for each four bytes begun.
+// Tokens returns the number of tokens of a text, one for each four bytes, rounded up.
 func Tokens(text string) int64 { return int64(len(text)+3) / 4 }
 
 // used returns the usage of an answer.
@@ -122,7 +121,7 @@ func (s *Script) used(asked *provider.Request) provider.Usage {
 	return u
 }
 
-// arguments returns what is sent as a call's arguments.
+// arguments returns the arguments that are sent for a call.
 func arguments(p *provider.Part) string {
 	switch {
 	case p.Type != provider.ToolCall:
@@ -135,7 +134,7 @@ func arguments(p *provider.Part) string {
 	return string(p.Arguments)
 }
 
-// pieces cuts a text into deltas.
+// pieces splits a text into deltas.
 func (s *Script) pieces(text string) []string {
 	size := s.Delta
 	if size <= 0 {

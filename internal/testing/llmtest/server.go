@@ -1,12 +1,12 @@
-// Package llmtest is a provider of models for tests: an HTTP server on 127.0.0.1 that speaks the three dialects,
-// answers as scripted, fails as scripted, and records what it was asked.
+// Package llmtest is a provider of models for tests: an HTTP server on 127.0.0.1 that speaks the three dialects. It
+// answers and fails as scripted, and records the requests.
 //
 //	s := llmtest.Start(t, llmtest.Options{Key: "secret"})
 //	s.Script("model-a", llmtest.Script{Fault: llmtest.Status(503)}, llmtest.Say("hello"))
 //	provider := openai.New(llm.Endpoint{BaseURL: s.BaseURL(llmtest.OpenAI), Key: "secret", HTTP: client})
 //
-// It knows nothing of the dialects' packages: what it speaks was written from the providers' recorded answers. It shows
-// how a client behaves, and not that the formats are still the providers' own.
+// It does not use the dialects' packages: it was written from recorded answers of the providers. It tests the behaviour
+// of a client. It cannot show that the providers still use these formats.
 package llmtest
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/gemworker/gem/internal/provider"
 )
 
-// Dialect is what a provider speaks.
+// Dialect is the protocol of a provider.
 type Dialect string
 
 // The dialects.
@@ -35,24 +35,24 @@ const (
 	Gemini    Dialect = "gemini"    // generateContent: /v1beta/models/MODEL:streamGenerateContent?alt=sse
 )
 
-// Dialects are all of them.
+// Dialects has all dialects.
 var Dialects = []Dialect{Anthropic, OpenAI, Gemini}
 
-// Options of a server. The zero value asks for no key, and answers "ok" to what no script was given for.
+// Options of a server. The zero value requires no key, and answers "ok" to requests without a script.
 type Options struct {
-	// Key is what a request must bring in its dialect's header; a request without it is answered with 401. Empty: none is
-	// looked at.
+	// Key is the key that a request must have in its dialect's header. The answer to a request without it is 401. By
+	// default no key is checked.
 	Key string
-	// TLS serves https with a certificate of its own, and HTTP/2: see Server.Client. Any other client sees a TLS error.
+	// TLS serves https with its own certificate, and HTTP/2: see Server.Client. Any other client gets a TLS error.
 	TLS bool
-	// Answer returns the script of a request for which no queue has one. Default: Say("ok"). It is called from several
-	// goroutines at once.
+	// Answer returns the script of a request for which no queue has one. The default is Say("ok"). It must be safe for
+	// concurrent use.
 	Answer func(*Request) Script
 }
 
-// Server is a provider. Its methods may be called from several goroutines at once.
+// Server is a provider. Its methods are safe for concurrent use.
 type Server struct {
-	// URL is the server's, without a path.
+	// URL is the URL of the server, without a path.
 	URL string
 
 	options Options
@@ -68,13 +68,13 @@ type Server struct {
 	changed  chan struct{} // closed and replaced at each change
 }
 
-// TB is what Start needs of a *testing.T.
+// TB has the methods of a *testing.T that Start needs.
 type TB interface {
 	Helper()
 	Cleanup(func())
 }
 
-// Start returns a server that ends with the test.
+// Start returns a server that stops at the end of the test.
 func Start(t TB, o Options) *Server {
 	t.Helper()
 	s := New(o)
@@ -82,7 +82,7 @@ func Start(t TB, o Options) *Server {
 	return s
 }
 
-// New returns a server, which must be closed. It panics if 127.0.0.1 has no port for it.
+// New returns a server, which must be closed. It panics if 127.0.0.1 has no free port.
 func New(o Options) *Server {
 	if o.Answer == nil {
 		o.Answer = func(*Request) Script { return Say("ok") }
@@ -114,13 +114,13 @@ func (s *Server) Close() {
 // Client returns an HTTP client that trusts the server's certificate.
 func (s *Server) Client() *http.Client { return s.http.Client() }
 
-// TLSConfig returns what a client of one's own needs to trust the server's certificate.
+// TLSConfig returns the TLS configuration that another client needs to trust the server's certificate.
 func (s *Server) TLSConfig() *tls.Config {
 	return s.http.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
 }
 
-// BaseURL returns the address below which the dialect's paths lie. prefix, if any, comes first in its path, so that
-// several targets of one model can have a queue each: s.BaseURL(OpenAI, "/east").
+// BaseURL returns the URL below which the dialect has its paths. The optional prefix comes first in the path, so that
+// several targets of one model can each have a queue: s.BaseURL(OpenAI, "/east").
 func (s *Server) BaseURL(d Dialect, prefix ...string) string {
 	base := s.URL + strings.Join(prefix, "")
 	if d == OpenAI {
@@ -129,22 +129,23 @@ func (s *Server) BaseURL(d Dialect, prefix ...string) string {
 	return base
 }
 
-// Script puts scripts into the queue for a model ("model-a"), for paths that begin so ("/east"), or for any request
-// (""). Each serves one request. A model's queue is asked first, then that of the longest path, then that for any.
+// Script adds scripts to the queue for a model ("model-a"), for a path prefix ("/east"), or for any request (""). Each
+// script serves one request. A model's queue comes first, then that of the longest path prefix, then that for any
+// request.
 func (s *Server) Script(queue string, scripts ...Script) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.queues[queue] = append(s.queues[queue], scripts...)
 }
 
-// Always sets what serves the requests of a queue that has no scripts left.
+// Always sets the script for requests of a queue that has no scripts left.
 func (s *Server) Always(queue string, script Script) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.always[queue] = script
 }
 
-// next takes the script of a request.
+// next takes the script for a request from the queues.
 func (s *Server) next(r *Request) Script {
 	s.mu.Lock()
 	var names []string
@@ -179,7 +180,7 @@ func keys[V any](m map[string]V) map[string]bool {
 	return set
 }
 
-// Left returns how many scripts no request has asked for yet.
+// Left returns the number of scripts that no request has used yet.
 func (s *Server) Left() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -190,29 +191,29 @@ func (s *Server) Left() int {
 	return n
 }
 
-// Counts are numbers of what happened so far, and of what is open now.
+// Counts are the numbers of events so far, and of what is open now.
 type Counts struct {
-	Requests    int // that came
-	Answered    int // that were answered to the end of their script
-	Gone        int // whose client closed before the end of the script: also while nothing was said yet
-	Open        int // that are being answered now
-	Deltas      int // that were sent
-	Connections int // that are open now
-	Dialled     int // connections that were made
+	Requests    int // received
+	Answered    int // answered to the end of their script
+	Gone        int // whose client left before the end of the script, including before any answer
+	Open        int // being answered now
+	Deltas      int // sent
+	Connections int // open now
+	Dialled     int // connections made
 }
 
-// Counts returns the numbers.
+// Counts returns the current numbers.
 func (s *Server) Counts() Counts {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.counts
 }
 
-// Wait waits until the numbers are as wanted, such as
+// Wait waits until wanted returns true for the numbers, for example
 //
 //	s.Wait(ctx, func(c llmtest.Counts) bool { return c.Gone == 1 })
 //
-// Its error is that of ctx, with the numbers as they are.
+// It returns the error of ctx, with the current numbers, if ctx ends first.
 func (s *Server) Wait(ctx context.Context, wanted func(Counts) bool) error {
 	for {
 		s.mu.Lock()
@@ -229,7 +230,7 @@ func (s *Server) Wait(ctx context.Context, wanted func(Counts) bool) error {
 	}
 }
 
-// change changes the numbers, and what is recorded, and wakes the waiters.
+// change changes the numbers and the records, and wakes the waiters.
 func (s *Server) change(f func(*Counts)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -247,7 +248,7 @@ func (s *Server) connection(_ net.Conn, state http.ConnState) {
 	}
 }
 
-// Requests returns what was asked so far, in the order of arrival.
+// Requests returns the requests so far, in the order of arrival.
 func (s *Server) Requests() []Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -258,7 +259,7 @@ func (s *Server) Requests() []Request {
 	return list
 }
 
-// Last returns the last request. It is an empty one if none came.
+// Last returns the last request, or an empty one if there was none.
 func (s *Server) Last() Request {
 	if list := s.Requests(); len(list) > 0 {
 		return list[len(list)-1]
@@ -266,7 +267,7 @@ func (s *Server) Last() Request {
 	return Request{}
 }
 
-// Usage returns the sum of what the requests used: see Request.Usage.
+// Usage returns the total usage of the requests: see Request.Usage.
 func (s *Server) Usage() provider.Usage {
 	var sum provider.Usage
 	for _, r := range s.Requests() {
@@ -283,7 +284,7 @@ func (s *Server) Usage() provider.Usage {
 func (s *Server) serve(w http.ResponseWriter, hr *http.Request) {
 	body, err := io.ReadAll(io.LimitReader(hr.Body, 64<<20))
 	if err != nil {
-		return // the client went away while it asked
+		return // the client left while it sent the request
 	}
 	r := read(hr, body)
 	s.change(func(c *Counts) {
@@ -309,8 +310,8 @@ func (s *Server) serve(w http.ResponseWriter, hr *http.Request) {
 	p.play()
 }
 
-// Refused returns an address that refuses connections until the test has ended. No other process takes its port: a
-// connection keeps it.
+// Refused returns an address that refuses connections until the end of the test. A connection keeps its port, so that
+// no other process takes it.
 func Refused(t TB) string {
 	t.Helper()
 	ctx := context.Background()

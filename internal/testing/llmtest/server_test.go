@@ -19,7 +19,7 @@ import (
 	"github.com/gemworker/gem/internal/testing/llmtest"
 )
 
-// bodies ask model-a for an answer, with all that a request can have.
+// bodies request an answer from model-a, with everything that a request can have.
 var bodies = map[llmtest.Dialect]string{
 	llmtest.Anthropic: `{"model":"model-a","max_tokens":100,"stream":true,"system":[{"type":"text","text":"Be brief."}],"temperature":0.5,"top_p":0.9,
 		"stop_sequences":["END"],"tool_choice":{"type":"any"},"tools":[{"name":"add","description":"adds","input_schema":{"type":"object"}}],
@@ -66,7 +66,7 @@ type head struct {
 	header http.Header
 }
 
-// answer returns a response, its body, and how the body ended.
+// answer returns a response, its body, and the error at the end of the body.
 func answer(t *testing.T, s *llmtest.Server, d llmtest.Dialect) (head, string, error) {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{},
@@ -92,7 +92,7 @@ func each(t *testing.T, test func(t *testing.T, d llmtest.Dialect)) {
 	}
 }
 
-// heard is what a body says, read with no knowledge of this package.
+// heard is the content of a body, parsed without this package.
 type heard struct {
 	text, thought, signature, call, arguments, stop string
 	input, output, cached, reasoning                int64
@@ -207,11 +207,11 @@ func TestAnAnswerIsSpokenInEachDialect(t *testing.T) {
 			arguments: `{"text":"a\"ü\\n🌍"}`, ends: 1, cached: 40}
 		switch d {
 		case llmtest.Anthropic:
-			want.stop, want.input, want.output = "tool_use", 60, 50 // what is cached is counted apart
+			want.stop, want.input, want.output = "tool_use", 60, 50 // cached tokens are counted separately
 		case llmtest.OpenAI:
 			want.stop, want.input, want.output, want.reasoning, want.signature = "tool_calls", 100, 50, 20, ""
 		case llmtest.Gemini:
-			want.stop, want.input, want.output, want.reasoning = "STOP", 100, 30, 20 // and what is thought
+			want.stop, want.input, want.output, want.reasoning = "STOP", 100, 30, 20 // so are thought tokens
 		}
 		got := hear(t, d, body)
 		got.events = 0
@@ -380,7 +380,7 @@ func TestFaultsAreWhatTheySayTheyAre(t *testing.T) {
 	})
 }
 
-// pause looks at how a failure asks for a pause.
+// pause checks how a failure requests a pause.
 func pause(t *testing.T, d llmtest.Dialect, h http.Header, body string, f llmtest.Fault) {
 	t.Helper()
 	seconds, ms := h.Get("Retry-After"), h.Get("Retry-After-Ms")
@@ -408,7 +408,7 @@ func pause(t *testing.T, d llmtest.Dialect, h http.Header, body string, f llmtes
 	}
 }
 
-// endless reads a mebibyte and a half of a line, and leaves.
+// endless reads 1.5 MiB of a line and leaves.
 func endless(t *testing.T, s *llmtest.Server, d llmtest.Dialect, f llmtest.Fault) {
 	s.Script("", llmtest.Say("one two three four five six").With(f))
 	ctx, leave := context.WithCancel(t.Context())

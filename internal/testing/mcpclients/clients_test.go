@@ -23,7 +23,7 @@ import (
 	"github.com/gemworker/gem/registry"
 )
 
-// playProgram makes the test binary the program gem, with the registry that it has.
+// playProgram is the environment variable that makes the test binary the gem program, with the registry in its value.
 const playProgram = "GEM_TEST_PLAY_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -46,7 +46,7 @@ type labOutput struct {
 	Text string `json:"text"`
 }
 
-// Steps takes a while, in which its journal grows.
+// Steps takes the given time, in which its journal grows.
 func (lab) Steps(ctx context.Context, call *handlers.Durable, in labInput) (out labOutput, err error) {
 	for i := range 3 {
 		if err := handlers.Sleep(ctx, call, fmt.Sprint("pause ", i),
@@ -57,7 +57,7 @@ func (lab) Steps(ctx context.Context, call *handlers.Durable, in labInput) (out 
 	return labOutput{"done"}, nil
 }
 
-// Fail fails.
+// Fail always fails.
 func (lab) Fail(context.Context, *handlers.Call, labInput) (labOutput, error) {
 	return labOutput{}, handlers.Fail("lab", "The lab is closed.")
 }
@@ -77,7 +77,7 @@ func (lab) Approve(ctx context.Context, call *handlers.Durable, in labInput) (ou
 
 func domains() []any { return append(builtin.Domains(), lab{}) }
 
-// tools is the registry that is built in, with the lab's tools and the tools that ask.
+// tools returns the built-in registry with the lab's tools and the tools that ask.
 func tools(t testing.TB) []byte {
 	t.Helper()
 	var all struct {
@@ -107,7 +107,7 @@ func tools(t testing.TB) []byte {
 	return text
 }
 
-// program is a database with a worker, and the program gem for it.
+// program is a database with a worker, and the gem program for it.
 type program struct {
 	*handlertest.Env
 	t        testing.TB
@@ -116,12 +116,12 @@ type program struct {
 
 func start(t testing.TB) *program {
 	t.Helper()
-	mcpclients.Node(t) // or there is nothing to test
+	mcpclients.Node(t) // skips the test if there is nothing to test
 	text := tools(t)
 	return &program{handlertest.Start(t, handlertest.Options{Domains: domains(), Registry: text}), t, text}
 }
 
-// server is one as clients.mjs takes it.
+// server describes a server in the form that clients.mjs expects.
 type server struct {
 	URL     string            `json:"url,omitempty"`
 	Command string            `json:"command,omitempty"`
@@ -129,7 +129,7 @@ type server struct {
 	Env     map[string]string `json:"env,omitempty"`
 }
 
-// stdio is `gem mcp`, which each client starts.
+// stdio returns `gem mcp`, which each client starts.
 func (p *program) stdio(flags ...string) server {
 	p.t.Helper()
 	self, err := os.Executable()
@@ -141,14 +141,14 @@ func (p *program) stdio(flags ...string) server {
 		"HOME": p.t.TempDir()}}
 }
 
-// http is `gem mcp --http`, until the end of the test.
+// http starts `gem mcp --http` until the end of the test.
 func (p *program) http(flags ...string) server {
 	p.t.Helper()
 	s, _ := p.served(flags...)
 	return s
 }
 
-// served also returns what kills it.
+// served is http, and also returns a function that kills the server.
 func (p *program) served(flags ...string) (_ server, kill func()) {
 	p.t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -189,7 +189,7 @@ func (p *program) served(flags ...string) (_ server, kill func()) {
 	}
 }
 
-// step is something for a client to do.
+// step is an action of a client.
 type step struct {
 	List      bool           `json:"list,omitempty"`
 	Call      string         `json:"call,omitempty"`
@@ -198,7 +198,7 @@ type step struct {
 	Progress  bool           `json:"progress,omitempty"`
 }
 
-// job is for clients.mjs.
+// job is a job for clients.mjs.
 type job struct {
 	Client  string `json:"client"`
 	Server  server `json:"server"`
@@ -208,7 +208,7 @@ type job struct {
 	Do      []step `json:"do"`
 }
 
-// outcome is what came of a step.
+// outcome is the result of a step.
 type outcome struct {
 	Names       []string
 	Text        string
@@ -219,7 +219,7 @@ type outcome struct {
 	Threw, Kind string
 }
 
-// run does a job, and returns what came of each step, and what the user was asked.
+// run runs a job. It returns the result of each step, and the questions that the user was asked.
 func (p *program) run(t *testing.T, j job) (results []outcome, asked []json.RawMessage) {
 	t.Helper()
 	text, err := json.Marshal(j)
@@ -237,7 +237,7 @@ func (p *program) run(t *testing.T, j job) (results []outcome, asked []json.RawM
 	return came.Results, came.Asked
 }
 
-// count fails the test unless a query counts so many.
+// count fails the test unless a query returns the expected count.
 func (p *program) count(t *testing.T, query string, want int) {
 	t.Helper()
 	var got int
@@ -246,10 +246,10 @@ func (p *program) count(t *testing.T, query string, want int) {
 	}
 }
 
-// long reports whether the long form was asked for, in which every client meets every transport.
+// long reports whether the long form is requested, in which every client uses every transport.
 func long() bool { return os.Getenv("GEM_TEST_LONG") != "" }
 
-// offered are the names that a user is to see.
+// offered returns the tool names that a user should see.
 func (p *program) offered() (names []string) {
 	p.t.Helper()
 	r, err := registry.Parse(p.registry)

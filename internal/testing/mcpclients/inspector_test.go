@@ -90,7 +90,7 @@ func TestTheInspectorCallsATool(t *testing.T) {
 	p.count(t, "select count(*) from core_tool_receipts where status = 'succeeded'", 1)
 }
 
-// inspect runs the Inspector, which must succeed, and reads what it writes.
+// inspect runs the Inspector, which must succeed, and parses its output.
 func inspect(t *testing.T, into any, args ...string) mcpclients.Ended {
 	t.Helper()
 	out := mcpclients.Run(t, nil, "mcp-inspector", append([]string{"--cli", "--format", "json"}, args...)...)

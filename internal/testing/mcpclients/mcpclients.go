@@ -1,11 +1,11 @@
-// Package mcpclients has programs of other people's making that speak MCP: the official conformance suite, the
-// Inspector, the TypeScript SDKs, LangChain's adapters and the OpenAI Agents SDK. The tests of `gem mcp` hold it
-// against them, since both sides of our own tests are one SDK.
+// Package mcpclients has third-party programs that speak MCP: the official conformance suite, the Inspector, the
+// TypeScript SDKs, LangChain's adapters and the OpenAI Agents SDK. The tests of `gem mcp` use them, because our own
+// tests have the same SDK on both sides.
 //
 //	out := mcpclients.Run(t, nil, "conformance", "server", "--url", url, "--scenario", "tools-list")
 //
-// They come from npm, as does the Node.js that some of them need: see [Install]. Where they are missing a test that
-// needs them is skipped, or fails when GEM_TEST_REQUIRE is set.
+// They come from npm, like the Node.js that some of them need: see [Install]. If they are missing, tests that need them
+// are skipped, or fail if GEM_TEST_REQUIRE is set.
 package mcpclients
 
 import (
@@ -20,20 +20,20 @@ import (
 	"github.com/gemworker/gem/internal/testing/npmrig"
 )
 
-// Install is the command that fetches the packages. Run it at the top of the repository.
+// Install is the command that installs the packages. Run it at the top of the repository.
 const Install = "npm ci --prefix internal/testing/mcpclients"
 
-// patience is how long a program may take before it is killed.
+// patience limits the run time of a program before it is killed.
 const patience = 2 * time.Minute
 
-// Ended is what a program left.
+// Ended is the result of a program that has ended.
 type Ended struct {
 	Code           int
 	Stdout, Stderr string
 }
 
-// Run runs a program of npm, or a script of this folder whose name ends in .mjs, to its end. env is added to PATH and
-// HOME, which are all that it finds set up otherwise.
+// Run runs a program from npm, or a script of this folder whose name ends in .mjs, until it exits. Its environment is
+// PATH, HOME and env.
 func Run(t testing.TB, env []string, program string, args ...string) Ended {
 	t.Helper()
 	cmd := Command(t, env, program, args...)
@@ -45,7 +45,7 @@ func Run(t testing.TB, env []string, program string, args ...string) Ended {
 	return Ended{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
 }
 
-// Command is [Run] before it is started.
+// Command returns the command that [Run] runs.
 func Command(t testing.TB, env []string, program string, args ...string) *exec.Cmd {
 	t.Helper()
 	node, dir := Node(t)

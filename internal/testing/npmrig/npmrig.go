@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// Folder returns a rig's folder, such as internal/testing/mcpclients, wherever in the repository the test runs.
+// Folder returns the folder of a rig, such as internal/testing/mcpclients. The test may run anywhere in the repository.
 func Folder(t testing.TB, rig string) string {
 	t.Helper()
 	dir, err := os.Getwd()
@@ -30,7 +30,8 @@ func Folder(t testing.TB, rig string) string {
 	}
 }
 
-// Missing ends a test that lacks something. The test is skipped, or fails if GEM_TEST_REQUIRE is set, as in CI.
+// Missing ends a test that needs something that is not installed. It skips the test, or fails it if GEM_TEST_REQUIRE is
+// set, as in CI.
 func Missing(t testing.TB, text string) {
 	t.Helper()
 	if os.Getenv("GEM_TEST_REQUIRE") != "" {
@@ -39,8 +40,8 @@ func Missing(t testing.TB, text string) {
 	t.Skip(text)
 }
 
-// Node returns the path of node, and the folder of a rig whose packages from npm are installed. name is one of them,
-// such as @copilotkit/aimock, and install says how to get them.
+// Node returns the path of node, and the folder of a rig with its npm packages. name is one of the packages, such as
+// @copilotkit/aimock. install is the command that installs them.
 func Node(t testing.TB, rig, name, install string) (program, folder string) {
 	t.Helper()
 	program, err := exec.LookPath("node")
@@ -54,10 +55,10 @@ func Node(t testing.TB, rig, name, install string) (program, folder string) {
 	return program, folder
 }
 
-// Start runs a program that ends when its input closes, at the end of the test at the latest.
+// Start starts a program that exits when its input closes, at the latest at the end of the test.
 func Start(t testing.TB, program, folder string, stderr io.Writer, args ...string) (in io.Writer, out *bufio.Reader) {
 	t.Helper()
-	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), program, args...) // its input ends it
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), program, args...) // it exits when its input closes
 	cmd.Dir, cmd.Stderr = folder, stderr
 	input, err := cmd.StdinPipe()
 	if err != nil {

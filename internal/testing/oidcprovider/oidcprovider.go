@@ -1,9 +1,9 @@
-// Package oidcprovider starts an issuer that other people wrote: oidc-provider, from npm, a certified implementation
-// of OpenID Connect. It requires PKCE, and its pages sign in anybody by name.
+// Package oidcprovider starts a third-party issuer: oidc-provider, from npm, a certified implementation of OpenID
+// Connect. It requires PKCE, and its pages sign in anybody by name.
 //
 //	issuer := oidcprovider.Start(t, oidcprovider.Options{Client: oidcprovider.Client{ID: "gem", Redirects: …}})
 //
-// Where it is missing a test that needs it is skipped, or fails when GEM_TEST_REQUIRE is set; see [Install].
+// If it is missing, tests that need it are skipped, or fail if GEM_TEST_REQUIRE is set. See [Install].
 package oidcprovider
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/gemworker/gem/internal/testing/npmrig"
 )
 
-// Install is the command that fetches oidc-provider. Run it at the top of the repository.
+// Install is the command that installs oidc-provider. Run it at the top of the repository.
 const Install = "npm ci --prefix internal/testing/oidcprovider"
 
 // Options of an issuer.
@@ -36,7 +36,7 @@ type Client struct {
 	Redirects  []string `json:"redirect_uris"`
 }
 
-// Start starts an issuer on localhost, which ends with the test, and returns its URL.
+// Start starts an issuer on localhost and returns its URL. The issuer stops at the end of the test.
 func Start(t testing.TB, o Options) string {
 	t.Helper()
 	node, folder := npmrig.Node(t, "internal/testing/oidcprovider", "oidc-provider", Install)
@@ -59,8 +59,8 @@ func Start(t testing.TB, o Options) string {
 
 var action = regexp.MustCompile(`<form[^>]* action="([^"]+)"`)
 
-// SignIn opens the address of a sign-in with a browser that keeps cookies, fills in the issuer's two pages for a
-// person, and returns the page to which the issuer sends the browser back.
+// SignIn opens the URL of a sign-in with a browser that keeps cookies, and fills in the issuer's two pages for a
+// person. It returns the page to which the issuer redirects the browser.
 func SignIn(t testing.TB, browser *http.Client, address, person string) (status int, page string, at *url.URL) {
 	t.Helper()
 	answer, err := browser.Get(address) //nolint:bodyclose,noctx // read closes it

@@ -22,7 +22,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Mode is what a client keeps its server connection for.
+// Mode is the period for which a client keeps its server connection.
 type Mode string
 
 // PgBouncer's modes.
@@ -34,10 +34,10 @@ const (
 
 // Options of a PgBouncer.
 type Options struct {
-	Mode Mode // default: Transaction
-	// PoolSize is how many server connections a database may have. Default: 20.
+	Mode Mode // the default is Transaction
+	// PoolSize is the maximum of server connections per database. The default is 20.
 	PoolSize int
-	// Settings of pgbouncer.ini, by name, in addition to these.
+	// Settings of pgbouncer.ini, by name, in addition to the built-in ones.
 	Settings map[string]string
 }
 
@@ -49,12 +49,12 @@ type Pooler struct {
 	port            int
 
 	mu    sync.Mutex
-	pipe  *os.File // the keeper ends PgBouncer when this end closes; nil while it does not run
+	pipe  *os.File // the keeper stops PgBouncer when this end closes; nil while it is not running
 	ended chan struct{}
 	log   *os.File
 }
 
-// Start starts a PgBouncer in front of the server of a database's URL, which stops at the end of the test.
+// Start starts a PgBouncer in front of the server of a database URL. It stops at the end of the test.
 func Start(t testing.TB, serverURL string, o Options) *Pooler {
 	t.Helper()
 	p, err := Run(t.Context(), serverURL, o)
@@ -76,8 +76,7 @@ func Start(t testing.TB, serverURL string, o Options) *Pooler {
 
 var errMissing = errors.New("there is no PgBouncer: apt-get install pgbouncer")
 
-// Run is Start for a PgBouncer that outlives a test. The caller stops it; it ends with this process at the
-// latest.
+// Run is Start for a PgBouncer that outlives a test. The caller must stop it. It ends at the latest with this process.
 func Run(ctx context.Context, serverURL string, o Options) (*Pooler, error) {
 	program, err := find()
 	if err != nil {
@@ -89,7 +88,7 @@ func Run(ctx context.Context, serverURL string, o Options) (*Pooler, error) {
 	}
 	_ = os.Remove(log.Name())
 	p := &Pooler{program: program, log: log}
-	const tries = 5 // the port is free when it is chosen, and may be taken when PgBouncer gets there
+	const tries = 5 // another program may take the free port before PgBouncer does
 	for range tries {
 		if err = p.configure(serverURL, o); err != nil {
 			break
@@ -101,7 +100,7 @@ func Run(ctx context.Context, serverURL string, o Options) (*Pooler, error) {
 	return nil, errors.Join(err, log.Close())
 }
 
-// find looks beyond the PATH too, where Debian's is for root alone.
+// find also looks outside PATH, because Debian's program is only in root's PATH.
 func find() (string, error) {
 	for _, name := range []string{"pgbouncer", "/usr/sbin/pgbouncer"} {
 		if path, err := exec.LookPath(name); err == nil {
@@ -151,13 +150,13 @@ func (p *Pooler) configure(serverURL string, o Options) error {
 	return nil
 }
 
-// quote writes a name or a password as users.txt has it.
+// quote quotes a name or a password for users.txt.
 func quote(s string) string { return `"` + strings.ReplaceAll(s, `"`, `""`) + `"` }
 
 //go:embed keeper.sh
 var keeper string
 
-// Start starts it again after Stop, at the same address, and returns when it answers.
+// Start starts the pooler again after Stop, at the same address, and returns when it answers.
 func (p *Pooler) Start(ctx context.Context) error {
 	input, pipe, err := os.Pipe()
 	if err != nil {
@@ -200,7 +199,7 @@ func (p *Pooler) Start(ctx context.Context) error {
 	}
 }
 
-// Stop ends it as SIGTERM does: all connections are cut. Further calls do nothing.
+// Stop stops the pooler like SIGTERM, which breaks all connections. Further calls do nothing.
 func (p *Pooler) Stop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -212,7 +211,7 @@ func (p *Pooler) Stop() {
 	p.pipe = nil
 }
 
-// URL is databaseURL by way of the pooler.
+// URL returns databaseURL with the address of the pooler.
 func (p *Pooler) URL(databaseURL string) string {
 	u, err := url.Parse(databaseURL)
 	if err != nil {
@@ -225,7 +224,7 @@ func (p *Pooler) URL(databaseURL string) string {
 	return u.String()
 }
 
-// Log is what it has written.
+// Log returns the pooler's log.
 func (p *Pooler) Log() string {
 	text, err := os.ReadFile(fmt.Sprintf("/dev/fd/%d", p.log.Fd()))
 	if err != nil {
@@ -240,11 +239,11 @@ func (p *Pooler) admin(ctx context.Context) (*pgx.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	config.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol // it knows no other
+	config.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol // PgBouncer's console supports no other protocol
 	return pgx.ConnectConfig(ctx, config)
 }
 
-// Show returns what `SHOW what` gives: clients, servers, pools. Each row is by column.
+// Show returns the result of `SHOW what`, such as clients, servers or pools. Each row is a map by column.
 func (p *Pooler) Show(ctx context.Context, what string) ([]map[string]string, error) {
 	conn, err := p.admin(ctx)
 	if err != nil {
@@ -268,7 +267,7 @@ func (p *Pooler) Show(ctx context.Context, what string) ([]map[string]string, er
 	return rows, nil
 }
 
-// Clients are the rows of SHOW CLIENTS of the database at databaseURL.
+// Clients returns the rows of SHOW CLIENTS for the database at databaseURL.
 func (p *Pooler) Clients(ctx context.Context, databaseURL string) ([]map[string]string, error) {
 	u, err := url.Parse(databaseURL)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package recorded gives tests the recorded answers of real providers, and serves them in any pieces.
+// Package recorded gives tests the recorded answers of real providers, and serves them in pieces of any size.
 package recorded
 
 import (
@@ -22,8 +22,7 @@ type Recording struct {
 	Request, Body        string
 }
 
-// Load returns the recordings from GEM_TEST_DATA whose host and kind are among the given ones. Without that variable
-// the test is skipped.
+// Load returns the recordings in GEM_TEST_DATA with the given kind and hosts. Without that variable it skips the test.
 func Load(t testing.TB, kind string, hosts ...string) []Recording {
 	t.Helper()
 	dir := os.Getenv("GEM_TEST_DATA")
@@ -67,15 +66,15 @@ type Response struct {
 	Status int
 	Header http.Header
 	Body   string
-	// Cuts are the places in Body at which a read ends.
+	// Cuts are the positions in Body at which a read ends.
 	Cuts []int
-	// Err ends the body in place of its end.
+	// Err, if set, is returned at the end of the body.
 	Err error
-	// Seen, if not nil, is called with each request and its body.
+	// Seen, if set, is called with each request and its body.
 	Seen func(r *http.Request, body []byte)
 }
 
-// Events returns the response that streams body.
+// Events returns a response that streams body.
 func Events(body string, cuts ...int) *Response {
 	return &Response{Status: http.StatusOK, Header: http.Header{"Content-Type": {"text/event-stream; charset=utf-8"}},
 		Body: body, Cuts: cuts}
@@ -90,7 +89,7 @@ func (r *Recording) Response() *Response {
 	return &Response{Status: r.Status, Header: h, Body: r.Body}
 }
 
-// RoundTrip answers.
+// RoundTrip returns the response.
 func (s *Response) RoundTrip(r *http.Request) (*http.Response, error) {
 	var body []byte
 	if r.Body != nil {
@@ -135,7 +134,7 @@ func (p *pieces) Read(into []byte) (int, error) {
 
 func (p *pieces) Close() error { return nil }
 
-// Ends returns the places after each event of a stream.
+// Ends returns the positions after each event of a stream.
 func Ends(body string) []int {
 	var ends []int
 	for i := range body {
@@ -146,8 +145,8 @@ func Ends(body string) []int {
 	return ends
 }
 
-// Places returns where to cut a stream: everywhere, or, if it has more than 4 KB and GEM_TEST_LONG is not set, around
-// the ends of up to 60 events, the first and the last among them, and in 200 other places.
+// Places returns the positions at which to cut a stream. These are all positions, or, if it has more than 4 KB and
+// GEM_TEST_LONG is not set, those around the ends of up to 60 events, including the first and the last, and 200 others.
 func Places(body string) []int {
 	var places []int
 	if len(body) <= 4<<10 || os.Getenv("GEM_TEST_LONG") == "1" {
@@ -162,7 +161,7 @@ func Places(body string) []int {
 			places = append(places, end-1, end, min(end+1, len(body)))
 		}
 	}
-	random := rand.New(rand.NewSource(1)) //nolint:gosec // the same places each time
+	random := rand.New(rand.NewSource(1)) //nolint:gosec // the same positions each time
 	for range 200 {
 		places = append(places, 1+random.Intn(len(body)-1))
 	}

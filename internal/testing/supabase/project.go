@@ -1,4 +1,4 @@
-// Package supabase gives a test the nearest real thing to a Supabase project: a database with Supabase's roles and
+// Package supabase gives a test the closest equivalent of a Supabase project: a database with Supabase's roles and
 // default grants, GEM's migrations applied by a role that is not a superuser, a real PostgREST in front of it, and the
 // real supabase-js.
 //
@@ -6,8 +6,8 @@
 //	ada := p.User("ada")
 //	result := p.Client().Query(ada, `from('core_tool_calls').select('*')`)
 //
-// PostgREST and supabase-js come from npm: see [Install]. Where they are missing a test that needs them is skipped, or
-// fails when GEM_TEST_REQUIRE is set.
+// PostgREST and supabase-js come from npm: see [Install]. If they are missing, tests that need them are skipped, or
+// fail if GEM_TEST_REQUIRE is set.
 package supabase
 
 import (
@@ -28,40 +28,40 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Install is the command that fetches what this package needs in addition to Go and Postgres. Run it at the top of the
+// Install is the command that installs what this package needs in addition to Go and Postgres. Run it at the top of the
 // repository.
 const Install = "npm ci --prefix internal/testing/supabase"
 
-// owner is the role that owns the database, as postgres does on Supabase: it may create roles, and is not a superuser.
+// owner is the role that owns the database, like postgres on Supabase. It may create roles and is not a superuser.
 const owner = "gem_test_supabase_owner"
 
-// Options of a project. The zero value is a new project of today.
+// Options of a project. The zero value is a new project with today's defaults.
 type Options struct {
-	// OlderProject grants each new table and function to all roles of the API, as projects did by default until 2026.
+	// OlderProject grants each new table and function to all roles of the API, which was the default until 2026.
 	OlderProject bool
-	// NotMigrated leaves GEM's tables out.
+	// NotMigrated leaves out GEM's tables.
 	NotMigrated bool
 }
 
-// Project is a database with an API in front.
+// Project is a database with an API in front of it.
 type Project struct {
 	t testing.TB
 
-	// URL is the project's, as supabase-js and Supabase's gateway know it: the API is at /rest/v1 and wants an API key.
+	// URL is the project's URL for supabase-js and Supabase's gateway. The API is at /rest/v1 and requires an API key.
 	URL string
 	// PostgREST is the URL of the same API without the gateway.
 	PostgREST string
 	// DatabaseURL connects as the role that owns the tables, for migrations and workers.
 	DatabaseURL string
-	// DB is a pool with the rights of a superuser, for looking at what the API did.
+	// DB is a pool with superuser rights, for checking the effects of the API.
 	DB *pgxpool.Pool
 
 	secret string
 	client func() *Client
-	dial   func(context.Context) (net.Conn, error) // connects to PostgREST itself
+	dial   func(context.Context) (net.Conn, error) // connects directly to PostgREST
 }
 
-// Start makes a project, which is gone at the end of the test.
+// Start creates a project, which is removed at the end of the test.
 func Start(t testing.TB, o Options) *Project {
 	t.Helper()
 	program := findPostgREST(t)
@@ -93,8 +93,8 @@ func Start(t testing.TB, o Options) *Project {
 	return p
 }
 
-// firstMigration is held while a database of the server is migrated for the first time: the roles of GEM that it makes
-// belong to the whole server too.
+// firstMigration is locked during the first migration of a database of the server, because the roles of GEM that it
+// creates belong to the whole server.
 var firstMigration struct {
 	sync.Mutex
 	done bool
@@ -123,7 +123,7 @@ func (p *Project) Exec(sql string) {
 	}
 }
 
-// Value returns the one value, as text, of a query that a superuser runs.
+// Value runs a query as a superuser and returns its single value as text.
 func (p *Project) Value(sql string, args ...any) (value string) {
 	p.t.Helper()
 	if err := p.DB.QueryRow(p.t.Context(), "select coalesce(("+sql+")::text, '')", args...).Scan(&value); err != nil {
@@ -132,8 +132,8 @@ func (p *Project) Value(sql string, args ...any) (value string) {
 	return value
 }
 
-// State is what the tables of GEM hold: a line for each, with the number of its rows and a hash of them. What changed
-// is seen by comparing two.
+// State returns the state of GEM's tables: a line for each table with its row count and a hash of its rows. Tests
+// compare two states to detect changes.
 func (p *Project) State() string {
 	p.t.Helper()
 	tables := p.Value(
@@ -144,8 +144,8 @@ func (p *Project) State() string {
 		`) counted`)
 }
 
-// authenticator makes the role that PostgREST connects as, and returns its URL. It owns nothing and may become the
-// three.
+// authenticator creates the role that PostgREST connects as, and returns its URL. The role owns nothing and may switch
+// to the three roles of the API.
 func (p *Project) authenticator(admin string) string {
 	p.t.Helper()
 	name, password := "gem_test_authenticator_"+strings.ToLower(rand.Text()), rand.Text()
@@ -161,7 +161,7 @@ func (p *Project) authenticator(admin string) string {
 	return u.String()
 }
 
-// withRole is a URL whose connections have the rights of the owner, and no more.
+// withRole returns a URL whose connections have only the rights of the owner.
 func withRole(t testing.TB, database string) string {
 	u := parse(t, database)
 	query := u.Query()
@@ -179,7 +179,7 @@ func parse(t testing.TB, text string) *url.URL {
 	return u
 }
 
-// createRoles makes the roles of the API and the owner. They belong to the whole server, and stay.
+// createRoles creates the roles of the API and the owner. They belong to the whole server and are never dropped.
 const createRoles = `
 do $$
 declare
@@ -204,9 +204,9 @@ var rolesDone struct {
 	yes bool
 }
 
-// serverRoles makes the roles once. Test binaries that share a server take turns by a lock, which is a database's own:
-// they take it in the database that all servers have. Others that create these roles at the same moment do not know the
-// lock.
+// serverRoles creates the roles once. Test binaries that share a server use a lock. Because such a lock belongs to one
+// database, they take it in the database that every server has. Other programs that create these roles at the same time
+// do not know the lock.
 func serverRoles(ctx context.Context, admin string) (err error) {
 	rolesDone.Lock()
 	defer rolesDone.Unlock()
@@ -235,7 +235,7 @@ func serverRoles(ctx context.Context, admin string) (err error) {
 
 const rig = "internal/testing/supabase"
 
-// Folder is that of this package, with the packages of npm in node_modules, where they are installed.
+// Folder returns the folder of this package. It has the npm packages in node_modules if they are installed.
 func Folder(t testing.TB) string {
 	t.Helper()
 	return npmrig.Folder(t, rig)

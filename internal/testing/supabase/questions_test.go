@@ -12,7 +12,7 @@ import (
 
 const zeros = "0000000000000000000000000000000000000000000000000000000000000000"
 
-// A frontend reads questions and answers them, and gets the reason if it may not.
+// A frontend reads and answers questions, and gets the reason if it may not.
 func TestFrontendsAnswerQuestions(t *testing.T) {
 	t.Parallel()
 	p := supabase.Start(t, supabase.Options{})

@@ -13,14 +13,14 @@ import (
 	"github.com/gemworker/gem/internal/testing/supabase"
 )
 
-// hostile is a text that starts a second response if it is part of a status line.
+// hostile is a text that starts a second response if it becomes part of a status line.
 const hostile = "x\r\nSet-Cookie: session=stolen\r\nAccess-Control-Allow-Origin: *\r\nContent-Length: " +
 	"7\r\n\r\n<html>\r\n\x1b]0;owned\x07\u202e\u00fc\""
 
 // hostileSub is such a text for the subject of a token, where PostgREST accepts a colon only in a URI.
 var hostileSub = strings.ReplaceAll(hostile, ":", "=")
 
-// quoted returns a text as JSON.
+// quoted returns a text as a JSON string.
 func quoted(text string) string {
 	encoded, _ := json.Marshal(text)
 	return string(encoded)
@@ -43,7 +43,7 @@ const watched = `
 
 var place = regexp.MustCompile(`PL/pgSQL function ([a-z_.]+)\([^)]*\) line (\d+) at PERFORM`)
 
-// metBy returns the refusal that a response contains, as function and line, or an empty text.
+// metBy returns the refusal that a response contains, as function and line, or "".
 func metBy(body string) string {
 	var e struct{ Details string }
 	_ = json.Unmarshal([]byte(body), &e)
@@ -53,8 +53,8 @@ func metBy(body string) string {
 	return ""
 }
 
-// notForFrontends has the refusals that no request to PostgREST can meet, by a part of their statement or by their
-// function, with the reason.
+// notForFrontends has the refusals that no request to PostgREST can meet, with the reason. The keys are parts of their
+// statements, or their functions.
 var notForFrontends = map[string]string{
 	"'GM0":                               "workers alone call the function: it moves calls",
 	"'GM102'":                            "workers alone call the function: it runs a tool in SQL",
@@ -77,7 +77,7 @@ var notForFrontends = map[string]string{
 	"the answer to call %s could not be": "no request causes it",
 }
 
-// limited sends requests while other limits apply.
+// limited sends requests under other limits.
 func (d desk) limited(limits, caller string, send func()) {
 	d.t.Helper()
 	d.Exec("update gem.limits set " + limits)
@@ -151,7 +151,7 @@ func TestNoRefusalLetsACallersWordsIntoAnotherResponse(t *testing.T) {
 	}
 	long := strings.Repeat("x", 300_000)
 
-	// A new call.
+	// Inserts.
 	insert("a number", "ada", `"input": {"a": 1e500}`, "a number beyond 1e400")
 	insert("a large input", "ada", `"input": {"a": `+quoted(hostile+long)+`}`, "may take 262144")
 	insert("a status", "ada", `"status": `+quoted(hostile), `status is "x??Set-Cookie`)
@@ -231,11 +231,11 @@ func TestNoRefusalLetsACallersWordsIntoAnotherResponse(t *testing.T) {
 			`"00000000-0000-7000-8000-000000000001"]}`),
 		"takes at most 1000 calls, and got 1001")
 
-	// Its receipt and its end.
+	// Receipts and cancellation.
 	refused("a receipt", post("ada", "/rpc/get_receipt", `{"call_id": "GRACES_CALL"}`), "you may not see it")
 	refused("an end", post("ada", "/rpc/cancel_tool_call", `{"id": "GRACES_CALL"}`), "that you can cancel")
 
-	// Answers. The question is one that its caller wrote.
+	// Answers, to a question that its caller wrote.
 	id := func(n int) string { return fmt.Sprintf("00000000-0000-7000-8000-0000000001%02d", n) }
 	ask := func(n int, tool, input string) string {
 		t.Helper()
@@ -334,7 +334,7 @@ func TestNoRefusalLetsACallersWordsIntoAnotherResponse(t *testing.T) {
 		refused("text in an hour", document(`"text": "x"`), "too much text in an hour")
 	})
 
-	// Errors of Postgres and of PostgREST with a caller's words in them.
+	// Errors of Postgres and of PostgREST that contain a caller's text.
 	escaped := "%0d%0aSet-Cookie:%20session=stolen%0d%0a%0d%0a"
 	for what, r := range map[string]supabase.Request{
 		"an id":               post("ada", "/core_tool_calls", `{"tool_name": "a.b", "id": `+quoted(hostile)+`}`),
@@ -377,7 +377,7 @@ func TestNoRefusalLetsACallersWordsIntoAnotherResponse(t *testing.T) {
 		where oid = 'gem.misfit'::regproc`); forms != "7" {
 		t.Errorf("gem.misfit has %s templates, and this test covers 7: cover the others too", forms)
 	}
-	// The test has met each refusal of the SQL, except the ones that no frontend meets.
+	// The test has met each refusal of the SQL, except those that no frontend meets.
 	used := map[string]bool{}
 	for _, line := range strings.Split(strings.TrimSpace(d.Value(refusalsOfTheSQL)), "\n") {
 		at, statement, _ := strings.Cut(line, "\t")
@@ -405,7 +405,7 @@ func TestNoRefusalLetsACallersWordsIntoAnotherResponse(t *testing.T) {
 	}
 }
 
-// hostileTool is a name that a caller may give to a tool.
+// hostileTool is a tool name that a caller may use.
 const hostileTool = "lab.any"
 
 // refusalsOfTheSQL lists each call of gem.refuse in the functions of the database, with its line and its text.
@@ -417,8 +417,8 @@ const refusalsOfTheSQL = `
 		where n.nspname in ('public', 'gem', 'gem_extract', 'tools') and p.proname not in ('refuse', 'refuse_as_before')) f,
 	generate_subscripts(f.lines, 1) l (line) where f.lines[l.line] ~ 'gem\.refuse\('`
 
-// directly has the statements that raise errors without gem.refuse: its own, and those of functions with the rights of
-// their callers, who may not use the schema gem. The arguments of these are of type uuid.
+// directly has the statements that raise errors without gem.refuse: the one in gem.refuse itself, and those in
+// functions with the rights of their callers, who may not use the schema gem. The arguments of these are of type uuid.
 var directly = []string{
 	"refuse: raise exception using errcode = split_part(p_code, '/', 1), constraint = split_part(p_code, '/', 2),",
 	"get_receipt: raise exception using errcode = 'PT404', message = format('call %s does not exist,",

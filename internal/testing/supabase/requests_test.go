@@ -10,7 +10,7 @@ import (
 	"github.com/gemworker/gem/internal/testing/supabase"
 )
 
-// call is the body of an insert with some more fields.
+// call returns the body of an insert with further fields.
 func call(more string) string {
 	return strings.Replace(`{"tool_name": "a.b", }`, ", }", strings.TrimSuffix(", "+more, ", ")+"}", 1)
 }
@@ -23,8 +23,8 @@ func TestRequestsThatNoClientSends(t *testing.T) {
 	for _, c := range []struct {
 		what    string
 		request supabase.Request
-		outcome string // what a signed-in user gets
-		says    string // in its message or hint
+		outcome string // the answer to a signed-in user
+		says    string // a part of its message or hint
 	}{
 		{"another schema", supabase.Request{Path: "/limits", Header: header{"Accept-Profile": "gem"}}, "406 PGRST106", ""},
 		{"an insert into another schema", supabase.Request{Method: "POST", Path: "/priorities", Body: `{"priority": 9}`,
@@ -198,7 +198,7 @@ func TestRequestsOfOtherClientsThatAreFine(t *testing.T) {
 	}
 }
 
-// PostgREST describes the API to any client, as far as the client may use it.
+// PostgREST describes the API to any client, but only what the client may use.
 func TestAVisitorIsToldOfNothing(t *testing.T) {
 	t.Parallel()
 	p := supabase.Start(t, supabase.Options{})
@@ -248,13 +248,13 @@ func TestTokensThatTheProjectDidNotSign(t *testing.T) {
 		{"expired", d.Sign(claims{"role": "authenticated", "sub": "ada", "exp": time.Now().Add(-time.Hour).Unix()}),
 			"401 PGRST301"},
 		{"not yet valid", d.Sign(claims{"role": "authenticated", "sub": "ada", "nbf": hour}), "401 PGRST301"},
-		// Signed, and of a role that is not the API's.
+		// Signed, with a role that does not belong to the API.
 		{"the role postgres", d.Sign(claims{"role": "postgres", "sub": "ada"}), "403 42501"},
 		{"the worker's role", d.Sign(claims{"role": "gem_worker", "sub": "ada"}), "403 42501"},
 		{"the owner's role", d.Sign(claims{"role": "gem_test_supabase_owner", "sub": "ada"}), "403 42501"},
 		{"a role that is not there", d.Sign(claims{"role": "nobody", "sub": "ada"}), "400 22023"},
 		{"a role that is SQL", d.Sign(claims{"role": `anon"; set role "postgres`, "sub": "ada"}), "400 22023"},
-		// Signed, and a visitor's.
+		// Signed, as a visitor.
 		{"no role", d.Sign(claims{"sub": "ada"}), "401 42501"},
 		{"a visitor with her id", d.Sign(claims{"role": "anon", "sub": "ada"}), "401 42501"},
 	} {
@@ -275,7 +275,7 @@ func TestTokensThatTheProjectDidNotSign(t *testing.T) {
 	}
 }
 
-// Tokens that the project did sign, of unknown people.
+// Tokens of unknown people, signed by the project.
 func TestATokenWithoutAnOwnerOwnsNothing(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, supabase.Options{OlderProject: true})

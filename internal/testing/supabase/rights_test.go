@@ -7,9 +7,9 @@ import (
 	"github.com/gemworker/gem/internal/testing/supabase"
 )
 
-// granted is what a signed-in user may do, in this order, and what comes back.
+// granted has the queries that a signed-in user may make, in this order, and their results.
 var granted = []struct{ query, outcome, data string }{
-	// Two ways in.
+	// The two ways to insert a call.
 	{`from('core_tool_calls').insert({tool_name: 'a.b', input: {n: 1}})`, "201", `null`},
 	{`from('core_tool_calls').insert({tool_name: 'a.b', status: 'queued'}).select('status, created_by').single()`, "201",
 		`{"status":"queued","created_by":"ada"}`},
@@ -20,18 +20,18 @@ var granted = []struct{ query, outcome, data string }{
 		.select('id, session_id, parent_call_id, priority, attempt')`, "201",
 		`[{"id":"NEW_CALL","session_id":"s","parent_call_id":"ADAS_CALL","priority":-5,"attempt":0}]`},
 	{`rpc('enqueue_tool_call', {tool_name: 'a.b', input: {n: 1}, idempotency_key: 'k', id: 'NEW_CALL', awaited: true, traceparent: null})`, "200", `"NEW_CALL"`},
-	// Rows with different keys: PostgREST sends null for what a row leaves out.
+	// Rows with different keys: PostgREST sends null for the missing fields of a row.
 	{`from('core_tool_calls').insert([{tool_name: 'a.b'}, {tool_name: 'c.d', input: {n: 2}, priority: -3, id: null}])
 		.select('tool_name, input, priority, status, created_by')`, "201",
 		`[{"tool_name":"a.b","input":{},"priority":0,"status":"queued","created_by":"ada"},{"tool_name":"c.d","input":{"n":2},"priority":-3,"status":"queued","created_by":"ada"}]`},
 	{`from('core_tool_calls').insert([{tool_name: 'a.b'}, {tool_name: 'c.d', priority: -3}],
 		{defaultToNull: false}).select('priority')`, "201",
 		`[{"priority":0},{"priority":-3}]`},
-	// The same insert again makes no second call, and changes nothing.
+	// Repeating the insert creates no second call and changes nothing.
 	{`from('core_tool_calls').upsert({id: 'NEW_CALL', tool_name: 'z.z'}, {onConflict: 'id', ignoreDuplicates: true})`,
 		"201", `null`},
 	{`from('core_tool_calls').select('tool_name').eq('id', 'NEW_CALL').single()`, "200", `{"tool_name":"a.b"}`},
-	// What is hers.
+	// Ada's own rows.
 	{`from('core_tool_calls').select('id', {count: 'exact'}).then(r => ({...r, data: r.count}))`, "200", `9`},
 	{`from('core_tool_calls').select('status, signed_in').eq('id', 'ADAS_CALL').single()`, "200",
 		`{"status":"queued","signed_in":false}`},
@@ -70,10 +70,10 @@ func TestASignedInUserMayDoThisAndAVisitorNothing(t *testing.T) {
 	}
 }
 
-// withheld is what a signed-in user may not do, and the outcome. The server gets the same, unless the third column says
-// what it gets in its place.
+// withheld has the queries that a signed-in user may not make, and their outcomes. The server gets the same outcome
+// unless the third column has another one.
 var withheld = []struct{ query, outcome, server string }{
-	// Columns that are not a frontend's to say.
+	// Columns that a frontend may not set.
 	{`from('core_tool_calls').insert({tool_name: 'a.b', created_by: 'grace'})`, "403 42501", "201"},
 	{`from('core_tool_calls').insert({tool_name: 'a.b', status: 'succeeded'})`, "400 23514", ""},
 	{`from('core_tool_calls').insert({tool_name: 'a.b', status: 'running'})`, "400 23514", ""},
@@ -92,7 +92,7 @@ var withheld = []struct{ query, outcome, server string }{
 	{`from('core_tool_calls').insert({tool_name: 'a.b', seq: 0})`, "400 428C9", ""},
 	// all or nothing
 	{`from('core_tool_calls').insert([{tool_name: 'a.b'}, {tool_name: 'a.b', claimed_by: 'me'}])`, "403 42501", ""},
-	// What was written stays.
+	// Existing rows cannot be changed.
 	{`from('core_tool_calls').update({status: 'succeeded'}).eq('id', 'ADAS_CALL')`, "403 42501", ""},
 	{`from('core_tool_calls').update({input: {}}).eq('id', 'ADAS_CALL')`, "403 42501", ""},
 	{`from('core_tool_calls').update({created_by: 'ada'}).eq('id', 'GRACES_CALL')`, "403 42501", ""},
@@ -118,7 +118,7 @@ var withheld = []struct{ query, outcome, server string }{
 	{`from('core_tool_progress').update({data: {}}).eq('call_id', 'ADAS_CALL')`, "403 42501", ""},
 	{`from('core_tool_progress').delete().eq('call_id', 'ADAS_CALL')`, "403 42501", ""},
 	{`rpc('progress', {p_streams: []})`, "404 PGRST202", ""},
-	// Views and functions about workers, numbers of calls, and calls of others.
+	// Views and functions about workers, call numbers, and calls of others.
 	{`from('core_tool_calls').select()`, "403 42501", "200"},
 	{`from('core_tool_calls').select('id, seq')`, "403 42501", "200"},
 	{`from('core_tool_calls').select('id').order('seq')`, "403 42501", "200"},
@@ -148,7 +148,7 @@ var withheld = []struct{ query, outcome, server string }{
 	{`rpc('record_rules', {p_version: '2', p_sha256: 'a', p_rules: {}, p_longest: '1 hour'})`, "404 PGRST202", ""},
 	{`rpc('prune_rule_runs', {p_limit: 9})`, "404 PGRST202", ""},
 	{`rpc('gate', {p_call: 'ADAS_CALL', p_attempt: 1, p_worker: 'w', p_key: null, p_checks: [], p_version: '1', p_again: false, p_deadline: null})`, "404 PGRST202", ""},
-	{`from('core_tool_receipts').select('warnings')`, "403 42501", "200"}, // of a whole row, which has the worker's name
+	{`from('core_tool_receipts').select('warnings')`, "403 42501", "200"}, // a whole row contains the worker's name
 	{`schema('gem').from('limits').select()`, "406 PGRST106", ""},
 	{`schema('gem').from('limits').update({max_open_calls: 9}).eq('only_row', true)`, "406 PGRST106", ""},
 	{`schema('gem').rpc('claim', {p_worker: 'w', p_limit: 9, p_suspect: true})`, "406 PGRST106", ""},
@@ -164,9 +164,9 @@ var withheld = []struct{ query, outcome, server string }{
 	{`rpc('enqueue_tool_call', {tool_name: 'a.b', status: 'succeeded'})`, "404 PGRST202", ""},
 	{`rpc('core_tool_receipts', {call: {id: 'GRACES_ENDED', created_by: 'ada'}})`, "403 42501", "200"},
 	{`rpc('core_tool_events', {call: {id: 'GRACES_ENDED', created_by: 'ada'}})`, "403 42501", "200"},
-	// Another's call. The server may end anyone's.
+	// A call of another user. The server may end any call.
 	{`rpc('enqueue_tool_call', {tool_name: 'a.b', id: 'GRACES_CALL'})`, "409 23505", ""},
-	{`rpc('enqueue_tool_call', {tool_name: 'a.b', id: 'ADAS_CALL'})`, "409 23505", ""}, // her own, and another tool
+	{`rpc('enqueue_tool_call', {tool_name: 'a.b', id: 'ADAS_CALL'})`, "409 23505", ""}, // her own call, with another tool
 	{`rpc('cancel_tool_call', {id: 'NO_CALL'})`, "404 PT404", ""},
 	{`rpc('get_receipt', {call_id: 'NO_CALL'})`, "404 PT404", ""},
 	{`rpc('get_receipt', {call_id: 'GRACES_ENDED'})`, "404 PT404", "200"},
@@ -185,7 +185,7 @@ func TestNobodyMayDoThisAndNothingChanges(t *testing.T) {
 			t.Parallel()
 			d := newDesk(t, supabase.Options{OlderProject: older})
 			for _, c := range withheld {
-				// A visitor is refused earlier, and never with success.
+				// A visitor is refused earlier, and never succeeds.
 				d.unchanged("a visitor's "+c.query, func() {
 					if a := d.ask("visitor", c.query); a.Status != 401 && a.Outcome() != c.outcome {
 						t.Errorf("visitor: %s: %s (%s)", c.query, a.Outcome(), a.Message)
@@ -251,7 +251,7 @@ func TestTheTablesOfTheDomainsAreClosedUntilAPolicyOpensThem(t *testing.T) {
 					for _, who := range []string{"ada", "visitor"} {
 						query := "from('" + table + "')" + query
 						d.unchanged(query, func() {
-							// In an older project there are grants, and row level security leaves no row.
+							// In an older project the grants exist, but row level security returns no row.
 							a := d.ask(who, query)
 							if a.Code != "42501" && (!older || a.Code != "" || len(a.Data) > len("null")) {
 								t.Errorf("%s: %s: %s with %s", who, query, a.Outcome(), a.Data)

@@ -12,7 +12,7 @@ import (
 	"github.com/gemworker/gem/internal/testing/supabase"
 )
 
-// A server selects the warnings next to a receipt's columns, a signed-in user from its effects.
+// A server selects the warnings with the columns of a receipt, and a signed-in user from its effects.
 func TestWarningsOfRulesAreSelectedWithAReceipt(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, supabase.Options{})
@@ -41,7 +41,7 @@ func TestWarningsOfRulesAreSelectedWithAReceipt(t *testing.T) {
 	}
 }
 
-// What a rule asks about a user's call is for others to decide, and the decider is whom the token names.
+// A rule's question about a user's call must be decided by another user. The decider is the user in the token.
 func TestNobodyApprovesTheirOwnCallThatARuleAsksAbout(t *testing.T) {
 	t.Parallel()
 	p := supabase.Start(t, supabase.Options{})
@@ -69,7 +69,7 @@ func TestNobodyApprovesTheirOwnCallThatARuleAsksAbout(t *testing.T) {
 	})
 	w.Stop() // a heartbeat changes its row
 
-	// Ada sees neither the question in the list of what she may answer, nor a way to answer it.
+	// Ada neither sees the question in the list of open questions nor has a way to answer it.
 	if got := string(d.must("ada", `from('open_questions').select('text')`, "200").Data); got != "[]" {
 		t.Errorf("ada sees %s", got)
 	}
@@ -90,7 +90,7 @@ func TestNobodyApprovesTheirOwnCallThatARuleAsksAbout(t *testing.T) {
 		d.must("visitor", approve, "401 42501")
 		d.must("ada", approve, "404 PT404")
 		d.must("eve", approve, "404 PT404")
-		d.must("server", approve, "404 PT404") // a secret key is nobody who decides
+		d.must("server", approve, "404 PT404") // a secret key names no decider
 		for what, token := range map[string]string{
 			"a token that says what roles eve has": p.Sign(
 				supabase.Claims{"role": "authenticated", "sub": "eve", "roles": []string{"boss"}, "user_role": "boss",
@@ -106,8 +106,8 @@ func TestNobodyApprovesTheirOwnCallThatARuleAsksAbout(t *testing.T) {
 				t.Errorf("%s: %s (%s)", what, a.Outcome(), a.Message)
 			}
 		}
-		// What names somebody else than the token does is refused: the decider is not an argument, and roles are not a
-		// token's to say.
+		// A decider other than the user in the token is refused: the decider is not an argument, and a token cannot name
+		// roles.
 		d.must("ada", `rpc('answer_tool_call', {call_id: '`+question+`', answer: {approved: true, by: 'grace'}})`,
 			"404 PT404")
 		d.must("ada", `rpc('answer_tool_call', {call_id: '`+question+`', answer: {approved: true}, by: 'grace'})`,
@@ -116,7 +116,7 @@ func TestNobodyApprovesTheirOwnCallThatARuleAsksAbout(t *testing.T) {
 			"422 PT422")
 		d.must("ada", `schema('gem').from('roles').insert({subject: 'eve', role: 'boss'})`, "406 PGRST106")
 		d.must("ada", `from('roles').insert({subject: 'eve', role: 'boss'})`, "404")
-		// Nor does the call itself answer for it.
+		// The call itself cannot answer for it either.
 		d.must("ada", `rpc('answer_tool_call', {call_id: '`+call+`', answer: {approved: true}, name: '#`+
 			strings.Repeat("a", 64)+`'})`, "422 PT422")
 		d.must("ada", `from('core_tool_calls').insert({tool_name: 'wait.approval', parent_call_id: '`+call+

@@ -8,30 +8,30 @@ import (
 	"time"
 )
 
-// Claims are what a token says.
+// Claims are the claims of a token.
 type Claims map[string]any
 
-// User is the token of a signed-in user, whose id is sub.
+// User returns the token of a signed-in user with the id sub.
 func (p *Project) User(sub string) string {
 	return p.Sign(Claims{"role": "authenticated", "aud": "authenticated", "sub": sub,
 		"exp": time.Now().Add(time.Hour).Unix()})
 }
 
-// Server is the token of a server of the project's own: its secret key.
+// Server returns the token of the project's own server: its secret key.
 func (p *Project) Server() string { return p.Sign(Claims{"role": "service_role"}) }
 
-// Anon is the token that the gateway gives to visitors.
+// Anon returns the token that the gateway gives to visitors.
 func (p *Project) Anon() string { return p.Sign(Claims{"role": "anon"}) }
 
-// Secret is what the tokens are signed with.
+// Secret returns the secret that signs the tokens.
 func (p *Project) Secret() string { return p.secret }
 
-// Sign makes a token that PostgREST accepts.
+// Sign returns a token that PostgREST accepts.
 func (p *Project) Sign(c Claims) string {
 	return Token(Claims{"alg": "HS256", "typ": "JWT"}, c, p.secret)
 }
 
-// Token makes a token of any header, claims and secret, so also a forged one.
+// Token returns a token with any header, claims and secret, including forged ones.
 func Token(header, claims Claims, secret string) string {
 	part := func(c Claims) string {
 		text, err := json.Marshal(c)

@@ -16,7 +16,7 @@ func TestEachIsToldTheToolsThatItMayCall(t *testing.T) {
 			t.Errorf("%s: %s: got %s, want %s", who, query, got, want)
 		}
 	}
-	is("server", `rpc('list_tools')`, `[]`) // no worker ever ran
+	is("server", `rpc('list_tools')`, `[]`) // no worker has run yet
 	d.Exec(`select gem.record_registry('1', repeat('a', 64), '{"version": "1", "tools": [
 			{"name": "b.mails", "permissions": ["send:email"], "input_schema": true, "output_schema": {},
 				"idempotency": {"mode": "none"}, "timeout_ms": 1},
@@ -33,7 +33,7 @@ func TestEachIsToldTheToolsThatItMayCall(t *testing.T) {
 	is("server", `rpc('list_tools', {}, {get: true}).like('name', 'b.%').select('name')`, `[{"name":"b.mails"}]`)
 	d.must("visitor", `rpc('list_tools')`, "401 42501")
 
-	// A tool that another registry opens, and a changed schema, are reported once a worker runs with it.
+	// A tool that another registry opens, and a changed schema, are listed as soon as a worker runs with that registry.
 	d.Exec(`select gem.record_registry('2', repeat('b', 64), '{"version": "2", "tools": [
 			{"name": "b.mails", "permissions": ["send:email"], "frontends": true, "input_schema": false, "output_schema": {},
 				"idempotency": {"mode": "none"}, "timeout_ms": 1}]}');

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// Wire is one connection to PostgREST, without a proxy or a library that would repair what the server writes.
+// Wire is one connection to PostgREST, without a proxy or a library that could repair the server's output.
 type Wire struct {
 	t    testing.TB
 	conn net.Conn
@@ -20,11 +20,11 @@ type Wire struct {
 // WireAnswer is a response, exactly as received.
 type WireAnswer struct {
 	StatusLine string   // without its line break
-	Headers    []string // each a line
+	Headers    []string // one per line
 	Body       string
 }
 
-// Wire opens a connection, which is kept until the end of the test.
+// Wire opens a connection, which stays open until the end of the test.
 func (p *Project) Wire() *Wire {
 	p.t.Helper()
 	conn, err := p.dial(p.t.Context())
@@ -35,7 +35,7 @@ func (p *Project) Wire() *Wire {
 	return &Wire{p.t, conn, bufio.NewReaderSize(conn, 1<<20)}
 }
 
-// Send sends a request and reads one response.
+// Send sends a request and returns one response.
 func (w *Wire) Send(r Request) WireAnswer {
 	w.t.Helper()
 	var head strings.Builder
@@ -64,7 +64,7 @@ func (w *Wire) Send(r Request) WireAnswer {
 			length = -1
 		}
 	}
-	for length == -1 { // in chunks
+	for length == -1 { // chunked
 		size, err := strconv.ParseInt(w.line(), 16, 32)
 		if err != nil {
 			w.t.Fatalf("a chunk of the response to %s %s: %v", r.Method, r.Path, err)
@@ -79,7 +79,7 @@ func (w *Wire) Send(r Request) WireAnswer {
 	return a
 }
 
-// Left returns what the server has sent beyond the responses that were read.
+// Left returns the data that the server has sent after the responses that were read.
 func (w *Wire) Left() string { return w.read(w.in.Buffered()) }
 
 func (w *Wire) line() string {

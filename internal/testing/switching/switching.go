@@ -1,4 +1,4 @@
-// Package switching is an HTTP server that switches to another protocol, which nobody asked for.
+// Package switching is an HTTP server that switches to another protocol without a request to do so.
 package switching
 
 import (
@@ -9,7 +9,7 @@ import (
 )
 
 // New returns the URL of a server that answers each request with 101 Switching Protocols and keeps the connection open.
-// It sends on closed when a client has closed its connection.
+// closed receives a value when a client closes its connection.
 func New(t testing.TB) (url string, closed <-chan struct{}) {
 	t.Helper()
 	left := make(chan struct{}, 100)

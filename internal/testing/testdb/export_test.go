@@ -1,4 +1,4 @@
 package testdb
 
-// PoolWithin is Pool, with how long the connections may take to come back after the test.
+// PoolWithin is Pool with a limit for the time until the connections are returned after the test.
 var PoolWithin = poolWithin

@@ -18,8 +18,8 @@ import (
 	"github.com/gemworker/gem/internal/postgres/pgserver"
 )
 
-// Private starts a server of the test's own, which stops with it. Use it for what a server's databases share: roles,
-// settings, crashes.
+// Private starts a server for one test, and stops it at the end of the test. Use it for everything that the databases
+// of a server share: roles, settings, crashes.
 func Private(t testing.TB, o pgserver.Options) *pgserver.Server {
 	t.Helper()
 	made, err := madeBefore(t.Context(), "", func(*server) error { return nil })
@@ -39,8 +39,8 @@ func Private(t testing.TB, o pgserver.Options) *pgserver.Server {
 	return s
 }
 
-// madeBefore returns a data folder that was filled by the SQL, which a test binary before this one may have done.
-// Making one costs a second and a half of CPU, and copying it a tenth.
+// madeBefore returns a data folder that was filled by the SQL. An earlier test binary may have created it. Creating one
+// costs 1.5 s of CPU, and copying it a tenth of that.
 func madeBefore(ctx context.Context, sql string, fill func(*server) error) (string, error) {
 	parent := filepath.Join(os.TempDir(), fmt.Sprintf("gem-test-data-%d", os.Getuid()))
 	if err := os.Mkdir(parent, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {

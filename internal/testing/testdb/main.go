@@ -9,9 +9,9 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Main is the body of a TestMain. It runs the tests, stops the server, and fails when a goroutine is left that a test
-// started. It does not return. A package without it works too: its server stops when the test binary has ended, but
-// what is left of goroutines goes unnoticed, and on a server of TEST_DATABASE_URL the template stays.
+// Main is the body of a TestMain. It runs the tests, stops the server, and fails if a test left a goroutine behind. It
+// does not return. A package without it also works: its server stops when the test binary has ended. But leaked
+// goroutines are not detected, and on a server of TEST_DATABASE_URL the template is not dropped.
 func Main(m *testing.M) {
 	runMany()
 	code := m.Run()
@@ -19,7 +19,7 @@ func Main(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "testdb: stop the server:", err)
 		code = max(code, 1)
 	}
-	// After a failed test, its leftovers are not reported.
+	// After a failed test, leaked goroutines are not reported.
 	if code == 0 {
 		if err := goleak.Find(); err != nil {
 			fmt.Fprintln(os.Stderr, "testdb: a test left a goroutine behind:", err)
@@ -29,7 +29,7 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// runMany lets four tests run at once, unless a flag says how many: they wait for Postgres and for workers more than
+// runMany runs four tests at once, unless a flag sets another number. Tests wait for Postgres and for workers more than
 // they compute.
 func runMany() {
 	flag.Parse()

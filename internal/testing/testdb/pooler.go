@@ -11,21 +11,21 @@ import (
 	"github.com/gemworker/gem/internal/testing/pgbouncer"
 )
 
-// Route is how a worker under test reaches its database: directly, or through a PgBouncer in the mode that the
-// environment variable GEM_TEST_POOLER names (session or transaction), one for each test binary. Its pool is just large
-// enough for the workers of a test. Tests themselves connect directly.
+// Route is the way in which a worker under test reaches its database: directly, or through a PgBouncer in the mode of
+// the environment variable GEM_TEST_POOLER (session or transaction). There is one PgBouncer per test binary. Its pool
+// is just large enough for the workers of a test. Tests themselves connect directly.
 type Route struct {
-	// URL is for the worker's statements, Listen for its notifications, as DIRECT_URL is.
+	// URL is for the worker's statements, and Listen for its notifications, like DIRECT_URL.
 	URL, Listen string
-	// Mode is what URL leads to.
+	// Mode is the pool mode of URL.
 	Mode pgpool.PoolMode
 }
 
-// The pools of the PgBouncer, for each database: two workers with up to eight connections for calls.
+// The pool sizes of the PgBouncer per database, for two workers with up to eight connections for calls.
 const (
-	// sessionPool holds all that they open.
+	// sessionPool has room for all connections that they open.
 	sessionPool = 2 * (8 + 3)
-	// transactionPool holds a transaction for half of their calls, and one connection for claims and heartbeats.
+	// transactionPool has room for the transactions of half of their calls, and one connection for claims and heartbeats.
 	transactionPool = 8 + 1
 )
 
@@ -46,7 +46,7 @@ func RouteTo(t testing.TB, url string) Route {
 	return Route{URL: p.URL(url), Listen: url, Mode: pgpool.TransactionPooler}
 }
 
-// thePooler starts the PgBouncer when it is first called. It ends with the test binary, at the latest.
+// thePooler starts the PgBouncer on its first call. It ends at the latest with the test binary.
 var thePooler = sync.OnceValues(func() (*pgbouncer.Pooler, error) {
 	o := pgbouncer.Options{Mode: pgbouncer.Mode(os.Getenv("GEM_TEST_POOLER"))}
 	switch o.Mode {

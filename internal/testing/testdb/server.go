@@ -20,25 +20,25 @@ import (
 	"github.com/gemworker/gem/migrations"
 )
 
-// server is where the databases are created.
+// server is the server on which the databases are created.
 type server struct {
-	admin   *url.URL         // of the database to create others from
-	private *pgserver.Server // nil when TEST_DATABASE_URL names the server
+	admin   *url.URL         // the database for creating others
+	private *pgserver.Server // nil if TEST_DATABASE_URL names the server
 	pooler  atomic.Pointer[pgbouncer.Pooler]
-	idle    chan *pgx.Conn // to admin, between statements: connecting costs as much as a copy
+	idle    chan *pgx.Conn // connections to admin for reuse: connecting costs as much as a copy
 
 	mu        sync.Mutex
-	templates map[string]*template // the databases that New copies, by the SQL that made them
+	templates map[string]*template // the databases that New copies, by the SQL that created them
 }
 
 // template is a migrated database.
 type template struct {
 	migrate sync.Once
 	name    string
-	err     error // why there is none
+	err     error // the reason if it could not be created
 }
 
-// running is the server of this test binary once it was asked for, for stopServer.
+// running is the server of this test binary if it was started, for stopServer.
 var running atomic.Pointer[server]
 
 var starting struct {
@@ -47,10 +47,10 @@ var starting struct {
 	err    error
 }
 
-// theServer starts the server when it is called first, with a template for those sources.
+// theServer starts the server on its first call, with a template for those sources.
 func theServer(sources []migrations.Source) (*server, error) {
 	starting.Do(func() {
-		// A minute is plenty for a start; the rest is for a download.
+		// A minute is enough for a start. The rest is for a download.
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 		defer cancel()
 		starting.server, starting.err = startServer(ctx, os.Getenv("TEST_DATABASE_URL"), sources)
@@ -61,7 +61,7 @@ func theServer(sources []migrations.Source) (*server, error) {
 	return starting.server, starting.err
 }
 
-// startServer starts a private server, or uses the one of the external URL when there is one.
+// startServer starts a private server, or uses the server of the external URL if there is one.
 func startServer(ctx context.Context, external string, sources []migrations.Source) (*server, error) {
 	if external != "" {
 		admin, err := url.Parse(external)
@@ -95,14 +95,14 @@ func startServer(ctx context.Context, external string, sources []migrations.Sour
 	return s, err
 }
 
-// madeName is the database in a data folder that was made before.
+// madeName is the database in a data folder that was created before.
 const madeName = "gem_template"
 
 func newServer(admin *url.URL, private *pgserver.Server) *server {
 	return &server{admin: admin, private: private, idle: make(chan *pgx.Conn, 2), templates: map[string]*template{}}
 }
 
-// stopServer stops what theServer started, if anything.
+// stopServer stops the server of theServer, if it was started.
 func stopServer() error {
 	s := running.Swap(nil)
 	if s == nil {
@@ -111,7 +111,7 @@ func stopServer() error {
 	return s.stop()
 }
 
-// stop removes what the tests left: the server, or the templates on a server that stays.
+// stop removes what the tests left: the private server, or the templates on an external server.
 func (s *server) stop() error {
 	if p := s.pooler.Load(); p != nil {
 		p.Stop()
@@ -131,7 +131,7 @@ func (s *server) stop() error {
 	return errors.Join(failed...)
 }
 
-// migrated is the name of the template with these sources, which is created when it is first asked for.
+// migrated returns the name of the template with these sources. It creates the template on first use.
 func (s *server) migrated(sources []migrations.Source) (string, error) {
 	sql, err := printed(sources)
 	if err != nil {
@@ -145,7 +145,7 @@ func (s *server) migrated(sources []migrations.Source) (string, error) {
 	}
 	s.mu.Unlock()
 	t.migrate.Do(func() {
-		// Not the time of the test which came first: all others wait for this too.
+		// The limit is not that of the first test's context, because all other tests also wait for this.
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 		defer cancel()
 		name := randomName()
@@ -158,7 +158,7 @@ func (s *server) migrated(sources []migrations.Source) (string, error) {
 	return t.name, t.err
 }
 
-// printed returns a text that changes with every file of GEM's own and of the sources.
+// printed returns a text that changes with every migration file of GEM and of the sources.
 func printed(sources []migrations.Source) (string, error) {
 	own, err := ownFiles()
 	if err != nil {
@@ -200,12 +200,12 @@ func randomName() string { return "gem_test_" + strings.ToLower(rand.Text()) }
 func (s *server) create(ctx context.Context, name, template string) error {
 	sql := "CREATE DATABASE " + name + " TEMPLATE " + template
 	if s.private != nil {
-		sql += " STRATEGY file_copy" // almost twice as fast where a checkpoint has no disk to wait for
+		sql += " STRATEGY file_copy" // almost twice as fast if a checkpoint need not wait for a disk
 	}
 	return s.exec(ctx, sql)
 }
 
-// drop cuts the connections that are left.
+// drop drops a database. It breaks the remaining connections.
 func (s *server) drop(ctx context.Context, name string) error {
 	return s.exec(ctx, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)")
 }

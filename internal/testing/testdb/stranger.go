@@ -11,9 +11,9 @@ import (
 //go:embed stranger.sql
 var strangersSchema string
 
-// AddStranger adds someone else's schema to the database at databaseURL. It has a view and a function under each name
-// that GEM has in public, and overloads of Postgres's own functions and operators. It comes first in the search path of
-// new connections. The test fails if anything in that schema is used.
+// AddStranger adds another program's schema to the database at databaseURL. It has a view and a function under each
+// name that GEM has in public, and overloads of Postgres's own functions and operators. It comes first in the search
+// path of new connections. The test fails if anything in that schema is used.
 func AddStranger(t testing.TB, databaseURL string) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), databaseURL)

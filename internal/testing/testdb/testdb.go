@@ -1,13 +1,13 @@
-// Package testdb gives each test a Postgres database of its own.
+// Package testdb gives each test its own Postgres database.
 //
-// A test binary starts one private server, on first use. Its data is a copy of a folder in the temporary directory
-// (gem-test-data-UID), which the first test binary makes, and its databases are copies of a migrated template. So a
-// test pays some 15 ms and can run in parallel with all others. Without a server the tests fail, and are never skipped.
+// A test binary starts one private server on first use. Its data is a copy of a folder in the temporary directory
+// (gem-test-data-UID), which the first test binary creates. Its databases are copies of a migrated template. A test
+// thus pays about 15 ms and can run in parallel with all others. Without a server the tests fail and are never skipped.
 // The error names the package to install.
 //
-// The environment variable TEST_DATABASE_URL names a server to use instead; its user must be allowed to create
-// databases. Their names start with gem_test_. GEM_TEST_POOLER puts a pooler between it and the workers under test: see
-// [Route].
+// The environment variable TEST_DATABASE_URL names a server to use instead. Its user must be allowed to create
+// databases. Their names start with gem_test_. GEM_TEST_POOLER puts a pooler between the server and the workers under
+// test: see [Route].
 package testdb
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// New returns the URL of a new database with GEM's own tables and those of the sources. It is dropped at the end of the
+// New returns the URL of a new database with the tables of GEM and of the sources. It is dropped at the end of the
 // test.
 func New(t testing.TB, sources ...migrations.Source) string {
 	t.Helper()
@@ -31,13 +31,13 @@ func New(t testing.TB, sources ...migrations.Source) string {
 	return newDatabase(t, s, template)
 }
 
-// NewEmpty is New without the migrations.
+// NewEmpty returns the URL of a new database without migrations.
 func NewEmpty(t testing.TB) string {
 	t.Helper()
 	return newDatabase(t, started(t, nil), "template0")
 }
 
-// started is the server of this test binary.
+// started returns the server of this test binary. It starts the server on its first call.
 func started(t testing.TB, sources []migrations.Source) *server {
 	t.Helper()
 	s, err := theServer(sources)
@@ -64,14 +64,14 @@ func newDatabase(t testing.TB, s *server, template string) string {
 	return s.url(name)
 }
 
-// Pool returns a pool of up to 8 connections to the database at url, which is closed at the end of the test. A
-// connection that the test has not given back by then is an error.
+// Pool returns a pool of up to 8 connections to the database at url, and closes it at the end of the test. The test
+// fails if it has not returned a connection by then.
 func Pool(t testing.TB, url string) *pgxpool.Pool {
 	t.Helper()
 	return poolWithin(t, url, time.Minute)
 }
 
-// poolWithin is Pool, with how long the connections may take to come back after the test.
+// poolWithin is Pool with a limit for the time until the connections are returned after the test.
 func poolWithin(t testing.TB, url string, patience time.Duration) *pgxpool.Pool {
 	t.Helper()
 	config, err := pgxpool.ParseConfig(url)
@@ -87,7 +87,7 @@ func poolWithin(t testing.TB, url string, patience time.Duration) *pgxpool.Pool 
 	return pool
 }
 
-// closePool does not wait for ever, as Close does, for a connection that was never given back.
+// closePool closes a pool. Unlike Close, it does not wait forever for a connection that was never returned.
 func closePool(t testing.TB, pool *pgxpool.Pool, patience time.Duration) {
 	closed := make(chan struct{})
 	go func() {

@@ -20,7 +20,8 @@ import (
 	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
-// childMode makes the test binary run TestChild alone, as another package's test binary would.
+// childMode is the environment variable that makes the test binary run only TestChild, like the test binary of another
+// package.
 const childMode = "GEM_TEST_CHILD"
 
 func TestMain(m *testing.M) {
@@ -44,7 +45,7 @@ func TestNewEmptyIsEmpty(t *testing.T) {
 	}
 }
 
-// A data folder is of no use to the next Postgres.
+// A data folder works only with the Postgres version that created it.
 func TestDataThatIsKeptBelongsToAVersionOfPostgres(t *testing.T) {
 	t.Parallel()
 	server := testdb.Private(t, pgserver.Options{})
@@ -122,7 +123,7 @@ func TestConnectionThatIsNotGivenBackIsAnError(t *testing.T) {
 	}
 }
 
-// recorder is a test whose end and whose errors another test decides.
+// recorder is a test whose end is controlled, and whose errors are read, by another test.
 type recorder struct {
 	testing.TB
 	cleanup func()
@@ -132,7 +133,7 @@ type recorder struct {
 func (r *recorder) Cleanup(f func())               { r.cleanup = f }
 func (r *recorder) Errorf(format string, a ...any) { r.said = fmt.Sprintf(format, a...) }
 
-// TestChild is what the other test binary does. It prints the URL of its database.
+// TestChild is the part of the other test binary. It prints the URL of its database.
 func TestChild(t *testing.T) {
 	switch os.Getenv(childMode) {
 	case "":
@@ -145,7 +146,7 @@ func TestChild(t *testing.T) {
 	}
 }
 
-// child runs TestChild in another test binary and returns what it printed.
+// child runs TestChild in another test binary and returns its output.
 func child(t *testing.T, mode string, env ...string) (out string, err error) {
 	t.Helper()
 	self, err := os.Executable()
@@ -186,7 +187,7 @@ func TestServerGoesWithTheTestBinary(t *testing.T) {
 				}
 				var answered *pgconn.PgError
 				if err != nil && !errors.As(err, &answered) {
-					return // nobody is there
+					return // no server answers
 				}
 				if time.Now().After(deadline) {
 					t.Fatalf("a minute has passed, and the server still answers: %v", err)

@@ -1,4 +1,4 @@
-// Package walls keeps the packages of the program apart.
+// Package walls checks the imports between the packages of the program, and the types that they export.
 package walls
 
 import (
@@ -17,14 +17,14 @@ import (
 
 const module = "github.com/gemworker/gem"
 
-// pkg is a package of the module, without its tests.
+// pkg is a package of the module without its tests.
 type pkg struct {
 	name    string
-	imports []string // packages of the module, by their folders
+	imports []string // packages of the module, by folder
 	files   []*ast.File
 }
 
-// packages reads the packages of the module, by their folders. The module itself is in ".".
+// packages returns the packages of the module by folder. The root package is ".".
 func packages(t *testing.T) map[string]*pkg {
 	t.Helper()
 	const root = "../../.."
@@ -69,7 +69,7 @@ func packages(t *testing.T) map[string]*pkg {
 	return all
 }
 
-// folderOf returns the folder of an imported package, and whether it is one of the module.
+// folderOf returns the folder of an imported package, and whether the package belongs to the module.
 func folderOf(spec *ast.ImportSpec) (folder string, ours bool) {
 	imported, _ := strconv.Unquote(spec.Path.Value)
 	if imported == module {
@@ -102,7 +102,7 @@ func TestPublicPackagesNameNoInternalType(t *testing.T) {
 		}
 		exported := exportedTypes(p)
 		for _, f := range p.files {
-			named := map[string]string{} // internal packages, by the names that the file imports them under
+			named := map[string]string{} // internal packages, by their names in the file
 			for _, spec := range f.Imports {
 				if imported, ours := folderOf(spec); ours && isInternal(imported) {
 					name := all[imported].name
@@ -130,7 +130,7 @@ func TestPublicPackagesNameNoInternalType(t *testing.T) {
 	}
 }
 
-// exportedTypes names the exported types of a package.
+// exportedTypes returns the names of the exported types of a package.
 func exportedTypes(p *pkg) map[string]bool {
 	exported := map[string]bool{}
 	for _, f := range p.files {
@@ -147,7 +147,7 @@ func exportedTypes(p *pkg) map[string]bool {
 	return exported
 }
 
-// shown visits the types that go doc prints of a declaration.
+// shown visits the types that go doc prints for a declaration.
 func shown(decl ast.Decl, exported map[string]bool, visit func(of string, e ast.Node)) {
 	switch d := decl.(type) {
 	case *ast.FuncDecl:
@@ -170,7 +170,7 @@ func shown(decl ast.Decl, exported map[string]bool, visit func(of string, e ast.
 	}
 }
 
-// shownOf visits the fields and methods that go doc prints of a type.
+// shownOf visits the fields and methods that go doc prints for a type.
 func shownOf(name string, e ast.Expr, visit func(of string, e ast.Node)) {
 	var fields []*ast.Field
 	switch of := e.(type) {
@@ -202,7 +202,7 @@ func receiver(e ast.Expr) string {
 	return ""
 }
 
-// layers has the folders of the shipped packages. A package imports packages of the layers below its own.
+// layers has the folders of the shipped packages. A package may import only packages of the layers below its own.
 var layers = [][]string{
 	{"cmd/gem"},
 	{"."},
@@ -228,7 +228,7 @@ var layers = [][]string{
 		"internal/telemetry", "receipts"},
 }
 
-// isRig reports whether a package serves tests or the repository, and is not part of the program.
+// isRig reports whether a package serves only tests or the repository, and is not part of the program.
 func isRig(folder string) bool {
 	return strings.HasPrefix(folder, "internal/testing/") || strings.HasPrefix(folder, "scripts/") ||
 		folder == "handlers/handlertest"
