@@ -32,7 +32,7 @@
 //	cpu                    CPU time per call in µs, in the runs of throughput: user and system time of the server and
 //	                       of the working process, from before the worker starts until it has stopped, divided by the
 //	                       number of calls
-//	cpu-postgres           the server's part: all of its processes, including those that ended during the run
+//	cpu-postgres           the server's part: all of its processes, including processes that ended during the run
 //	cpu-worker             the part of the working process, which is the bench itself for all contestants
 //	cpu-norow, cpu-postgres-norow, cpu-worker-norow
 //	                       the same in the runs of throughput-norow

@@ -140,7 +140,7 @@ func (s *stage) busyWorker(ctx context.Context, fail func(error)) (stop func(), 
 	}
 	limit := time.Now().Add(endLimit)
 	for {
-		// Wait until the worker wants no notifications. Otherwise those that it requested earlier would be measured.
+		// Wait until the worker wants no notifications. Otherwise its earlier requests would be measured.
 		var wanted bool
 		if err := s.db.QueryRow(ctx, "select coalesce(bool_or(wants_wake), false) from core_workers").
 			Scan(&wanted); err != nil {

@@ -257,7 +257,7 @@ type meaning uint8
 const (
 	unclear   meaning = iota // nothing readable
 	someItems                // items
-	noItems                  // an explicit statement that there are no items
+	noItems                  // an explicit statement that nothing was found
 	cutOff                   // an answer that was cut off
 	malformed                // items that cannot be read
 )

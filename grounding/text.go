@@ -112,7 +112,7 @@ func (t *Text) drop(n, before int) {
 // Read returns the text that chunks and models see.
 func (t *Text) Read() string { return t.read }
 
-// Changes returns the changes of the normalisation. It is empty if the text is read as it was given.
+// Changes returns the changes of the normalisation. It is empty if the text was not changed.
 func (t *Text) Changes() []Change { return t.changes }
 
 // Given returns the byte offset in the given text for a byte offset in the read text. For the end of the read text, it

@@ -285,7 +285,7 @@ func TestTheRequestsOfASubjectLeaveConnectionsForOthers(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	defer unlock() // also when the test fails
+	defer unlock() // even if the test fails
 	if _, err := lock.Exec(t.Context(), "select pg_advisory_lock(hashtextextended('gem.limits ada', 0))"); err != nil {
 		t.Fatal(err)
 	}

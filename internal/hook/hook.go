@@ -20,7 +20,7 @@ type Options struct {
 	Source string
 	// Coding loads the rules. The hook calls it only for events that the rules are about.
 	Coding func() (rules.Coding, error)
-	// DatabaseURL is the database of the history. If it is empty, there is no history.
+	// DatabaseURL is the database of the history. If it is empty, the history is empty, too.
 	DatabaseURL string
 	// Timeout limits the time to read the history from Postgres. Recording facts may take ten times as long.
 	Timeout time.Duration

@@ -19,7 +19,7 @@ func main() {
 
 func run(files []string) error {
 	if len(files) == 0 {
-		return fmt.Errorf("name a file of cases, such as extract/testdata/heldout.jsonl")
+		return fmt.Errorf("name a file of cases, such as grounding/testdata/heldout.jsonl")
 	}
 	var cases []extractscore.Case
 	for _, file := range files {

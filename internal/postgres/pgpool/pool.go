@@ -35,7 +35,7 @@ type Options struct {
 	Mode PoolMode
 	// CloseIdle is how long an unused connection is kept. The default is 5 minutes.
 	CloseIdle time.Duration
-	// NoPing uses idle connections without a ping. It is for pools whose statements all have a short deadline.
+	// NoPing uses idle connections without a ping. Use it only if all statements of the pool have a short deadline.
 	NoPing bool
 	// OwnSQL states that only GEM's own statements run here. Postgres then looks up functions, operators and types only in
 	// pg_catalog. Otherwise an overload in a schema of the login's search path could match better than Postgres's own, and

@@ -86,7 +86,7 @@ func withoutWorker(o *handlertest.Options) { o.NoWorker = true }
 // made has a [sync.Once] for each server address, which creates the logins there.
 var made sync.Map
 
-// logins returns the connection strings of gem dashboard. The roles are those that deploy/roles.sql creates.
+// logins returns the connection strings of gem dashboard. deploy/roles.sql creates the roles.
 func (s *scene) logins() (monitor, operate string) {
 	u, err := url.Parse(s.URL)
 	if err != nil {

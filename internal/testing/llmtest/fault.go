@@ -55,7 +55,7 @@ const (
 	InRetryInfo    RetryForm = "RetryInfo" // Gemini's form, only in the body
 )
 
-// Fault is the fault of an answer. The zero value is no fault.
+// Fault is the fault of an answer. The zero value leaves the answer as it should be.
 type Fault struct {
 	Kind FaultKind
 	// Status is the status of the response, or the one that an error event names. The default in an event is 503.

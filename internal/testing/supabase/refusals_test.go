@@ -377,7 +377,7 @@ func TestNoRefusalLetsACallersWordsIntoAnotherResponse(t *testing.T) {
 		where oid = 'gem.misfit'::regproc`); forms != "7" {
 		t.Errorf("gem.misfit has %s templates, and this test covers 7: cover the others too", forms)
 	}
-	// The test has met each refusal of the SQL, except those that no frontend meets.
+	// The test has met each refusal of the SQL, except refusals that no frontend meets.
 	used := map[string]bool{}
 	for _, line := range strings.Split(strings.TrimSpace(d.Value(refusalsOfTheSQL)), "\n") {
 		at, statement, _ := strings.Cut(line, "\t")
