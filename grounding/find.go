@@ -110,7 +110,7 @@ func (f *finder) look(quote string) sighting {
 		f.folded = fold(f.text, false)
 		f.work += len(f.text)
 	}
-	spots, inBody := f.owned(f.lookFolded(f.folded, quote, false))
+	spots, inBody := f.owned(f.lookFolded(f.folded, quote, false, inNumber))
 	if len(exact) > 0 && !inBody {
 		return sighting{exact, Exact}
 	}
@@ -121,17 +121,17 @@ func (f *finder) look(quote string) sighting {
 		f.noCase = fold(f.text, true)
 		f.work += len(f.text)
 	}
-	spots, _ = f.owned(f.lookFolded(f.noCase, quote, true))
+	spots, _ = f.owned(f.lookFolded(f.noCase, quote, true, inNumber))
 	return sighting{spots, Caseless}
 }
 
-func (f *finder) lookFolded(text *folding, quote string, caseless bool) []span {
+// lookFolded returns the folded matches of a quote whose ends split nothing worse than worst.
+func (f *finder) lookFolded(text *folding, quote string, caseless bool, worst border) []span {
 	var spots []span
 	f.work += len(quote)
 	f.each(text.text, strings.TrimSpace(fold(quote, caseless).text), func(from, to int) bool {
 		at, whole := text.span(from, to)
-		b := f.border(at)
-		if !whole || b != clear && b != inNumber {
+		if !whole || f.border(at) > worst {
 			return false
 		}
 		spots = append(spots, at)
