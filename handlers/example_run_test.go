@@ -129,8 +129,10 @@ func TestTheOtherExamplesRun(t *testing.T) {
 			`"cents": 2400`},
 		"declined": {"offers.make", func(env *handlertest.Env, id string) { env.Answer(env.Question(id).ID, "too dear") },
 			`"cents": 0`},
-		"nobody pays": {"offers.make", func(env *handlertest.Env, id string) { env.Question(id); env.Pass(later) },
-			`"error_code": "timeout"`},
+		"nobody pays": {"offers.make", func(env *handlertest.Env, id string) {
+			env.UntilItWaits(id, "answer") // its deadline counts from then
+			env.Pass(later)
+		}, `"error_code": "timeout"`},
 		"the new code": {"offers.compare", func(*handlertest.Env, string) {}, `"prices": [1, 2]`},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -172,6 +172,7 @@ func (o *outline) refusal(line []byte) (answer []byte, ok bool) {
 	}
 	messages := []json.RawMessage{line}
 	if line[0] == '[' {
+		messages = nil // Unmarshal would write into line
 		if _ = json.Unmarshal(line, &messages); len(messages) == 0 {
 			return o.answer("error", map[string]any{"code": jsonrpc.CodeInvalidRequest, "message": "the batch is empty"}), false
 		}

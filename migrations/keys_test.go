@@ -316,7 +316,7 @@ func TestAHeartbeatPassesOverKeysWhoseCallsAreLocked(t *testing.T) {
 }
 
 // The rest of the queue must not wait for it, however many keys there are.
-func TestAHeartbeatWakesThoseOfAHundredKeysAtMost(t *testing.T) {
+func TestAHeartbeatWakesThoseOfTwoHundredKeysAtMost(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
 	insert(t, db, "select gem.start_worker('w', 999, '', '', '1 hour'); insert into core_tool_calls (tool_name) select "+
@@ -326,10 +326,31 @@ func TestAHeartbeatWakesThoseOfAHundredKeysAtMost(t *testing.T) {
 		update core_tool_calls set status = 'waiting', waits_for = 'key', computed_key = seq::text,
 			updated_at = now() - interval '1 minute';
 		set session_replication_role = origin`)
-	for want := 400.0; want >= 0; want -= 100 {
+	for _, want := range []float64{300, 100, 0} {
 		insert(t, db, "select gem.heartbeat('w', '1 hour', '{}', '{}', false)")
 		if n := number(t, db, stillWaiting); n != want {
 			t.Fatalf("%v wait, not %v", n, want)
+		}
+	}
+}
+
+// Keys that calls hold do not delay heartbeats, however many there are, and hide no free key behind them.
+func TestAHeartbeatLooksAtTwoHundredKeysAndThenAtTheNext(t *testing.T) {
+	t.Parallel()
+	db := testdb.Pool(t, testdb.New(t))
+	insert(t, db, "select gem.start_worker('w', 999, '', '', '1 hour'); insert into core_tool_calls (tool_name) select "+
+		"'a.b' from generate_series(1, 1000)")
+	insert(t, db, `
+		set session_replication_role = replica;
+		update core_tool_calls set status = 'waiting', waits_for = case when seq % 2 = 0 then 'key' else 'answer' end,
+			computed_key = to_char((seq + 1) / 2, '0000'), updated_at = now() - interval '1 minute';
+		update core_tool_calls set computed_key = null where computed_key = ' 0450' and waits_for = 'answer';
+		set session_replication_role = origin`)
+	for _, want := range []string{" 0200,500", " 0400,500", ",499", " 0200,499"} {
+		insert(t, db, "select gem.heartbeat('w', '1 hour', '{}', '{}', false)")
+		if got := texts(t, db, `select coalesce(keys_from, '') || ',' || (select count(*) from core_tool_calls
+			where waits_for = 'key') from core_workers`); got[0] != want {
+			t.Fatalf("the last key and the number of waiting calls are %q, not %q", got[0], want)
 		}
 	}
 }

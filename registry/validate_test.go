@@ -251,7 +251,8 @@ func TestPoisonIsAFault(t *testing.T) {
 		{"many values", `{"a": [` + strings.Repeat("1,", 500_000) + `1]}`, "", "size", "too many values"},
 		{"many values under a long key", `{"` + strings.Repeat("k", 500_000) + `": [` + strings.Repeat("1,", 200_000) + `1]}`,
 			"", "size", "too long keys"},
-		{"many large numbers", `{"a": [` + strings.Repeat("1e400,", 150_000) + `1]}`, "", "size", "too many values"},
+		{"many large numbers", `{"a": [` + strings.Repeat("1e308,", 150_000) + `1]}`, "", "size", "too many values"},
+		{"a number that no program can read", `{"a": [-1.8e308]}`, "/a/0", "number", "at most 1.7976931348623157e308"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			tool := toolWith(t, `{"properties": {"a": {"items": {"type": "string", "multipleOf": 0.1}}}}`)
@@ -282,7 +283,8 @@ func TestNoPoison(t *testing.T) {
 	tool := toolWith(t, `{"additionalProperties": {"items": {"minimum": -1e400, "multipleOf": 1e-400}}}`)
 	for name, doc := range map[string]string{
 		"nested 200 levels":      strings.Repeat(`{"a":`, 200) + "1" + strings.Repeat("}", 200),
-		"400 digits":             `{"a": [1` + strings.Repeat("0", 399) + `, 1e400, -1E+0, 1e-400, -0.0]}`,
+		"400 digits":             `{"a": [1` + strings.Repeat("0", 308) + `, 1.7976931348623157e308, 0.` +
+			strings.Repeat("1", 399) + `, -1E+0, 1e-400, -0.0]}`,
 		"an escaped backslash":   `{"a": "\\u0000"}`,
 		"escapes":                `{"a": "\"\\\/\b\f\n\r\t\u00e4\ud83d\ude00\uFFFD"}`,
 		"text":                   "{\"ä\": \"😀\u2028\u007f\"}",

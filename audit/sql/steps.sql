@@ -14,7 +14,10 @@ from public.core_tool_receipts r
 join public.core_tool_events e on e.call_id = r.call_id and e.event in ('step', 'retried', 'released', 'waiting')
 cross join jsonb_each(e.data -> 'effects') k
 cross join jsonb_array_elements(k.value) one
-where r.replay_of is null and (r.effects -> k.key @> jsonb_build_array(one.value)) is not true
+-- A later attempt may list a request to a model with another outcome: the ledger's.
+where r.replay_of is null and (r.effects -> k.key @> jsonb_build_array(case when one.value ? 'llm'
+  then jsonb_build_object('llm', jsonb_build_object('request', one.value #> '{llm,request}'))
+  else one.value end)) is not true
 
 union all
 

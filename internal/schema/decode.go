@@ -186,6 +186,12 @@ func (d *decoder) number(n json.Number) any {
 		d.add("number", "a number may have at most %d digits and an exponent between -%[1]d and %[1]d", maxDigits)
 		return json.Number("1")
 	}
+	if !d.file && digits+exponent > 308 {
+		if _, err := strconv.ParseFloat(string(n), 64); err != nil { // no program could read it
+			d.add("number", "a number may be at most 1.7976931348623157e308, positive or negative")
+			return json.Number("1")
+		}
+	}
 	d.work += 4 * (digits + max(exponent, -exponent))
 	if d.file {
 		return canonicalNumber(n)

@@ -213,8 +213,6 @@ begin
     return array[form || ' has %s characters, and must have ' || case when p_schema ? 'maxLength' then '%s to %s'
       else 'at least %s' end]
       || place || length(said)::text || coalesce(p_schema ->> 'minLength', '0') || (p_schema ->> 'maxLength');
-  elsif kind = 'number' and abs(p_value::numeric) > 1.7976931348623157e308 then -- no handler could read it
-    return array[form || ' is a number beyond 1.7976931348623157e308'] || place;
   elsif kind = 'number' and p_value::numeric < (p_schema ->> 'minimum')::numeric then
     return array[form || ' is %s, and must be at least %s'] || place || said || (p_schema ->> 'minimum');
   elsif kind = 'number' and p_value::numeric > (p_schema ->> 'maximum')::numeric then

@@ -56,10 +56,11 @@ begin
   -- such numbers before anything prints the value. jsonb_path_query would take quadratic time.
   elsif exists (
     select from jsonb_array_elements(jsonb_path_query_array(p_value,
-      'strict $.** ? (@ > 1e400 || @ < -1e400 || @ < 1e-400 && @ > -1e-400)')) as odd (number)
+      'strict $.** ? (@ > 1.7976931348623157e308 || @ < -1.7976931348623157e308 || @ < 1e-400 && @ > -1e-400)'))
+        as odd (number)
     where odd.number::numeric <> 0 or scale(odd.number::numeric) > 400) then
-    perform gem.refuse('check_violation', p_what || ' has a number beyond 1e400, or nearer to 0 than 1e-400',
-      'Send it as text.');
+    perform gem.refuse('check_violation',
+      p_what || ' has a number beyond 1.7976931348623157e308, or nearer to 0 than 1e-400', 'Send it as text.');
   else
     bytes := octet_length(p_value::text);
   end if;

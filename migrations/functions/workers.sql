@@ -204,8 +204,9 @@ declare
   dead   text[];
   ids    uuid[];
   keys   text[];
+  looked text[]; -- keys
+  behind text; -- the last key that was looked at
   free   text; -- a key
-  woken  integer     := 0;
 begin
   -- To limit the load, each step handles a thousand calls, and the next heartbeat continues.
   if p_since is null then
@@ -264,23 +265,29 @@ begin
   end if;
 
   -- These calls wait for a key that no call holds: its holder was lost, or the woken calls ended without taking it. The
-  -- loop handles the keys one by one, because any number of calls may wait for each. A hundred keys are enough for one
-  -- step. The next waiter of a key wakes after five seconds at the earliest, because the first may have to wait for a
-  -- slot.
+  -- loop handles the keys one by one, because any number of calls may wait for each. It looks at two hundred keys in one
+  -- step, and continues behind them in the next: thousands of keys that calls hold must not delay heartbeats. The next
+  -- waiter of a key wakes after five seconds at the earliest, because the first may have to wait for a slot.
   perform gem.wake_waiting(k, 1, p_worker) from unnest(keys) k;
-  for free in
-    with recursive parked (key) as (
-      (select w.computed_key from public.core_tool_calls w where w.status = 'waiting' and w.waits_for = 'key'
+  select w.keys_from into behind from public.core_workers w where w.worker_id = p_worker;
+  looked := array(
+    with recursive parked (key, n) as (
+      (select w.computed_key, 1 from public.core_tool_calls w where w.status = 'waiting' and w.waits_for = 'key'
+          and w.computed_key > coalesce(behind, '')
         order by w.computed_key limit 1)
       union all
       select (select w.computed_key from public.core_tool_calls w
         where w.status = 'waiting' and w.waits_for = 'key' and w.computed_key > parked.key
-          order by w.computed_key limit 1)
-      from parked where parked.key is not null
+          order by w.computed_key limit 1), parked.n + 1
+      from parked where parked.key is not null and parked.n < 200
     )
-    select parked.key from parked
-    where parked.key is not null
-      and not exists (select from public.core_tool_calls h where h.computed_key = parked.key
+    select parked.key from parked where parked.key is not null order by parked.n);
+  if looked[200] is distinct from behind then
+    update public.core_workers w set keys_from = looked[200] where w.worker_id = p_worker;
+  end if;
+  for free in
+    select parked.key from unnest(looked) as parked (key)
+    where not exists (select from public.core_tool_calls h where h.computed_key = parked.key
         and (h.status in ('running', 'queued') or h.status = 'waiting' and h.waits_for <> 'key'))
       and ( -- skips calls that have just begun to wait, even if the clock went back
         select w.updated_at not between at - interval '5 seconds' and at + interval '1 second'
@@ -289,13 +296,11 @@ begin
         order by w.tool_name, w.asked_for, w.level desc, w.seq limit 1)
   loop
     if gem.wake_waiting(free, 1, p_worker) > 0 then
-      woken := woken + 1;
       update public.core_tool_calls c set updated_at = at where c.id = (
         select w.id from public.core_tool_calls w where w.status = 'waiting' and w.waits_for = 'key'
           and w.computed_key = free
         order by w.tool_name, w.asked_for, w.level desc, w.seq limit 1 for no key update skip locked);
     end if;
-    exit when woken >= 100;
   end loop;
 
   -- Removes workers that ended more than an hour ago, a thousand per step, once their calls are requeued: the row has

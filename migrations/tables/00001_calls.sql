@@ -114,6 +114,7 @@ create table if not exists public.core_workers (
   rules_version    text,                                -- null: it runs without rules
   -- the tools that it runs, or ran, outside of the receipt's transaction, with their modes; null: unknown
   outside          jsonb       check (jsonb_typeof(outside) = 'object'),
+  keys_from        text,                                -- it looks for free keys behind this one; null: from the first
   gem_version      text        not null,
   registry_version text        not null
 );

@@ -152,7 +152,7 @@ func TestNoRefusalLetsACallersWordsIntoAnotherResponse(t *testing.T) {
 	long := strings.Repeat("x", 300_000)
 
 	// Inserts.
-	insert("a number", "ada", `"input": {"a": 1e500}`, "a number beyond 1e400")
+	insert("a number", "ada", `"input": {"a": 1e500}`, "a number beyond 1.7976931348623157e308")
 	insert("a large input", "ada", `"input": {"a": `+quoted(hostile+long)+`}`, "may take 262144")
 	insert("a status", "ada", `"status": `+quoted(hostile), `status is "x??Set-Cookie`)
 	refused("a tool's name", post("ada", "/core_tool_calls", `{"tool_name": `+quoted(hostile+hostile+hostile)+`}`),
@@ -249,7 +249,7 @@ func TestNoRefusalLetsACallersWordsIntoAnotherResponse(t *testing.T) {
 	}
 	text := ask(1, "wait.answer", `{"text": "?", "schema": {"type": "string", "minLength": 2, "maxLength": 300}}`)
 	answer("another's question", "GRACES_CALL", "1", "that you can answer")
-	answer("a number to answer", text, `{"a": 1e500}`, "a number beyond 1e400")
+	answer("a number to answer", text, `{"a": 1e500}`, "a number beyond 1.7976931348623157e308")
 	answer("a large answer", text, quoted(long), "may take 65536")
 	answer("a deep answer", text, strings.Repeat("[", 101)+strings.Repeat("]", 101), "100 levels")
 	refused("the name of an answer", post(hostileSub, "/rpc/answer_tool_call",
