@@ -176,3 +176,17 @@ func TestASignalAnswersWhatWaits(t *testing.T) {
 	_ = send.Close()
 	close(o.release)
 }
+
+// Reading the messages of a batch must not change it.
+func TestABatchPassesAsItIs(t *testing.T) {
+	t.Parallel()
+	for _, batch := range []string{
+		`[{"jsonrpc":"2.0","id":3,"method":"ping"}]`,
+		`[{"jsonrpc":"2.0","id":3,"method":"ping"}, {"jsonrpc":"2.0","method":"notifications/initialized"}]`,
+	} {
+		got, err := io.ReadAll(newFilter(strings.NewReader(batch+"\n"), &lines{to: io.Discard}, func() {}))
+		if string(got) != batch+"\n" || err != nil {
+			t.Errorf("%s became %q: %v", batch, got, err)
+		}
+	}
+}
