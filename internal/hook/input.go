@@ -265,7 +265,11 @@ func (a *act) absolute(path string) string {
 	return resolved(filepath.Clean(path))
 }
 
+// resolved returns the path without symbolic links, as far as it exists, cut to maxPath: no longer path can exist.
 func resolved(path string) string {
+	if len(path) > maxPath {
+		return short(path, maxPath)
+	}
 	for there, rest := path, ""; ; {
 		if real, err := filepath.EvalSymlinks(there); err == nil {
 			return short(filepath.Join(real, rest), maxPath)
