@@ -21,6 +21,7 @@ type Tx struct {
 
 	mu      sync.Mutex
 	conn    *pgxpool.Conn // its lane; nil until the first statement was sent
+	pg      *pgx.Conn     // of the lane; it stays if a rollback takes the lane away from a statement
 	current chan struct{} // closed when the statement under way has ended; nil if there is none
 	ended   bool
 	failed  error // the first error of a statement: from then on it can only be rolled back
@@ -80,10 +81,10 @@ func (t *Tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, erro
 		ctx, rows.release = joined, func() { stop(); cancel() }
 	}
 	var err error
-	if t.conn == nil {
+	if t.pg == nil {
 		err = t.begin(ctx, rows, sql, args)
 	} else {
-		rows.Rows, err = t.conn.Conn().Query(ctx, sql, args...)
+		rows.Rows, err = t.pg.Query(ctx, sql, args...)
 	}
 	if err != nil {
 		rows.end(err)
@@ -114,7 +115,7 @@ func (t *Tx) begin(ctx context.Context, rows *txRows, sql string, args []any) (e
 		t.lanes.rollback(first.conn)
 		return ErrEnded
 	}
-	t.conn = first.conn
+	t.conn, t.pg = first.conn, first.conn.Conn()
 	t.mu.Unlock()
 	stop, release := context.AfterFunc(ctx, first.cancel), rows.release
 	rows.pipeline, rows.release = first.pipeline, func() { stop(); release() }
@@ -123,7 +124,7 @@ func (t *Tx) begin(ctx context.Context, rows *txRows, sql string, args []any) (e
 	}
 	reader, err := readAnswer(first.pipeline, false)
 	if err == nil {
-		rows.Rows = pgx.RowsFromResultReader(first.conn.Conn().TypeMap(), reader)
+		rows.Rows = pgx.RowsFromResultReader(t.pg.TypeMap(), reader)
 	}
 	return err
 }

@@ -265,9 +265,9 @@ begin
   end if;
 
   -- These calls wait for a key that no call holds: its holder was lost, or the woken calls ended without taking it. The
-  -- loop handles the keys one by one, because any number of calls may wait for each. It looks at two hundred keys in one
-  -- step, and continues behind them in the next: thousands of keys that calls hold must not delay heartbeats. The next
-  -- waiter of a key wakes after five seconds at the earliest, because the first may have to wait for a slot.
+  -- loop handles the keys one by one, because any number of calls may wait for each. It looks at two hundred keys in
+  -- one step, and continues behind them in the next: thousands of keys that calls hold must not delay heartbeats. The
+  -- next waiter of a key wakes after five seconds at the earliest, because the first may have to wait for a slot.
   perform gem.wake_waiting(k, 1, p_worker) from unnest(keys) k;
   select w.keys_from into behind from public.core_workers w where w.worker_id = p_worker;
   looked := array(
