@@ -832,7 +832,8 @@ func TestRightsThatTheDocsGiveAreNoFault(t *testing.T) {
 		grant select on notes to gem_frontend;
 		create policy own_notes on notes for select to gem_frontend using (created_by = (select gem_caller()));
 		create view mine with (security_invoker = true) as select title from notes; grant select on mine to gem_frontend;
-		create view mine_too with (security_invoker = yes) as select title from notes; grant select on mine_too to gem_frontend;
+		create view mine_too with (security_invoker = yes) as select title from notes;
+		grant select on mine_too to gem_frontend;
 		alter view open_questions set (security_invoker = on);
 		create view for_the_owner as select * from core_tool_calls`)
 	report, err := audit.Database(t.Context(), db, audit.Options{})

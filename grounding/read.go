@@ -325,8 +325,8 @@ func (r *reader) accept(reading *Reading, all []stated) {
 }
 
 // absent returns the first attribute with a value that is not in the quote. The presentation of the value may differ. A
-// match within a word or a number does not count: 485 is not in 485,000. absent returns an empty string if the quote has
-// all values.
+// match within a word or a number does not count: 485 is not in 485,000. absent returns an empty string if the quote
+// has all values.
 func (r *reader) absent(quote string, all []verbatim) string {
 	if len(all) == 0 {
 		return ""

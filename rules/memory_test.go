@@ -181,7 +181,8 @@ func TestSequencesAreJudgedAsOfWhenTheCallWasMade(t *testing.T) {
 func TestFailuresInARowCoolDown(t *testing.T) {
 	t.Parallel()
 	var m rules.Memory
-	c := rules.Check{Rule: "r", Action: rules.Block, Kind: rules.FailureRow, Counter: "r/failures", InARow: 2, CooldownMS: 100}
+	c := rules.Check{Rule: "r", Action: rules.Block, Kind: rules.FailureRow, Counter: "r/failures", InARow: 2,
+		CooldownMS: 100}
 	for i, id := range []string{"a", "b", "c", "open"} {
 		expect(t, gate(&m, int64(i), id, c), "run")
 	}

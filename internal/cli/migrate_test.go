@@ -53,7 +53,8 @@ func TestMigrateSaysWhatFailed(t *testing.T) {
 	first := gemWith(t, []string{"DATABASE_URL=" + url}, "migrate")
 	first.wantCode(t, exitFailed)
 	wants(t, first.stderr, "gem migrate: ", "functions/functions", "no triggers today", "\nNothing was changed\n")
-	if n := query[int](t, db, "select count(*)::int from pg_namespace where nspname = 'gem'"); n != 0 || first.stdout != "" {
+	if n := query[int](t, db, "select count(*)::int from pg_namespace where nspname = 'gem'"); n != 0 ||
+		first.stdout != "" {
 		t.Errorf("a first migration that fails leaves the schema gem, or says: %s", first.stdout)
 	}
 
