@@ -21,8 +21,10 @@ func (b *tab) tooWide() string {
 	return eval[string](b, `(() => {
 		const most = document.documentElement.clientWidth;
 		if (document.documentElement.scrollWidth <= most) return "";
-		const out = [...document.querySelectorAll("body *")].filter(e => e.getBoundingClientRect().right > most + 1 && getComputedStyle(e).position !== "absolute")
-			.map(e => e.tagName.toLowerCase() + (e.className ? "." + e.className : "") + " ends at " + Math.round(e.getBoundingClientRect().right));
+		const right = e => e.getBoundingClientRect().right;
+		const out = [...document.querySelectorAll("body *")]
+			.filter(e => right(e) > most + 1 && getComputedStyle(e).position !== "absolute")
+			.map(e => e.tagName.toLowerCase() + (e.className ? "." + e.className : "") + " ends at " + Math.round(right(e)));
 		return document.documentElement.scrollWidth + " pixels in a window of " + most + ": " + out.slice(0, 5).join(", ");
 	})()`)
 }

@@ -95,11 +95,15 @@ func (b *tab) focused(what string) {
 const unseen = `a => {
 	if (a === document.body) return "";
 	const s = getComputedStyle(a), name = a.tagName + " " + (a.name || a.textContent).trim().slice(0, 40);
-	if (s.outlineStyle === "none" || parseFloat(s.outlineWidth) < 2 || /, 0\)$|transparent/.test(s.outlineColor)) return name + " has the focus and does not show it";
-	const r = [...a.getClientRects()].find(r => r.width > 1 && r.height > 1 && r.bottom > 0 && r.top < innerHeight && r.right > 0 && r.left < innerWidth);
+	if (s.outlineStyle === "none" || parseFloat(s.outlineWidth) < 2 || /, 0\)$|transparent/.test(s.outlineColor))
+		return name + " has the focus and does not show it";
+	const r = [...a.getClientRects()].find(r => r.width > 1 && r.height > 1
+		&& r.bottom > 0 && r.top < innerHeight && r.right > 0 && r.left < innerWidth);
 	if (!r) return name + " has the focus and is not in sight";
-	const over = document.elementFromPoint((Math.max(r.left, 0) + Math.min(r.right, innerWidth)) / 2, (Math.max(r.top, 0) + Math.min(r.bottom, innerHeight)) / 2);
-	if (over && !a.contains(over) && !over.contains(a)) return name + " has the focus and is below " + over.tagName + " " + over.className;
+	const over = document.elementFromPoint((Math.max(r.left, 0) + Math.min(r.right, innerWidth)) / 2,
+		(Math.max(r.top, 0) + Math.min(r.bottom, innerHeight)) / 2);
+	if (over && !a.contains(over) && !over.contains(a))
+		return name + " has the focus and is below " + over.tagName + " " + over.className;
 	return "";
 }`
 
@@ -110,7 +114,8 @@ func (b *tab) showsFocus(look string) {
 	faults := eval[[]string](b, `(unseen => {
 		const faults = [];
 		let seen = 0;
-		for (const e of document.querySelectorAll("a[href], button, input, select, textarea, summary, [tabindex]:not([tabindex='-1'])")) {
+		for (const e of document.querySelectorAll(
+			"a[href], button, input, select, textarea, summary, [tabindex]:not([tabindex='-1'])")) {
 			if (!e.checkVisibility({ visibilityProperty: true })) continue;
 			e.focus();
 			if (document.activeElement !== e) continue;
