@@ -78,8 +78,8 @@ func (p *parser) advice(found schema.Problem) string {
 	steps := schema.Tokens(found.Pointer)
 	switch {
 	case len(steps) == 1 && strings.HasPrefix(found.Text, "its name "):
-		return "is not the name of a domain, which is what stands before the first dot of its tools: a lower-case letter, " +
-			"and then lower-case letters, digits and underscores"
+		return "is not the name of a domain, the part of its tools' names before the first dot: a lower-case letter, and " +
+			"then lower-case letters, digits and underscores"
 	case strings.HasPrefix(found.Text, "unknown field"):
 	case len(steps) > 2 && steps[2] == "secret_env" && !strings.HasPrefix(found.Text, "is missing"),
 		len(steps) > 3 && (steps[2] == "header_env" || steps[2] == "env"):
@@ -152,11 +152,11 @@ func (p *parser) url(at string, entry map[string]any) string {
 	at += "/url"
 	switch {
 	case err != nil || u.Host == "" || u.Hostname() == "" || u.Opaque != "" || strings.ContainsAny(text, " \\"):
-		p.add(at, "is no URL with a scheme and a host: write one such as https://example.com/crm")
+		p.add(at, "is not a URL with a scheme and a host: write one such as https://example.com/crm")
 	case u.User != nil:
 		p.add(at, "has a user: remove it, and name the variable of a header in header_env")
 	case strings.ContainsAny(text, "?#"):
-		p.add(at, "has a query or a fragment: remove it; a secret belongs into a variable that header_env names")
+		p.add(at, "has a query or a fragment: remove it, and put a secret into a variable that header_env names")
 	case u.Scheme != "https" && u.Scheme != "http":
 		p.add(at, "has the scheme %s: write https", schema.Show(u.Scheme))
 	}

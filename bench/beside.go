@@ -25,7 +25,7 @@ type pairs struct {
 }
 
 // measureBeside compares this program with the bench of another checkout, and prints the medians and the ratios. It
-// runs them in turns, or both at once with -together. Each round of each runs in its own process on a new server.
+// alternates between them, or runs both at once with -together. Each round runs in a process of its own on a new server.
 func measureBeside(ctx context.Context, o options) error {
 	here, err := os.Executable()
 	if err != nil {
@@ -92,7 +92,7 @@ func oneRound(ctx context.Context, program, file string, o options, after string
 		"-quick=" + strconv.FormatBool(o.quick)}
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = time.Minute // time for it to stop its server
+	cmd.WaitDelay = time.Minute // the program must stop its server first
 	if said, err := cmd.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("%s: %w: %s", program, err, said)
 	}

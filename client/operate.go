@@ -27,7 +27,7 @@ type Act struct {
 	Reason string `json:"reason"` // as given; may be empty
 }
 
-// The outcomes of [OperatorCancel], in addition to those of [Cancel].
+// The outcomes of [OperatorCancel] that [Cancel] does not have.
 const (
 	// CancelBusy means that another transaction had locked the call: try again.
 	CancelBusy Cancellation = "busy"

@@ -179,10 +179,10 @@ func (c *Compiled) add(class Class, at string) *Fault {
 		here := fmt.Sprintf("%s/verbatim/%d", at, i)
 		switch {
 		case property == nil:
-			return &Fault{here, fmt.Sprintf("%s is no attribute of the class%s", schema.Show(name),
+			return &Fault{here, fmt.Sprintf("%s is not an attribute of the class%s", schema.Show(name),
 				schema.DidYouMean(name, slices.Sorted(maps.Keys(properties))))}
 		case slices.Contains(types(property), "object"):
-			return &Fault{here, fmt.Sprintf("%s is an object, which cannot stand in a quote: name attributes that are strings "+
+			return &Fault{here, fmt.Sprintf("%s is an object, and a quote cannot contain it: name attributes that are strings "+
 				"or numbers", schema.Show(name))}
 		}
 	}
@@ -196,10 +196,10 @@ func (c *Compiled) checkExpected(text string, e Expected, at string) *Fault {
 	switch {
 	case class == nil:
 		names := slices.Sorted(maps.Keys(c.classes))
-		return &Fault{at + "/class", fmt.Sprintf("%s is no class of the program%s", schema.Show(e.Class),
+		return &Fault{at + "/class", fmt.Sprintf("%s is not a class of the program%s", schema.Show(e.Class),
 			schema.DidYouMean(e.Class, names))}
 	case e.Quote == "" || !strings.Contains(text, e.Quote):
-		return &Fault{at + "/quote", "does not stand in the example's text: copy it from there"}
+		return &Fault{at + "/quote", "is not in the example's text: copy it from there"}
 	case e.Inferred && !class.Inferred:
 		return &Fault{at + "/inferred", "the class does not allow inferred items"}
 	case class.attributes == nil && e.Attributes != nil:
@@ -219,7 +219,7 @@ func (c *Compiled) checkExpected(text string, e Expected, at string) *Fault {
 	for _, name := range class.Verbatim {
 		if value, ok := values[name].(string); ok && !strings.Contains(e.Quote, value) {
 			return &Fault{schema.JoinPointer(at+"/attributes", name),
-				"does not stand in the quote, which the class demands of it: copy it from there"}
+				"is not in the quote, and the class requires that: copy it from the quote"}
 		}
 	}
 	return nil

@@ -83,17 +83,17 @@ func TestAFaultOfAProgramHasItsPlace(t *testing.T) {
 
 		{"an unknown attribute in verbatim",
 			`{"classes":[{"name":"a","attributes":{"type":"object","properties":{"amount":{"type":"string"}}},"verbatim":["amounts"]}]}`,
-			"/classes/0/verbatim/0", "amounts is no attribute of the class: did you mean amount?"},
+			"/classes/0/verbatim/0", "amounts is not an attribute of the class: did you mean amount?"},
 		{"an object in verbatim",
 			`{"classes":[{"name":"a","attributes":{"type":"object","properties":{"amount":{"type":["object","null"]}}},"verbatim":["amount"]}]}`,
 			"/classes/0/verbatim/0", "is an object"},
 		{"verbatim without attributes", `{"classes":[{"name":"a","verbatim":["amount"]}]}`, "/classes/0/verbatim/0",
-			"is no attribute"},
+			"is not an attribute"},
 
 		{"an example of no class", example(`{"class":"orgs","quote":"Acme"}`), "/examples/0/extractions/0/class",
 			"did you mean org?"},
 		{"an example's quote", example(`{"class":"org","quote":"acme"}`), "/examples/0/extractions/0/quote",
-			"does not stand in the example's text"},
+			"is not in the example's text"},
 		{"an example that is inferred", example(`{"class":"org","quote":"Acme","inferred":true}`),
 			"/examples/0/extractions/0/inferred", "does not allow"},
 		{"an example's attributes",
@@ -104,7 +104,7 @@ func TestAFaultOfAProgramHasItsPlace(t *testing.T) {
 		{"an example with attributes of no schema", example(`{"class":"org","quote":"Acme","attributes":{}}`),
 			"/examples/0/extractions/0/attributes", "has no attributes"},
 		{"an example's verbatim attribute", strings.Replace(invoice, `{"value":"5",`, `{"value":"6",`, 1),
-			"/examples/0/extractions/1/attributes/value", "does not stand in the quote"},
+			"/examples/0/extractions/1/attributes/value", "is not in the quote, and the class requires that"},
 		{"21 examples", `{"examples":[` + strings.Repeat(`{"text":"x","extractions":[]},`, 20) +
 			`{"text":"x","extractions":[]}]}`, "/examples", "has 21 examples"},
 	} {

@@ -25,8 +25,7 @@ type filter struct {
 	from    *bufio.Reader
 	answers *lines
 	passing []byte // the rest of a message that is being passed on
-	// atEnd is called when there are no more messages, before the SDK learns of it: after that the SDK sends no
-	// answers.
+	// atEnd is called when there are no more messages, before the SDK reads the end: after that the SDK sends no answers.
 	atEnd func()
 	over  sync.Once
 	// closing means that new messages are not read.

@@ -201,7 +201,7 @@ func (q question) line(dashboard string) string {
 	return said
 }
 
-// who describes the asker: a call waits for the answer to each of these questions.
+// who returns a description of the person or call that asks.
 func (q question) who() string { return prose.Asker(q.askedFor, q.askedBy, true) }
 
 // link returns the page where people answer the question, or "" without a dashboard.

@@ -49,7 +49,7 @@ const lock = 4716_0001
 var lockPatience = time.Minute
 
 const (
-	lockTimeout     = "55P03" // SQLSTATE, as those below
+	lockTimeout     = "55P03" // a SQLSTATE, like the following
 	deadlock        = "40P01"
 	queryCanceled   = "57014"
 	undefinedObject = "42704"

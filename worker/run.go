@@ -227,7 +227,7 @@ func (a *attempt) leaveUnknown(ctx context.Context) *end {
 				"effect. Look for its effect.", receipts.Shorten(a.claim.Tool, 200)), nil)
 	}
 	return failed(receipts.UnknownTool, fmt.Sprintf(
-		"The registry %s has no tool %q%s `gem registry list` shows those that it has.",
+		"The registry %s has no tool %q%s `gem registry list` lists its tools.",
 		known.Version, receipts.Shorten(a.claim.Tool, 200), hint), nil)
 }
 

@@ -135,9 +135,10 @@ func (s *server) connect(c *connecting, secrets secrets) {
 func (s *server) open(ctx context.Context, secrets secrets, old bool) (*session, error) {
 	made := &session{server: s, secrets: secrets, began: time.Now(), known: known{listing: make(chan struct{}, 1)}}
 	made.notes = lines{secrets: secrets, say: func(line string, left int) {
-		s.log.Warn("the MCP server wrote something that is no message, and it was skipped",
+		s.log.Warn("the MCP server wrote a line that is not a message: skipped it",
 			zap.Int64("skipped", made.skipped.Load()))
-		s.log.Debug("what the MCP server wrote, and is no message", zap.String("line", line), zap.Int("lines_left_out", left))
+		s.log.Debug("the MCP server wrote a line that is not a message", zap.String("line", line),
+			zap.Int("lines_left_out", left))
 	}}
 	transport, err := made.transport()
 	if err != nil {

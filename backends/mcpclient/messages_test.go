@@ -193,7 +193,7 @@ func saysBesideANeighbour(t *testing.T, text, want string, skipped int) {
 			return p.logs.FilterMessage("the MCP server says").Len() > 0
 		})
 	})
-	said := p.logs.FilterMessageSnippet("it was skipped")
+	said := p.logs.FilterMessageSnippet("not a message: skipped it")
 	if said.Len() != skipped {
 		t.Errorf("%d lines were skipped and logged, want %d", said.Len(), skipped)
 	}

@@ -236,7 +236,7 @@ func (s *session) failure(ctx context.Context, err error, sent bool) error {
 		return handlers.Transient(&handlers.Failure{
 			Code: "outcome_unknown",
 			Message: fmt.Sprintf("The time of the call was over before the MCP server %s answered: whether it took effect is "+
-				"not known. The server was told to stop. Look for its effect.",
+				"not known. GEM asked the server to stop. Look for the effect.",
 				s.server.domain),
 			Details: map[string]string{"reason": "no_answer_in_time"},
 		})

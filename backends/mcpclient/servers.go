@@ -57,7 +57,7 @@ func (s *Servers) For(tool string) (*binding.Handler, bool) {
 func (s *Servers) Tools(ctx context.Context, domain string) ([]Tool, error) {
 	to, ok := s.byDomain[domain]
 	if !ok {
-		return nil, fmt.Errorf("the domain %s is no MCP server; these are: %s", domain,
+		return nil, fmt.Errorf("the domain %s is not an MCP server. The MCP servers are: %s", domain,
 			strings.Join(slices.Sorted(maps.Keys(s.byDomain)), ", "))
 	}
 	tools, err := to.list(ctx)

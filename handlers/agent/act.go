@@ -76,8 +76,8 @@ func (b *toolbox) input(call *handlers.Durable, tool string, p *provider.Part) (
 		}
 	}
 	if p.RawArguments != "" {
-		return refuse("validation_error", "The arguments are no JSON object, or have what cannot be stored. Write one "+
-			"object.")
+		return refuse("validation_error", "The arguments are not a JSON object, or contain something that cannot be "+
+			"stored. Write one object.")
 	}
 	if other := b.notOwn(p.Arguments); tool == call.Tool && other != "" {
 		return refuse("not_allowed", fmt.Sprintf("An agent that you start may have the tools that you have yourself, by "+

@@ -179,7 +179,7 @@ func TestWhatACallComesToIsObservedWhateverItIs(t *testing.T) {
 	}
 	contains(t, seen[3].text, "Not today.")
 	contains(t, seen[5].text, "os_make_coffee", "os_create_note, ")
-	contains(t, seen[10].text, "no JSON object")
+	contains(t, seen[10].text, "not a JSON object")
 	if n := s.value("select count(*) from core_tool_calls where parent_call_id = $1", id); n != "6" {
 		t.Errorf("it made %s calls: %s", n, s.children(id))
 	}

@@ -3,8 +3,8 @@
 -- in the document.
 set local search_path = pg_catalog, pg_temp;
 
--- A document. Rows leave by gem prune, once they and their last part are older than it was told, and no call that has
--- not ended names them as its document_id.
+-- A document. gem prune removes a row if it and its last part are older than --older-than, and no open call has its
+-- id as document_id.
 create table if not exists public.extract_documents (
   id         uuid        primary key,
   created_by text,                                -- whose it is: extract.run reads documents of its caller only

@@ -116,7 +116,7 @@ func (r *run) result() (output, error) {
 	out.Rejected = out.Rejected[:min(len(out.Rejected), mostRejected)]
 	if at := misquoted(r.given, unit, out.Extractions); at >= 0 {
 		return output{}, handlers.Fail("misquoted", fmt.Sprintf(
-			"The extraction at %d is not what stands there. This is a fault of GEM's: please report it.", at))
+			"The extraction at %d differs from the document. This is a bug in GEM: please report it.", at))
 	}
 	out.judge(claimed)
 	return out, out.failure(r.in.AllowPartial, claimed)

@@ -106,7 +106,7 @@ func (t tools) propose(p provider.Part) proposed {
 	case !known:
 		c.Faults = []receipts.Fault{{Keyword: "name", Message: "no tool of this name was described"}}
 	case p.RawArguments != "":
-		c.Faults = []receipts.Fault{{Keyword: "json", Message: "the arguments are no JSON object that can be stored"}}
+		c.Faults = []receipts.Fault{{Keyword: "json", Message: "the arguments are not a JSON object that can be stored"}}
 	default:
 		c.Faults, _ = s.Check(p.Arguments, true)
 	}

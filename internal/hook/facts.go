@@ -425,7 +425,7 @@ func (h session) pointless(run testRun) string {
 			if f.Outcome == unknown {
 				return ""
 			}
-			return fmt.Sprintf("`%s` was run before, and nothing was changed since: its result (%s) stands", f.Command,
+			return fmt.Sprintf("`%s` was run before, and nothing was changed since: its result (%s) is still valid", f.Command,
 				f.Outcome)
 		}
 	}

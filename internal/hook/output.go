@@ -55,8 +55,8 @@ func answerTo(met []verdict) answer {
 	s := &specific{Event: before}
 	switch text := short(lines.String(), maxMessage); {
 	case says(rules.Block):
-		s.Decision, s.Reason = "deny", "This is stopped by a policy of the project's rules.json, and is no error of the "+
-			"tool. Another way to the same is not wanted either:"+text
+		s.Decision, s.Reason = "deny", "A policy of the project's rules.json stopped this. It is not an error of the "+
+			"tool, and other ways to the same result are not wanted either:"+text
 	case says(rules.Ask):
 		s.Decision, s.Reason = "ask", "A policy of the project's rules.json asks for a person's approval:"+text
 	default:

@@ -51,8 +51,8 @@ func Word(text string, keys ...string) string {
 	return short(oneLine(strings.ToValidUTF8(cutKeys(text, minKey, keys), "\uFFFD")), maxWord)
 }
 
-// CutKeys cuts the given keys out of all that the provider said. In what the model wrote only those of 16 characters or
-// more are looked for. What looks like a key stays there: an answer may be about keys.
+// CutKeys cuts the given keys out of the provider's answer. In the model's own text, it looks only for keys of at least
+// 16 characters. Other texts that look like keys stay there, because an answer may be about keys.
 func (a *Answer) CutKeys(keys ...string) {
 	a.Model, a.ProviderStop, a.RequestID = Word(a.Model, keys...), Word(a.ProviderStop, keys...),
 		Word(a.RequestID, keys...)

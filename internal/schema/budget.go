@@ -6,12 +6,12 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v5"
 )
 
-// stepsFor says how many subschemas one validation may apply to values, for a schema with $dynamicRef or $recursiveRef,
-// whose cost cannot be counted beforehand, and a document of so many levels.
+// stepsFor returns how often one validation may apply a subschema to a value. It is for schemas with $dynamicRef or
+// $recursiveRef, whose cost cannot be counted in advance, and for a document with the given number of levels.
 //
-// The cost of a step grows with the square of the levels, since the library writes the whole path into every error,
-// also into those of alternatives that do not apply. So the number falls as that cost rises: a list of 100,000 small
-// objects may be checked, a chain of 200 levels too, and the worst takes a second or two.
+// The cost of a step grows with the square of the levels: the library writes the whole path into every error, even for
+// alternatives that do not apply. So the limit falls as that cost rises. A list of 100,000 small objects passes, and so
+// does a chain of 200 levels. The worst document takes a second or two.
 func stepsFor(levels int) int { return max(2000, 2_000_000/(1+levels*levels/10)) }
 
 // budget is an extension of a schema that counts the steps of a validation. The library passes nothing of one

@@ -2,8 +2,8 @@ package schema
 
 import "strings"
 
-// Conjuncts are the schemas that every document must match as a whole which matches one: the schema itself, and those
-// that it includes by $ref and allOf. root is the document that references lead into.
+// Conjuncts returns the schemas that every valid document matches as a whole: the schema itself, and the schemas that
+// it includes by $ref and allOf. References resolve in root.
 func Conjuncts(root, v any) []map[string]any { return conjuncts(nil, root, v) }
 
 func conjuncts(all []map[string]any, root, v any) []map[string]any {

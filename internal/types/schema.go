@@ -10,13 +10,13 @@ import (
 	"github.com/gemworker/gem/internal/schema"
 )
 
-// writer writes the types of one schema. The schemas inside it have names if something refers to them; the others stand
-// where they are used.
+// writer writes the types of one schema. Nested schemas have names if something refers to them. All others are
+// written where they are used.
 type writer struct {
 	types *strings.Builder
 	names names
-	// open is set for an input: where other properties are allowed, the type says so. In an output it leaves them out, so
-	// that a mistyped one is found.
+	// open is true for an input: its type allows other properties where the schema does. The type of an output omits them,
+	// so that the compiler finds a misspelled name.
 	open bool
 
 	doc     any

@@ -19,8 +19,7 @@ const (
 	all   kind = -1 // of an alias
 )
 
-// values is a set of JSON values, as TypeScript can say it: for each kind all of its values, none, or those of some
-// options.
+// values is a set of JSON values that TypeScript can express: for each kind all values, none, or a list of options.
 type values [kinds]part
 
 type part struct {

@@ -64,7 +64,7 @@ begin
       where q.call_id = any (ids)
       group by q.call_id) asked on asked.id = c.id
     where c.id = any (ids)
-    order by r.replay_of is null, r.created_at, c.id; -- a receipt comes after those that repeat it
+    order by r.replay_of is null, r.created_at, c.id; -- receipts that repeat another one come before it
 
   -- Set here and not in the function's header: an owner that is not a superuser may not use a custom setting there.
   perform set_config('gem.pruning', 'on', true);

@@ -211,13 +211,13 @@ func (p *parser) provider(at, name string, entry map[string]any) *Provider {
 	switch {
 	case err != nil || u.Host == "" || u.Hostname() == "" || u.Opaque != "" || strings.ContainsAny(base, " \\"):
 		// it may hold a password, and is not shown
-		p.add(at, "is no URL with a scheme and a host: write one such as https://api.openai.com/v1")
+		p.add(at, "is not a URL with a scheme and a host: write one such as https://api.openai.com/v1")
 	case u.User != nil:
 		p.add(at, "has a user: remove it, and name the variable of a key in key_env")
 	case strings.ContainsAny(base, "?#"):
 		p.add(at, "has a query or a fragment: remove it")
 	case u.Scheme == "http" && !v.Local:
-		p.add(at, `is http, over which the key and all texts go unencrypted: write https, or "local": true if the provider `+
+		p.add(at, `is http, which sends the key and all texts unencrypted: write https, or "local": true if the provider `+
 			`runs on this machine or in this network`)
 	case u.Scheme != "https" && u.Scheme != "http":
 		p.add(at, "has the scheme %s: write https", schema.Show(u.Scheme))
@@ -356,7 +356,7 @@ func (p *parser) route(at, name string, entry map[string]any) *Route {
 	}
 	for _, n := range slices.Sorted(maps.Keys(weights)) {
 		if !slices.Contains(names, n) {
-			p.add(schema.JoinPointer(at+"/weights", n), "is no target of the route%s",
+			p.add(schema.JoinPointer(at+"/weights", n), "is not a target of the route%s",
 				cmp.Or(schema.DidYouMean(n, names), ": remove it, or add the target"))
 		}
 	}
