@@ -6,8 +6,8 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v5"
 )
 
-// stepsFor returns how often one validation may apply a subschema to a value. It is for schemas with $dynamicRef or
-// $recursiveRef, whose cost cannot be counted in advance, and for a document with the given number of levels.
+// stepsFor returns how often one validation may apply a subschema to a value. The schema has $dynamicRef or
+// $recursiveRef, whose cost cannot be counted in advance, and the document has the given number of levels.
 //
 // The cost of a step grows with the square of the levels: the library writes the whole path into every error, even for
 // alternatives that do not apply. So the limit falls as that cost rises. A list of 100,000 small objects passes, and so
