@@ -403,17 +403,18 @@ func inside(h *binding.Handler) bool { return h != nil && (h.Transactional || h.
 // mustNotRepeat ends a call whose earlier attempts may have had effects that must not happen twice. A deploy may have
 // changed the tool's mode, key field or backend since then, but those at the time of the attempt decide.
 func (a *attempt) mustNotRepeat(ctx context.Context) *end {
-	none := a.tool.Idempotency.Mode == registry.None
-	var key *string
-	if field := a.tool.Idempotency.KeyField; a.tool.Idempotency.Mode == registry.Keyed {
-		now, _ := receipts.Key(a.tool.Name, field, a.field(field))
-		key = &now
-	}
+	none, keyed := a.tool.Idempotency.Mode == registry.None, a.tool.Idempotency.Mode == registry.Keyed
 	switch {
-	case a.claim.Number == 1 || a.claim.Steps > 0 || a.claim.Losses == 0 && !none && key == nil ||
+	case a.claim.Number == 1 || a.claim.Steps > 0 || a.claim.Losses == 0 && !none && !keyed ||
 		slices.Contains(registry.Asking, a.claim.Tool):
 		return nil
 	case a.claim.Losses == 0 || a.handler == nil || a.mayRunAgain():
+		var key *string
+		if keyed {
+			field := a.tool.Idempotency.KeyField
+			now, _ := receipts.Key(a.tool.Name, field, a.field(field))
+			key = &now
+		}
 		ctx, done := a.claim.uncancelled(ctx)
 		defer done(nil)
 		var must bool
