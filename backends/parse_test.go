@@ -58,7 +58,7 @@ func TestAllFaultsAreReportedAtOnce(t *testing.T) {
 		"both.http.secret_env: must be the",
 		"both.http.url: has a user:",
 		"both.mcp: has url and",
-		"both.mcp.url: is not a URL",
+		"both.mcp.url: is not a",
 		`nowhere: names no backend:`,
 		`odd.http.header_env."": is not the`,
 		"odd.http.header_env.Host: is a header",
