@@ -30,7 +30,10 @@ func TestATableToAdoptUsesNothingOfOthersAndIsUsedByNothing(t *testing.T) {
 		create operator evil.||| (function = evil.cat, leftarg = text, rightarg = text);
 		create domain evil.line as text check (evil.ok(value));
 		create type evil.mood as enum ('a');
-		create sequence evil.numbers; reset role;
+		create sequence evil.numbers;
+		create function evil.run() returns text language sql as
+			'insert into evil.ran values (current_user) returning what';
+		create view evil.seen as select evil.run(); reset role;
 		create operator class evil.ops for type text using btree as operator 1 <, operator 2 <=, operator 3 =,
 			operator 4 >=, operator 5 >, function 1 evil.cmp(text, text);
 		create collation evil.odd from "C";
@@ -42,7 +45,14 @@ func TestATableToAdoptUsesNothingOfOthersAndIsUsedByNothing(t *testing.T) {
 			tail text default ('a' operator(evil.|||) 'b'), num bigint default nextval('evil.numbers'),
 			made text generated always as (evil.norm('x')) stored,
 			constraint odd check (title operator(evil.===) content), unique (title, content),
-			constraint twins exclude using btree (short with operator(pg_catalog.=)), check (length(title) < 9));
+			constraint twins exclude using btree (short with operator(pg_catalog.=)), check (length(title) < 9),
+			asked xml default query_to_xml('select evil.run()', true, false, ''),
+			secret text default pg_read_file('PG_VERSION'), held tsquery default ts_rewrite('a', 'select ''a''::tsquery, ''b''::tsquery'),
+			made_at timestamptz default date_trunc('day', now() - interval '1 hour'), made_on date default now(),
+			told jsonb default jsonb_build_object('by', current_user, 'at', clock_timestamp()),
+			constraint looks check (table_to_xml('evil.seen', true, false, '') is not null),
+			constraint sets check (set_config('search_path', 'evil', false) is not null),
+			constraint young check (made_at < now() + interval '1 year' and made_on > '2020-01-01'::timestamptz));
 		create index notes_norm on public.notes (evil.norm(title));
 		create index notes_some on public.notes (title) where evil.ok(title);
 		create index notes_ops on public.notes (title evil.ops);
@@ -101,6 +111,9 @@ func TestATableToAdoptUsesNothingOfOthersAndIsUsedByNothing(t *testing.T) {
 		"alter table public.notes alter column mood drop default;", "alter table public.notes alter column mood type text;",
 		"alter table public.notes alter column num drop default;", "alter table public.notes alter column sorted type text;",
 		"alter table public.notes alter column tail drop default;", "alter table public.notes drop constraint odd;",
+		"alter table public.notes alter column asked drop default;", "alter table public.notes alter column held drop default;",
+		"alter table public.notes alter column secret drop default;", "alter table public.notes drop constraint looks;",
+		"alter table public.notes drop constraint sets;",
 		"alter table public.reminders alter column domain drop expression;",
 		"alter table public.reminders alter column title type text using title::text;",
 		"alter table public.reminders no force row level security;", "alter table public.reminders set logged;",

@@ -138,9 +138,9 @@ func (run *migration) apply(ctx context.Context, url string, sources []Source) (
 			// A migration of another database on this server has created a role that this one could not see yet.
 		case (pgErr.Code == lockTimeout || pgErr.Code == deadlock) && time.Since(began) < lockPatience:
 		case pgErr.Code == lockTimeout:
-			return run.Result, fmt.Errorf("apply the migrations: %w: a transaction that used this table, such as a "+
-				"dump, has been open for more than %s; pg_stat_activity shows it. Migrate again when it has ended", err,
-				lockPatience)
+			return run.Result, fmt.Errorf("apply the migrations: %w: another transaction, such as a dump or the migration "+
+				"of another database on this server, has been open for more than %s; pg_stat_activity shows it. Migrate "+
+				"again when it has ended", err, lockPatience)
 		case pgErr.Code != "":
 			return run.Result, fmt.Errorf("apply the migrations: %w", err)
 		default:
@@ -310,6 +310,11 @@ func (m *migration) applyFiles(ctx context.Context, tx pgx.Tx, files []file, fir
 		// A statement that waits for a table behind a long transaction blocks all others, so it times out and is retried.
 		sql = "set local lock_timeout = '3s';\n" + withoutDefaults + sql
 		if _, err = tx.Conn().PgConn().Exec(ctx, sql).ReadAll(); err != nil {
+			pgErr := &pgconn.PgError{}
+			if errors.As(err, &pgErr); pgErr.Where != "" { // it may be an event trigger of others
+				within, _, _ := strings.Cut(pgErr.Where, "\n")
+				return fmt.Errorf("%s: %w, in %s", f, err, within)
+			}
 			return fmt.Errorf("%s: %w", f, err)
 		}
 		m.Applied = append(m.Applied, f.String())

@@ -62,6 +62,34 @@ from (
       -- Frontends insert calls, and have no rights on sequences.
       and (q.id is null or a.source = 'core' and p.class = 'pg_attrdef'::regclass and r.type = 'sequence')
       and (d.refclassid = 'pg_class'::regclass and k.contype = 'f') is not true
+    union all
+    -- Functions of Postgres, except those that can neither run SQL (query_to_xml, ts_stat) nor reach beyond the row
+    -- (set_config, pg_read_file). All that are immutable, or behind an operator or a cast of Postgres, are harmless.
+    select distinct a.oid, a.name, a.columns, p.class, p.id, 0, 'function', f.oid::regprocedure::text
+    from adoptee a
+    join part p on p.of = a.oid
+    cross join lateral (
+      select d.adbin::text from pg_catalog.pg_attrdef d where p.class = 'pg_attrdef'::regclass and d.oid = p.id
+      union all
+      select k.conbin::text from pg_catalog.pg_constraint k
+      where p.class = 'pg_constraint'::regclass and k.oid = p.id
+      union all
+      select concat(i.indexprs, i.indpred) from pg_catalog.pg_index i
+      where p.class = 'pg_class'::regclass and i.indexrelid = p.id
+      union all
+      select x.stxexprs::text from pg_catalog.pg_statistic_ext x
+      where p.class = 'pg_statistic_ext'::regclass and x.oid = p.id
+    ) e (tree)
+    cross join lateral regexp_matches(e.tree, ':(?:op)?funcid (\d+)', 'g') m (ids)
+    join pg_catalog.pg_proc f on f.oid = m.ids[1]::oid
+    where f.provolatile <> 'i'
+      and not exists (select from pg_catalog.pg_operator o where o.oprcode = f.oid and o.oid < 16384) -- Postgres's own
+      and not exists (select from pg_catalog.pg_cast c where c.castfunc = f.oid and c.oid < 16384)
+      and (f.pronamespace <> 'pg_catalog'::regnamespace or f.proname <> all (array['array_to_string', 'clock_timestamp',
+        'concat', 'concat_ws', 'current_database', 'current_setting', 'date_part', 'date_trunc', 'extract', 'format',
+        'gen_random_uuid', 'json_build_array', 'json_build_object', 'jsonb_build_array', 'jsonb_build_object', 'nextval',
+        'now', 'random', 'statement_timestamp', 'timeofday', 'timezone', 'to_char', 'to_date', 'to_json', 'to_jsonb',
+        'to_timestamp', 'transaction_timestamp', 'uuidv4', 'uuidv7']))
   ), used_by as (
     -- The objects of others that use the parts.
     select distinct p.of, d.classid as class, d.objid as id, d.objsubid as col

@@ -46,7 +46,8 @@ func TestMigrateSaysWhatFailed(t *testing.T) {
 		create event trigger refuse on ddl_command_start when tag in ('CREATE TRIGGER') execute function refuse()`)
 	dry := gemWith(t, []string{"DATABASE_URL=" + url}, "migrate", "--dry-run")
 	dry.wantCode(t, exitFailed)
-	wants(t, dry.stderr, "functions/functions", "no triggers today", "Nothing was changed: this was a dry run")
+	wants(t, dry.stderr, "functions/functions", "no triggers today", "in PL/pgSQL function public.refuse() line 2",
+		"Nothing was changed: this was a dry run")
 	if n := query[int](t, db, "select count(*)::int from pg_namespace where nspname = 'gem'"); n != 0 || dry.stdout != "" {
 		t.Errorf("a dry run that fails leaves the schema gem, or says: %s", dry.stdout)
 	}
