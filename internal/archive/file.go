@@ -180,12 +180,23 @@ func (f *File) Add(line string) error {
 	return err
 }
 
-// Sync returns when all lines so far are on the disk.
+// Sync returns when all lines so far are on the disk, in the file that [Open] was given. If someone has deleted or
+// replaced that file since, it returns an error.
 func (f *File) Sync() error {
 	if err := f.out.Flush(); err != nil {
 		return err
 	}
-	return f.file.Sync()
+	if err := f.file.Sync(); err != nil {
+		return err
+	}
+	open, err := f.file.Stat()
+	if err != nil {
+		return err
+	}
+	if named, err := os.Lstat(f.file.Name()); err != nil || !os.SameFile(open, named) {
+		return fmt.Errorf("%s was deleted or moved while it was open: prune again", f.file.Name())
+	}
+	return nil
 }
 
 // Close closes the file. Lines that were not synced may be lost.

@@ -64,6 +64,34 @@ func TestWhatWasNotSyncedIsNotHalfThere(t *testing.T) {
 	}
 }
 
+// Otherwise prune would remove calls whose lines are nowhere.
+func TestAnArchiveThatIsDeletedOrReplacedMeanwhileIsNotSafe(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(path string) error{
+		"deleted": os.Remove,
+		"moved":   func(path string) error { return os.Rename(path, path+".1") },
+		"replaced": func(path string) error {
+			return errors.Join(os.Remove(path), os.WriteFile(path, []byte(first+"\n"), 0o600))
+		},
+		"behind a link": func(path string) error {
+			return errors.Join(os.Rename(path, path+".1"), os.Symlink(path+".1", path))
+		},
+	} {
+		path := filepath.Join(t.TempDir(), "calls.jsonl")
+		a, err := archive.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(a.Add(first), a.Sync(), change(path), a.Add(second)); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.Sync(); err == nil || !strings.Contains(err.Error(), "prune again") {
+			t.Errorf("%s: %v", name, err)
+		}
+		_ = a.Close()
+	}
+}
+
 func TestTheRestOfALineIsCutOff(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ before, after string }{

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gemworker/gem/internal/oneline"
 	"github.com/gemworker/gem/rules"
 )
 
@@ -40,14 +41,14 @@ func (a answer) json() []byte {
 }
 
 // answerTo combines the verdicts of the rules. The strictest action decides, and the message names every rule that
-// matched.
+// matched. The names of files and tests in it are text of others: each verdict keeps to its line.
 func answerTo(met []verdict) answer {
 	if len(met) == 0 {
 		return answer{}
 	}
 	var lines strings.Builder
 	for _, v := range met {
-		fmt.Fprintf(&lines, "\n- %s (%s): %s.", v.rule, v.action, v.text)
+		fmt.Fprintf(&lines, "\n- %s (%s): %s.", v.rule, v.action, oneline.Text(v.text, maxMessage))
 	}
 	says := func(action rules.Action) bool {
 		return slices.ContainsFunc(met, func(v verdict) bool { return v.action == action })
