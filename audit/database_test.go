@@ -323,6 +323,9 @@ var breaks = []struct {
 			and call_id in (select call_id from core_tool_receipts)`,
 			`update core_tool_receipts set effects = effects || '{"messages_sent": [{"type": "sms", "recipient": "x"}]}'
 				where call_id in (select call_id from core_tool_events where data ->> 'name' = 'sent')`}},
+	{"step-effects", "a receipt without a request to a model", `a step that was not kept wrote {"llm": {`,
+		[]string{`update core_tool_receipts set effects = jsonb_set(effects, '{external_calls}', '[]')
+			where call_id in (select call_id from core_llm_requests where attempt = 2)`}},
 	{"step-effects", "a receipt that counts other steps", "its receipt counts 3 steps, and its journal has 2",
 		[]string{`update core_tool_receipts set effects = effects || '{"durable": {"steps": 3, "calls": 0}}'
 			where call_id in (select call_id from core_tool_events where data ->> 'name' = 'once')`}},

@@ -9,6 +9,7 @@ import (
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/internal/provider"
 	"github.com/gemworker/gem/internal/provider/ledger"
+	"github.com/gemworker/gem/receipts"
 )
 
 // asked are calls that asked models: one whose first attempt was lost, and one that was cancelled after its worker was
@@ -33,9 +34,20 @@ func asked(t *testing.T, env *handlertest.Env) {
 			t.Fatal(settled, err)
 		}
 	}
+	written := func(v any) string {
+		text, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
 	h.begin(800)
 	send(1, "x")
-	h.do("select gem.release($1, 1, 'd')")
+	// The attempt did not see what the ledger decided afterwards.
+	var seen handlers.Call
+	seen.CalledModel("p", "https://p.example/v1", 200, receipts.ModelRequest{Request: 1, Target: "x", Model: "m",
+		Outcome: string(ledger.Done)})
+	execute(t, env.DB, "select gem.release($1, 1, 'd', $2)", h.call, written(seen.Effects()))
 	h.claim()
 	end(ledger.End{ID: send(2, "x"), Status: ledger.Failed, Kind: provider.RateLimited, HTTPStatus: 429,
 		Cost: new(provider.Money)})
@@ -48,13 +60,6 @@ func asked(t *testing.T, env *handlertest.Env) {
 	var call handlers.Call
 	for _, r := range requests {
 		call.CalledModel(r.Provider, "https://p.example/v1", r.HTTPStatus, r.Entry())
-	}
-	written := func(v any) string {
-		text, err := json.Marshal(v)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(text)
 	}
 	execute(t, env.DB, `select gem.finish($1, 2, 'd', 'succeeded', $2,
 		$3::jsonb || '{"idempotency": {"mode": "none", "hit": false}}', 'x')`, h.call,
