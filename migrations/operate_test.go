@@ -313,11 +313,15 @@ func TestBeforeACallIsMadeAgainItIsSaidWhatThatMeans(t *testing.T) {
 	unkeyed := ran(t, owner, "orders.pay", `{"order": 3}`, "", "") // when the tool's mode was none
 	insert(t, owner, "select gem.finish('"+unkeyed+
 		`', 1, 'w', 'succeeded', '{}', '{"idempotency": {"mode": "none"}}', '1')`)
+	durable := ran(t, owner, "mail.send", "{}", "", "")
+	insert(t, owner, "select gem.finish('"+durable+"', 1, 'w', 'failed', '"+failure("unknown_tool")+
+		`', '{"durable": {"steps": 0, "calls": 1}}', '1')`)
 	for what, c := range map[string]struct{ id, want string }{
 		"one of mode none that ran": {ran(t, owner, "mail.send", "{}", "failed", failure("execution_error")),
 			"failed execution_error none twice"},
 		"one that was refused before it ran": {ran(t, owner, "mail.send", "{}", "failed", failure("validation_error")),
 			"failed validation_error none"},
+		"one whose handler ran, and failed with the error of a call that it made": {durable, "failed unknown_tool none twice"},
 		"one that was never claimed": {cancelled, "failed cancelled none"},
 		"one whose setup was missing": {ran(t, owner, "mail.send", "{}", "not_configured",
 			`{"status": "not_configured", "reason": "no"}`), "not_configured none"},

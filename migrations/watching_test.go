@@ -378,16 +378,20 @@ func TestANameThatNoWorkerKnewIsNotCounted(t *testing.T) {
 	insert(t, db, `
 		insert into core_tool_calls (tool_name) select 'made.up_' || i from generate_series(1, 5) i;
 		select cancel_tool_call(id) from core_tool_calls;
-		insert into core_tool_calls (tool_name, priority) values ('made.up_6', 2), ('known.tool', 1);
+		insert into core_tool_calls (tool_name, priority) values ('made.up_6', 2), ('known.tool', 1),
+			('known.parent', 1);
 		select gem.start_worker('w', 5, '1', '1', '1 hour');
 		select gem.claim('w', 5, true)`)
-	for tool, code := range map[string]string{"made.up_6": "unknown_tool", "known.tool": "execution_error"} {
+	for tool, end := range map[string][2]string{
+		"made.up_6": {"unknown_tool", "{}"}, "known.tool": {"execution_error", "{}"},
+		"known.parent": {"unknown_tool", `{"durable": {}}`}, // the error of a call that its handler made
+	} {
 		insert(t, db, fmt.Sprintf(`select gem.finish(id, 1, 'w', 'failed',
-			'{"error": {"error_code": "%s", "message": "no", "details": {}}}', '{}', '1')
-			from core_tool_calls where tool_name = '%s'`, code, tool))
+			'{"error": {"error_code": "%s", "message": "no", "details": {}}}', '%s', '1')
+			from core_tool_calls where tool_name = '%s'`, end[0], end[1], tool))
 	}
 	got := texts(t, db, "select tool_name || ' ' || calls from gem.outcomes order by 1")
-	if want := []string{"(unknown) 6", "known.tool 1"}; fmt.Sprint(got) != fmt.Sprint(want) {
+	if want := []string{"(unknown) 6", "known.parent 1", "known.tool 1"}; fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

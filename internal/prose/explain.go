@@ -324,6 +324,10 @@ func explainFailed(explained *client.Explanation) string {
 		return "It failed, and its receipt gives no reason."
 	}
 	message, tool := Sentence(Cut(e.Message, 1000)), Cut(r.ToolName, 200)
+	if (e.Code == receipts.UnknownTool || e.Code == receipts.ValidationError) && durable(r) { // its handler ran
+		return fmt.Sprintf("A call that the handler of %s made failed with %s: %s `gem trace %s` shows it.", tool, e.Code,
+			message, r.CallID)
+	}
 	switch e.Code {
 	case receipts.UnknownTool:
 		if _, own := registry.Own().Tool(tool); own {

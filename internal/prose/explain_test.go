@@ -33,6 +33,19 @@ func TestAnUnknownToolOfGEMIsToBeIncluded(t *testing.T) {
 	}
 }
 
+func TestTheErrorOfACallThatAHandlerMadeIsNotTakenForItsOwn(t *testing.T) {
+	t.Parallel()
+	for _, code := range []string{"unknown_tool", "validation_error"} {
+		r := &receipts.Receipt{CallID: "17", ToolName: "shop.refund", Status: receipts.Failed,
+			Effects: []byte(`{"durable": {"steps": 1, "calls": 1}}`)}
+		r.Result = []byte(`{"error": {"error_code": "` + code + `", "message": "No such tool."}}`)
+		want := "A call that the handler of shop.refund made failed with " + code + ": No such tool. `gem trace 17` shows it."
+		if said := explainFailed(&client.Explanation{Receipt: r}); said != want {
+			t.Errorf("it says %q", said)
+		}
+	}
+}
+
 // An approval that was given does not read like a refusal.
 func TestTheReceiptOfAnApprovalSaysWhoDecidedWhat(t *testing.T) {
 	t.Parallel()

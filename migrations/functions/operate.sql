@@ -138,11 +138,12 @@ begin
     where c.computed_key = key and (c.status in ('running', 'queued') or c.status = 'waiting' and c.waits_for <> 'key');
   end if;
   -- A first attempt that was refused before the handler, or that lacked its setup, did nothing, unless its receipt
-  -- lists effects.
+  -- lists effects. A durable handler that ran may have failed with the error of a call that it made.
   began := call.attempt > 1 or call.losses > 0
     or call.attempt = 1 and status <> 'not_configured' and coalesce(error_code, '') not in ('unknown_tool',
       'validation_error', 'not_allowed', 'rule_blocked', 'limit_reached', 'approval_denied', 'approval_expired',
       'rule_error')
+    or coalesce(call.effects ? 'durable', false)
     or jsonb_path_exists(coalesce(call.effects, '{}'), '$.keyvalue() ? (@.key == "db_writes" || @.key == "messages_sent"
       || @.key == "files_written" || @.key == "external_calls").value[*]');
   -- The mode and the key under which the call ran decide. Today's mode does not cover a call that ran under mode none,

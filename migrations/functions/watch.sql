@@ -77,7 +77,7 @@ $$;
 create or replace view gem.outcomes_of_receipts as
 select r.id, (r.created_at at time zone 'UTC')::date as day,
   case when r.tool_name = '' or r.status = 'failed'
-    and (r.attempt = 0 or r.result -> 'error' ->> 'error_code' = 'unknown_tool')
+    and (r.attempt = 0 or r.result -> 'error' ->> 'error_code' = 'unknown_tool' and not r.effects ? 'durable')
     then '(unknown)' else r.tool_name end as tool_name,
   case when r.status = 'failed' then gem.failure_kind(r.result -> 'error' ->> 'error_code')
     else r.status end as outcome,
