@@ -368,8 +368,8 @@ func TestARoleWithoutRightsMayAuditArchives(t *testing.T) {
 	t.Parallel()
 	owner, lines := pruned(t)
 	role := "auditor_" + strings.ToLower(rand.Text())
-	execute(t, owner, "create role "+role)
-	t.Cleanup(func() { execute(t, owner, "drop role "+role) })
+	testdb.Exec(t, owner, "create role "+role)
+	t.Cleanup(func() { testdb.Exec(t, owner, "drop role "+role) })
 	before := catalog(t, owner)
 	for _, c := range []struct {
 		set, says string

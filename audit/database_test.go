@@ -826,7 +826,7 @@ func TestEachCheckReportsWhatBreaksIt(t *testing.T) {
 func TestRightsThatTheDocsGiveAreNoFault(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t, migrations.Sources(builtin.Domains()...)...))
-	execute(t, db, `
+	testdb.Exec(t, db, `
 		create policy only_these_tools on core_tool_calls as restrictive for insert to gem_frontend with
 			check (tool_name in ('os.create_task'));
 		grant insert (tool_name, input) on core_tool_calls to gem_monitor;
@@ -863,7 +863,7 @@ func TestEachColumnThatUsersMayNotReadIsFoundWhenTheyMay(t *testing.T) {
 	}
 	for _, c := range closed {
 		table, column, _ := strings.Cut(c, " ")
-		execute(t, db, fmt.Sprintf("grant select %s on %s to gem_frontend", column, table))
+		testdb.Exec(t, db, fmt.Sprintf("grant select %s on %s to gem_frontend", column, table))
 		report, err := audit.Database(t.Context(), db, audit.Options{})
 		if err != nil {
 			t.Fatal(err)
@@ -905,7 +905,7 @@ func TestADatabaseOfTheEarlierGEMHasNoFault(t *testing.T) {
 	t.Parallel()
 	url := testdb.NewEmpty(t)
 	db := testdb.Pool(t, url)
-	execute(t, db, `
+	testdb.Exec(t, db, `
 		create table core_tool_calls (
 			id uuid primary key default gen_random_uuid(), tool_name text not null, input jsonb not null default '{}',
 				status text not null default 'queued',
@@ -937,7 +937,7 @@ func TestADatabaseOfTheEarlierGEMHasNoFault(t *testing.T) {
 		migrations.Sources(builtin.Domains()...)...); err != nil {
 		t.Fatal(err)
 	}
-	execute(t, db, "insert into leads (name) values ('unrelated')")
+	testdb.Exec(t, db, "insert into leads (name) values ('unrelated')")
 
 	faults := func() map[string][]audit.Finding {
 		t.Helper()
@@ -952,8 +952,8 @@ func TestADatabaseOfTheEarlierGEMHasNoFault(t *testing.T) {
 	if found := faults(); len(found) > 0 {
 		t.Error(found)
 	}
-	execute(t, db, "select gem.start_worker('w', 9, '', '', '1 hour'), gem.recover('w', null)")
-	execute(t, db, `select gem.finish(c.id, c.attempt, 'w', 'succeeded', '{}', '{}', null) from gem.claim('w', 9, true) c`)
+	testdb.Exec(t, db, "select gem.start_worker('w', 9, '', '', '1 hour'), gem.recover('w', null)")
+	testdb.Exec(t, db, `select gem.finish(c.id, c.attempt, 'w', 'succeeded', '{}', '{}', null) from gem.claim('w', 9, true) c`)
 	if found := faults(); len(found) > 0 {
 		t.Error(found)
 	}

@@ -42,12 +42,12 @@ func extracted(t *testing.T, env *handlertest.Env) {
 			sha256.Sum256([]byte(r.text)), r.unit, r.start, r.start+4,
 			map[bool]string{true: fmt.Sprintf(`, {"class": "name", "quote": "😀Beta", "start": %d, "end": %d, "shard": 0}`,
 				r.tail, r.start+4)}[r.tail > 0])
-		execute(t, env.DB, `select gem.finish(p.id, p.attempt, 'd', 'succeeded', replace($2, 'CHILD', c.id::text)::jsonb,
+		testdb.Exec(t, env.DB, `select gem.finish(p.id, p.attempt, 'd', 'succeeded', replace($2, 'CHILD', c.id::text)::jsonb,
 			'{"idempotency": {"mode": "none", "hit": false}}', 'x') from core_tool_calls p
 				join core_tool_calls c on c.parent_call_id = p.id where p.id = $1`, h.call, result)
 	}
-	execute(t, env.DB, `insert into extract_documents (id) values ('00000000-0000-4000-8000-000000000001')`)
-	execute(t, env.DB, `insert into extract_document_parts (document_id, text)
+	testdb.Exec(t, env.DB, `insert into extract_documents (id) values ('00000000-0000-4000-8000-000000000001')`)
+	testdb.Exec(t, env.DB, `insert into extract_document_parts (document_id, text)
 		values ('00000000-0000-4000-8000-000000000001', 'é'), ('00000000-0000-4000-8000-000000000001', 'x')`)
 }
 

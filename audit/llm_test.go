@@ -9,6 +9,7 @@ import (
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/internal/provider"
 	"github.com/gemworker/gem/internal/provider/ledger"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/receipts"
 )
 
@@ -47,7 +48,7 @@ func asked(t *testing.T, env *handlertest.Env) {
 	var seen handlers.Call
 	seen.CalledModel("p", "https://p.example/v1", 200, receipts.ModelRequest{Request: 1, Target: "x", Model: "m",
 		Outcome: string(ledger.Done)})
-	execute(t, env.DB, "select gem.release($1, 1, 'd', $2)", h.call, written(seen.Effects()))
+	testdb.Exec(t, env.DB, "select gem.release($1, 1, 'd', $2)", h.call, written(seen.Effects()))
 	h.claim()
 	end(ledger.End{ID: send(2, "x"), Status: ledger.Failed, Kind: provider.RateLimited, HTTPStatus: 429,
 		Cost: new(provider.Money)})
@@ -61,7 +62,7 @@ func asked(t *testing.T, env *handlertest.Env) {
 	for _, r := range requests {
 		call.CalledModel(r.Provider, "https://p.example/v1", r.HTTPStatus, r.Entry())
 	}
-	execute(t, env.DB, `select gem.finish($1, 2, 'd', 'succeeded', $2,
+	testdb.Exec(t, env.DB, `select gem.finish($1, 2, 'd', 'succeeded', $2,
 		$3::jsonb || '{"idempotency": {"mode": "none", "hit": false}}', 'x')`, h.call,
 		written(map[string]any{"usage": map[string]any{"call": ledger.Sum(requests)}}), written(call.Effects()))
 

@@ -66,9 +66,9 @@ func TestAnAuditSeesEveryRowOrFails(t *testing.T) {
 	url := testdb.New(t, migrations.Sources(builtin.Domains()...)...)
 	db := testdb.Pool(t, url)
 	role := "reader_" + strings.ToLower(url[strings.LastIndex(url, "_")+1:][:20])
-	execute(t, db, "create role "+role)
-	t.Cleanup(func() { execute(t, db, "drop owned by "+role+"; drop role "+role) })
-	execute(t, db, "grant usage on schema gem to "+role+"; grant select on all tables in schema public, gem to "+role)
+	testdb.Exec(t, db, "create role "+role)
+	t.Cleanup(func() { testdb.Exec(t, db, "drop owned by "+role+"; drop role "+role) })
+	testdb.Exec(t, db, "grant usage on schema gem to "+role+"; grant select on all tables in schema public, gem to "+role)
 	tx, err := db.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -145,13 +145,13 @@ func TestEveryTableThatAReceiptNamesIsLookedAt(t *testing.T) {
 			t.Parallel()
 			db := testdb.Pool(t, testdb.New(t))
 			for _, sql := range c.sql {
-				execute(t, db, sql)
+				testdb.Exec(t, db, sql)
 			}
-			execute(t, db, "insert into core_tool_calls (id, tool_name) values ('"+call+"', 'shop.buy')")
-			execute(t, db, "select gem.start_worker('w', 9, '', '', '1 hour')")
-			execute(t, db, "select gem.claim('w', 9, true)")
+			testdb.Exec(t, db, "insert into core_tool_calls (id, tool_name) values ('"+call+"', 'shop.buy')")
+			testdb.Exec(t, db, "select gem.start_worker('w', 9, '', '', '1 hour')")
+			testdb.Exec(t, db, "select gem.claim('w', 9, true)")
 			result := map[string]string{"succeeded": "{}", "failed": `{"error": {"error_code": "x", "message": "y"}}`}[c.status]
-			execute(t, db, "select gem.finish('"+call+"', 1, 'w', $1, $2, $3, null)", c.status, result, c.effects)
+			testdb.Exec(t, db, "select gem.finish('"+call+"', 1, 'w', $1, $2, $3, null)", c.status, result, c.effects)
 			report, err := audit.Database(t.Context(), db, audit.Options{})
 			if err != nil {
 				t.Fatal(err)

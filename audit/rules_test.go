@@ -10,6 +10,7 @@ import (
 	"github.com/gemworker/gem/audit"
 	"github.com/gemworker/gem/handlers/builtin"
 	"github.com/gemworker/gem/handlers/handlertest"
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
 // What a worker asks of gem.gate, by the rules below.
@@ -52,7 +53,7 @@ const no = `select gem.finish($1, 1, 'd', 'failed', '{"error": {"error_code": "x
 // judged inserts calls that rules judge. It returns the two that a worker should run: one has a turn, the other asks.
 func judged(t *testing.T, env *handlertest.Env) (delayed, asking string) {
 	t.Helper()
-	execute(t, env.DB, "select gem.record_rules('1', repeat('a', 64), $1, '7 days')", theRules)
+	testdb.Exec(t, env.DB, "select gem.record_rules('1', repeat('a', 64), $1, '7 days')", theRules)
 	h := handler{t: t, env: env}
 	for range 2 {
 		h.begin(700)
@@ -81,7 +82,7 @@ func judged(t *testing.T, env *handlertest.Env) (delayed, asking string) {
 	h.begin(700)
 	h.gate("asked", "key of a question", false, ask("big"), ask("huge"))
 	h.of("##"+digests["huge"], "select cancel_tool_call($1)")
-	execute(t, env.DB, "select gem.run_timers('d', 9)")
+	testdb.Exec(t, env.DB, "select gem.run_timers('d', 9)")
 	h.claim() // the call
 	h.gate("asked", "key of a question", true, ask("big"))
 	h.claim() // the question
@@ -94,9 +95,9 @@ func TestCallsUnderRulesHaveNoFaultOnTheirWay(t *testing.T) {
 	t.Parallel()
 	env := handlertest.Start(t, handlertest.Options{Domains: builtin.Domains(), Registry: gem.BuiltInRegistry,
 		NoWorker: true})
-	execute(t, env.DB, "select gem.record_registry('x', repeat('0', 64), '{}')")
-	execute(t, env.DB, "select gem.record_rules('1', repeat('a', 64), $1, '7 days')", theRules)
-	execute(t, env.DB, "select gem.start_worker('d', 9, '', 'x', '1 hour', '{steps}', '1')")
+	testdb.Exec(t, env.DB, "select gem.record_registry('x', repeat('0', 64), '{}')")
+	testdb.Exec(t, env.DB, "select gem.record_rules('1', repeat('a', 64), $1, '7 days')", theRules)
+	testdb.Exec(t, env.DB, "select gem.start_worker('d', 9, '', 'x', '1 hour', '{steps}', '1')")
 	sound := func(after string) {
 		t.Helper()
 		report, err := audit.Database(t.Context(), env.DB, audit.Options{})
@@ -140,6 +141,6 @@ func TestCallsUnderRulesHaveNoFaultOnTheirWay(t *testing.T) {
 	h.begin(0)
 	h.gate("asked", "", false, ask("big"))
 	h.do("select cancel_tool_call($1)")
-	execute(t, env.DB, "select gem.run_timers('d', 9)")
+	testdb.Exec(t, env.DB, "select gem.run_timers('d', 9)")
 	sound("a call that asks was cancelled")
 }

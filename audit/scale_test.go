@@ -43,7 +43,7 @@ func manyCalls(b *testing.B) *pgxpool.Pool {
 	if err := tx.Commit(ctx); err != nil {
 		b.Fatal(err)
 	}
-	execute(b, db, "vacuum analyze")
+	testdb.Exec(b, db, "vacuum analyze")
 	return db
 }
 

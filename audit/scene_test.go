@@ -14,7 +14,6 @@ import (
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/handlers/leads"
 	"github.com/gemworker/gem/internal/testing/testdb"
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 func TestMain(m *testing.M) { testdb.Main(m) }
@@ -35,43 +34,44 @@ func everyKind(t *testing.T) *handlertest.Env {
 	db := env.DB
 
 	// Calls that other workers had before, in every way in which an attempt can end without an end of the call.
-	execute(t, db, "select gem.record_registry('x', repeat('0', 64), '{}')")
-	execute(t, db, "select gem.start_worker(w, 9, '', 'x', '1 hour', p_outside => '{}') from unnest(array['a', 'b']) w")
+	testdb.Exec(t, db, "select gem.record_registry('x', repeat('0', 64), '{}')")
+	testdb.Exec(t, db, "select gem.start_worker(w, 9, '', 'x', '1 hour', p_outside => '{}') from unnest(array['a', "+
+		"'b']) w")
 	before := map[string]string{}
 	for _, how := range []string{"released", "lost", "lost and cancelled", "cancelled while running", "retried",
 		"waited"} {
 		before[how] = env.Insert(handlertest.Call{Tool: "leads.create",
 			Input: `{"name": "Ada", "phone": "` + how + `", "suburb": "Soho"}`, Priority: 5})
-		execute(t, db, "select gem.claim($1, 1, true)",
+		testdb.Exec(t, db, "select gem.claim($1, 1, true)",
 			map[bool]string{true: "b", false: "a"}[how == "lost" || how == "lost and cancelled"])
 	}
-	execute(t, db, "select gem.release($1, 1, 'a')", before["released"])
-	execute(t, db, `select gem.retry($1, 1, 'a', '{"error_code": "execution_error", "message": "later"}', 3, '1 ms')`,
+	testdb.Exec(t, db, "select gem.release($1, 1, 'a')", before["released"])
+	testdb.Exec(t, db, `select gem.retry($1, 1, 'a', '{"error_code": "execution_error", "message": "later"}', 3, '1 ms')`,
 		before["retried"])
-	execute(t, db, "select cancel_tool_call($1), cancel_tool_call($2)", before["cancelled while running"],
+	testdb.Exec(t, db, "select cancel_tool_call($1), cancel_tool_call($2)", before["cancelled while running"],
 		before["lost and cancelled"])
-	execute(t, db, `select gem.finish($1, 1, 'a', 'failed',
+	testdb.Exec(t, db, `select gem.finish($1, 1, 'a', 'failed',
 		'{"error": {"error_code": "cancelled", "message": "stop", "details": null}}', '{}', 'x')`,
 		before["cancelled while running"])
-	execute(t, db, "update core_workers set alive_until = now() - interval '1 second' where worker_id = 'b'")
+	testdb.Exec(t, db, "update core_workers set alive_until = now() - interval '1 second' where worker_id = 'b'")
 	holder := env.Insert(handlertest.Call{Tool: "leads.create",
 		Input: `{"name": "Ada", "phone": "waited", "suburb": "Soho"}`, Priority: 9})
-	execute(t, db, "select gem.claim('a', 1, true)")
-	execute(t, db, `select gem.hold_key($1, 1, 'a', 'leads.create:phone="waited"')`, holder)
-	execute(t, db, `select gem.hold_key($1, 1, 'a', 'leads.create:phone="waited"')`, before["waited"])
-	execute(t, db, "select gem.release($1, 1, 'a')", holder)
-	execute(t, db, "select gem.recover('a', null)")
+	testdb.Exec(t, db, "select gem.claim('a', 1, true)")
+	testdb.Exec(t, db, `select gem.hold_key($1, 1, 'a', 'leads.create:phone="waited"')`, holder)
+	testdb.Exec(t, db, `select gem.hold_key($1, 1, 'a', 'leads.create:phone="waited"')`, before["waited"])
+	testdb.Exec(t, db, "select gem.release($1, 1, 'a')", holder)
+	testdb.Exec(t, db, "select gem.recover('a', null)")
 	durable := env.Insert(handlertest.Call{Tool: "os.health_check", Input: "{}", Priority: 10})
-	execute(t, db, "select gem.claim('a', 1, true)")
-	execute(t, db, `select gem.retry($1, 1, 'a', '{"error_code": "execution_error", "message": "later"}', 3, '0')`,
+	testdb.Exec(t, db, "select gem.claim('a', 1, true)")
+	testdb.Exec(t, db, `select gem.retry($1, 1, 'a', '{"error_code": "execution_error", "message": "later"}', 3, '0')`,
 		durable)
-	execute(t, db, "select gem.claim('a', 1, true)")
+	testdb.Exec(t, db, "select gem.claim('a', 1, true)")
 	for n, e := range [][2]string{{"began", `{"name": "once"}`},
 		{"step", `{"name": "sent", "kind": "step", "result": 1, "effects": {"messages_sent": [{"type": "sms", "recipient": "x", "message_id": "1"}]}}`},
 		{"step", `{"name": "once", "kind": "once", "error": {"error_code": "x", "message": "y"}}`}} {
-		execute(t, db, "select gem.step($1, 2, 'a', $2, $3, $4, false)", durable, e[0], e[1], n)
+		testdb.Exec(t, db, "select gem.step($1, 2, 'a', $2, $3, $4, false)", durable, e[0], e[1], n)
 	}
-	execute(t, db, `select gem.finish($1, 2, 'a', 'failed',
+	testdb.Exec(t, db, `select gem.finish($1, 2, 'a', 'failed',
 		'{"error": {"error_code": "x", "message": "y", "details": null}}',
 		gem.step_effects($1) || '{"idempotency": {"mode": "none", "hit": false}}', 'x')`, durable)
 	families(t, env)
@@ -88,7 +88,7 @@ func everyKind(t *testing.T) *handlertest.Env {
 	env.Answer(env.Question(asking).ID, map[string]any{"approved": true})
 	env.Await(asking)
 	// The worker has no rules, and so says nothing of them on the receipt.
-	execute(t, db, `set local session_replication_role = replica;
+	testdb.Exec(t, db, `set local session_replication_role = replica;
 		update core_tool_receipts r set effects = r.effects || jsonb_build_object('rules',
 			jsonb_build_object('version', '1', 'verdicts', '[]'::jsonb, 'approvals', jsonb_build_array(jsonb_build_object(
 				'rule', 'big', 'id', k.id, 'by', q.result ->> 'by', 'at', q.result ->> 'at', 'digest', substr(k.parent_step, 3)))))
@@ -151,18 +151,18 @@ func everyKind(t *testing.T) *handlertest.Env {
 	w.Stop()
 
 	// And calls that have not ended.
-	execute(t, db, "select cancel_tool_call($1)", env.Insert(
+	testdb.Exec(t, db, "select cancel_tool_call($1)", env.Insert(
 		handlertest.Call{Tool: "os.create_task", Input: `{"title": "never", "domain": "both"}`}))
 	env.Insert(handlertest.Call{Tool: "os.list_tasks", RunAt: time.Now().Add(time.Hour), Priority: -3})
 	parent := env.Insert(handlertest.Call{Tool: "os.list_tasks", Session: "running, with the key"})
 	second := env.Insert(handlertest.Call{Tool: "os.list_tasks", Session: "waiting for the key"})
-	execute(t, db, "select gem.claim('a', 9, true)")
-	execute(t, db, "select gem.hold_key($1, 1, 'a', 'K')", parent)
-	execute(t, db, "select gem.hold_key($1, 1, 'a', 'K')", second)
+	testdb.Exec(t, db, "select gem.claim('a', 9, true)")
+	testdb.Exec(t, db, "select gem.hold_key($1, 1, 'a', 'K')", parent)
+	testdb.Exec(t, db, "select gem.hold_key($1, 1, 'a', 'K')", second)
 	child := env.Insert(handlertest.Call{Tool: "os.list_tasks", Session: "running, to be cancelled"})
-	execute(t, db, "update core_tool_calls set parent_call_id = $1 where id = $2", parent, child)
-	execute(t, db, "select gem.claim('a', 9, true)")
-	execute(t, db, "select cancel_tool_call($1)", child)
+	testdb.Exec(t, db, "update core_tool_calls set parent_call_id = $1 where id = $2", parent, child)
+	testdb.Exec(t, db, "select gem.claim('a', 9, true)")
+	testdb.Exec(t, db, "select cancel_tool_call($1)", child)
 	d := handler{t: t, env: env}
 	d.begin(300)
 	d.wait("parked", `{"nap": 3600000}`, 1, "nap")
@@ -172,7 +172,7 @@ func everyKind(t *testing.T) *handlertest.Env {
 	d.do("select gem.hold_key($1, 1, 'd', 'kept while it waits')")
 	d.wait("parked", `{"y": 0}`, 2, "x", "y")
 	// That may not be long ago, however long a test takes.
-	execute(t, db, `set local session_replication_role = replica;
+	testdb.Exec(t, db, `set local session_replication_role = replica;
 		update core_tool_calls set cancel_requested_at = cancel_requested_at + interval '1 day'
 			where status = 'running' and cancel_requested_at is not null;
 		update core_tool_events e set at = c.cancel_requested_at from core_tool_calls c
@@ -195,17 +195,17 @@ func (h *handler) begin(priority int) {
 	h.claim()
 }
 
-func (h *handler) claim() { h.t.Helper(); execute(h.t, h.env.DB, "select gem.claim('d', 1, true)") }
+func (h *handler) claim() { h.t.Helper(); testdb.Exec(h.t, h.env.DB, "select gem.claim('d', 1, true)") }
 
 // timers runs what is due.
 func (h *handler) timers() {
 	h.t.Helper()
-	execute(h.t, h.env.DB, "select pg_sleep(0.01)")
-	execute(h.t, h.env.DB, "select gem.run_timers('d', 9)")
+	testdb.Exec(h.t, h.env.DB, "select pg_sleep(0.01)")
+	testdb.Exec(h.t, h.env.DB, "select gem.run_timers('d', 9)")
 }
 
 // do runs a statement with the handler's call as $1.
-func (h *handler) do(sql string) { h.t.Helper(); execute(h.t, h.env.DB, sql, h.call) }
+func (h *handler) do(sql string) { h.t.Helper(); testdb.Exec(h.t, h.env.DB, sql, h.call) }
 
 // of runs a statement with a child as $1.
 func (h *handler) of(child, sql string) {
@@ -215,7 +215,7 @@ func (h *handler) of(child, sql string) {
 		"parent_step = $2", h.call, child).Scan(&id); err != nil {
 		h.t.Fatal(err)
 	}
-	execute(h.t, h.env.DB, sql, id)
+	testdb.Exec(h.t, h.env.DB, sql, id)
 }
 
 // end ends the running call $1.
@@ -241,7 +241,7 @@ func (h *handler) wait(want, until string, need int, names ...string) {
 // families are durable calls that have ended, with children in every way.
 func families(t *testing.T, env *handlertest.Env) {
 	t.Helper()
-	execute(t, env.DB, "select gem.start_worker('d', 9, '', 'x', '1 hour', '{steps}')")
+	testdb.Exec(t, env.DB, "select gem.start_worker('d', 9, '', 'x', '1 hour', '{steps}')")
 	p := handler{t: t, env: env}
 	p.begin(500)
 	p.wait("here", "{}", 0, "one", "two", "three")
@@ -284,13 +284,6 @@ func families(t *testing.T, env *handlertest.Env) {
 	p.do("select cancel_tool_call($1)")
 	p.do("select cancel_tool_call($1)") // and its handler does not clean up
 	p.timers()
-}
-
-func execute(t testing.TB, db *pgxpool.Pool, sql string, args ...any) {
-	t.Helper()
-	if _, err := db.Exec(context.Background(), sql, args...); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
 }
 
 // reported are the checks that found something, and what they found.

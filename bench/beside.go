@@ -25,7 +25,8 @@ type pairs struct {
 }
 
 // measureBeside compares this program with the bench of another checkout, and prints the medians and the ratios. It
-// alternates between them, or runs both at once with -together. Each round runs in a process of its own on a new server.
+// alternates between them, or runs both at once with -together. Each round runs in a process of its own on a new
+// server.
 func measureBeside(ctx context.Context, o options) error {
 	here, err := os.Executable()
 	if err != nil {

@@ -97,9 +97,9 @@ func TestAwaitReturnsTheReceipt(t *testing.T) {
 		}
 		got <- r
 	}()
-	exec(t, db, "select gem.start_worker('w', 1, 'test', '1', '1 hour')")
-	exec(t, db, "select gem.claim('w', 1, true)")
-	exec(t, db, `select gem.finish($1, 1, 'w', 'succeeded', '{"order_id": "7"}', '{}', '1')`, id)
+	testdb.Exec(t, db, "select gem.start_worker('w', 1, 'test', '1', '1 hour')")
+	testdb.Exec(t, db, "select gem.claim('w', 1, true)")
+	testdb.Exec(t, db, `select gem.finish($1, 1, 'w', 'succeeded', '{"order_id": "7"}', '{}', '1')`, id)
 	if r := <-got; r == nil || r.Status != receipts.Succeeded || r.CallID != id {
 		t.Errorf("got %+v", r)
 	}
@@ -117,8 +117,8 @@ func TestCancelSaysWhatItCameTo(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
 	running, queued := enqueue(t, db, client.NewCall{Tool: "shop.order"}), ""
-	exec(t, db, "select gem.start_worker('w', 1, 'test', '1', '1 hour')")
-	exec(t, db, "select gem.claim('w', 1, true)")
+	testdb.Exec(t, db, "select gem.start_worker('w', 1, 'test', '1', '1 hour')")
+	testdb.Exec(t, db, "select gem.claim('w', 1, true)")
 	queued = enqueue(t, db, client.NewCall{Tool: "shop.order"})
 	for _, c := range []struct {
 		id   string
@@ -186,7 +186,7 @@ func TestAskedForAreTheQuestionsOfACallAndOfWhatItMade(t *testing.T) {
 	if all := asked(); len(all) != 0 {
 		t.Errorf("a queued call: %+v", all)
 	}
-	exec(t, db, `set session_replication_role = replica;
+	testdb.Exec(t, db, `set session_replication_role = replica;
 		update core_tool_calls set status = 'waiting', waits_for = 'call';
 		insert into core_tool_calls (id, tool_name, input, parent_call_id, parent_step, status, waits_for, waits, run_at,
 			created_at, updated_at)
@@ -201,12 +201,5 @@ func TestAskedForAreTheQuestionsOfACallAndOfWhatItMade(t *testing.T) {
 	if len(all) != 1 || all[0].Tool != "wait.approval" || all[0].About != "a.pay" || all[0].Text != "May it?" ||
 		all[0].By[0] != "role:boss" || all[0].Names[0] != "answer" {
 		t.Errorf("got %+v", all)
-	}
-}
-
-func exec(t *testing.T, db *pgxpool.Pool, sql string, args ...any) {
-	t.Helper()
-	if _, err := db.Exec(t.Context(), sql, args...); err != nil {
-		t.Fatal(err)
 	}
 }

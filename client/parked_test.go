@@ -22,8 +22,9 @@ func TestAWaitMayEndWhenItsCallIsParked(t *testing.T) {
 		for _, id := range ids {
 			go func() { parked <- w.EndedOrParked(t.Context(), id) }()
 		}
-		until(t, func() bool { return w.Waits() == 3 })
-		exec(t, db, "begin; set local session_replication_role = replica; update core_tool_calls set status = 'waiting', "+
+		testdb.Eventually(t, "three waits", func() bool { return w.Waits() == 3 })
+		testdb.Exec(t, db, "begin; set local session_replication_role = replica; update core_tool_calls set status = "+
+			"'waiting', "+
 			"waits_for = 'call' where id = '"+ids[0]+"'; "+
 			"update core_tool_calls set status = 'waiting', waits_for = 'answer' where id = '"+ids[1]+"'; "+
 			"update core_tool_calls set status = 'waiting', waits_for = 'time' where id = '"+ids[2]+"'; commit")
@@ -40,11 +41,11 @@ func TestAWaitMayEndWhenItsCallIsParked(t *testing.T) {
 		if err := w.Ended(ctx, ids[0]); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a wait for the end: %v", err)
 		}
-		exec(t, db, "select cancel_tool_call(id) from unnest($1::uuid[]) id", []string{ids[0], ids[2]})
+		testdb.Exec(t, db, "select cancel_tool_call(id) from unnest($1::uuid[]) id", []string{ids[0], ids[2]})
 		end()
 		if err := <-parked; err != nil {
 			t.Error(err)
 		}
-		until(t, func() bool { return w.Waits() == 0 })
+		testdb.Eventually(t, "no wait is left", func() bool { return w.Waits() == 0 })
 	})
 }

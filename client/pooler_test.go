@@ -53,8 +53,8 @@ func TestSubjectsMayComeThroughAPoolerInTransactionMode(t *testing.T) {
 	defer w.Close()
 	ids := calls(t, owner, 2, true)
 	end := begin(t, w, ids)
-	until(t, func() bool { return log.Len() > 0 })
-	exec(t, owner, "select cancel_tool_call(id) from unnest($1::uuid[]) id", ids)
+	testdb.Eventually(t, "the log has a line", func() bool { return log.Len() > 0 })
+	testdb.Exec(t, owner, "select cancel_tool_call(id) from unnest($1::uuid[]) id", ids)
 	end()
 	if w.Listens() || log.Len() != 1 {
 		t.Errorf("it listens: %v, and says %v", w.Listens(), log.All())

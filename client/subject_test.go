@@ -31,7 +31,7 @@ func mcpURL(t *testing.T) (mcp string, owner *pgxpool.Pool) {
 	owner = testdb.Pool(t, address)
 	role := "gem_test_" + strings.ToLower(t.Name())
 	role = role[:min(len(role), 60)]
-	exec(t, owner, "create role "+role+" login password 'mcp' in role gem_mcp")
+	testdb.Exec(t, owner, "create role "+role+" login password 'mcp' in role gem_mcp")
 	t.Cleanup(func() {
 		if _, err := owner.Exec(context.Background(), "drop role "+role); err != nil {
 			t.Error(err)
@@ -153,17 +153,17 @@ func TestTheSameIDIsTheSameCall(t *testing.T) {
 		t.Errorf("the row has %s, %v", row, err)
 	}
 	// Limits that reject a new call do not reject an existing one.
-	exec(t, owner, "update gem.limits set max_open_calls = 1, max_input_bytes = 2, min_priority = 0")
-	exec(t, owner, "insert into gem.tools (name, frontends, entry) values ('shop.order', false, '{}')")
-	exec(t, owner, "select cancel_tool_call($1)", chosen)
+	testdb.Exec(t, owner, "update gem.limits set max_open_calls = 1, max_input_bytes = 2, min_priority = 0")
+	testdb.Exec(t, owner, "insert into gem.tools (name, frontends, entry) values ('shop.order', false, '{}')")
+	testdb.Exec(t, owner, "select cancel_tool_call($1)", chosen)
 	if id, err := as(t.Context(), db, "ada", order); err != nil || id != chosen {
 		t.Errorf("asked again: %s, %v", id, err)
 	}
 	if _, err := as(t.Context(), db, "ada", client.NewCall{Tool: "shop.order"}); code(err) != "42501" {
 		t.Errorf("a new call of a closed tool: %v", err)
 	}
-	exec(t, owner, "update gem.limits set max_open_calls = 1000, max_input_bytes = 1000, min_priority = -10")
-	exec(t, owner, "delete from gem.tools")
+	testdb.Exec(t, owner, "update gem.limits set max_open_calls = 1000, max_input_bytes = 1000, min_priority = -10")
+	testdb.Exec(t, owner, "delete from gem.tools")
 
 	without := func(change func(*client.NewCall)) client.NewCall { c := order; change(&c); return c }
 	told := map[string]bool{}
@@ -198,7 +198,7 @@ func TestTheSameIDIsTheSameCall(t *testing.T) {
 func TestAHundredInsertsOfOneIDMakeOneCall(t *testing.T) {
 	t.Parallel()
 	db, owner := asMCP(t)
-	exec(t, owner, "update gem.limits set max_open_calls = 1")
+	testdb.Exec(t, owner, "update gem.limits set max_open_calls = 1")
 	var all sync.WaitGroup
 	for range 100 {
 		all.Go(func() {
@@ -240,8 +240,9 @@ func TestFewCallsOfACallerAreAwaitedAtOnce(t *testing.T) {
 		}
 	}
 	count("ada 70 64, grace 1 1")
-	exec(t, owner, "select cancel_tool_call(id) from (select id from core_tool_calls where awaited and created_by = "+
-		"'ada' limit 1) c")
+	testdb.Exec(t, owner,
+		"select cancel_tool_call(id) from (select id from core_tool_calls where awaited and created_by = "+
+			"'ada' limit 1) c")
 	for range 2 {
 		if _, err := as(t.Context(), db, "ada", client.NewCall{Tool: "shop.order", Awaited: true}); err != nil {
 			t.Fatal(err)

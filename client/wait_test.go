@@ -71,17 +71,8 @@ func begin(t *testing.T, w *client.Waiter, ids []string) (end func()) {
 			}
 		})
 	}
-	until(t, func() bool { return w.Waits() == before+len(ids) })
+	testdb.Eventually(t, "all wait", func() bool { return w.Waits() == before+len(ids) })
 	return all.Wait
-}
-
-func until(t *testing.T, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !holds(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("it does not come to hold")
-		}
-	}
 }
 
 // listening returns once notifications arrive at a Waiter, which starts with its first wait.
@@ -92,7 +83,7 @@ func listening(t *testing.T, w *client.Waiter) {
 	if err := w.Ended(ctx, missing); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
-	until(t, w.Listens)
+	testdb.Eventually(t, "it listens", w.Listens)
 }
 
 func TestAThousandWaitsShareAConnectionThatListens(t *testing.T) {
@@ -109,7 +100,7 @@ func TestAThousandWaitsShareAConnectionThatListens(t *testing.T) {
 		listeners != 1 || pool.Stat().TotalConns() > 1 {
 		t.Errorf("%d connections listen and %d ask, %v", listeners, pool.Stat().TotalConns(), err)
 	}
-	exec(t, db, "select cancel_tool_call(id) from unnest($1::uuid[]) id", ids)
+	testdb.Exec(t, db, "select cancel_tool_call(id) from unnest($1::uuid[]) id", ids)
 	end()
 	if n := sent.Load(); n > 100 {
 		t.Errorf("%d statements for 1000 waits", n)
@@ -142,7 +133,7 @@ func TestAnEndWithoutANotificationIsFound(t *testing.T) {
 	inBothWays(t, url, func(t *testing.T, w *client.Waiter) {
 		ids := calls(t, db, 3, false)
 		end := begin(t, w, ids)
-		exec(t, db, "select cancel_tool_call(id) from unnest($1::uuid[]) id", ids)
+		testdb.Exec(t, db, "select cancel_tool_call(id) from unnest($1::uuid[]) id", ids)
 		end()
 		if err := w.Ended(t.Context(), ids[0]); err != nil { // and one that had ended before
 			t.Error(err)
@@ -162,10 +153,10 @@ func TestANotificationIsHeardByEveryWaiterAndEveryWait(t *testing.T) {
 	endA, endB := begin(t, a, ids), begin(t, b, ids)
 	again := make(chan error)
 	go func() { again <- a.Ended(t.Context(), ids[0]) }()
-	exec(t, db, "select gem.tell_ended($1)", ids) // which have not ended: nothing else would tell
+	testdb.Exec(t, db, "select gem.tell_ended($1)", ids) // which have not ended: nothing else would tell
 	endA()
 	endB()
-	exec(t, db, "select cancel_tool_call(id) from unnest($1::uuid[]) id", ids)
+	testdb.Exec(t, db, "select cancel_tool_call(id) from unnest($1::uuid[]) id", ids)
 	if err := <-again; err != nil {
 		t.Error(err)
 	}
@@ -180,7 +171,7 @@ func TestANotificationThatComesBeforeTheWaitCounts(t *testing.T) {
 	listening(t, w)
 	ids := calls(t, db, 2, true)
 	end := begin(t, w, ids[1:])
-	exec(t, db, "select gem.tell_ended($1)", ids)
+	testdb.Exec(t, db, "select gem.tell_ended($1)", ids)
 	end()
 	if err := w.Ended(t.Context(), ids[0]); err != nil {
 		t.Error(err)
@@ -200,17 +191,18 @@ func TestAWaiterOutlivesAnOutage(t *testing.T) {
 	ids := calls(t, db, 10, true)
 	end := begin(t, w, ids)
 	role := pgx.Identifier{pool.Config().ConnConfig.User}.Sanitize()
-	exec(t, db, "alter role "+role+" nologin")
-	exec(t, db, "select pg_terminate_backend(pid) from pg_stat_activity where usename = $1", pool.Config().ConnConfig.User)
-	until(t, func() bool { return !w.Listens() })
-	exec(t, db, "select cancel_tool_call(id) from unnest($1::uuid[]) id", ids)
+	testdb.Exec(t, db, "alter role "+role+" nologin")
+	testdb.Exec(t, db, "select pg_terminate_backend(pid) from pg_stat_activity where usename = $1",
+		pool.Config().ConnConfig.User)
+	testdb.Eventually(t, "it stops listening", func() bool { return !w.Listens() })
+	testdb.Exec(t, db, "select cancel_tool_call(id) from unnest($1::uuid[]) id", ids)
 	asked := sent.Load()
-	exec(t, db, "alter role "+role+" login")
+	testdb.Exec(t, db, "alter role "+role+" login")
 	end()
-	until(t, w.Listens)
+	testdb.Eventually(t, "it listens", w.Listens)
 	last := calls(t, db, 1, true)
 	end = begin(t, w, last)
-	exec(t, db, "select gem.tell_ended($1)", last)
+	testdb.Exec(t, db, "select gem.tell_ended($1)", last)
 	end()
 	if n := sent.Load() - asked; n > 20 {
 		t.Errorf("%d statements since the outage", n)
@@ -228,7 +220,7 @@ func TestAWaitThatIsGivenUpLeavesNothing(t *testing.T) {
 	for range 3 {
 		go func() { results <- w.Ended(ctx, ids[0]) }()
 	}
-	until(t, func() bool { return w.Waits() == 1 && sent.Load() > 0 })
+	testdb.Eventually(t, "one wait that has asked", func() bool { return w.Waits() == 1 && sent.Load() > 0 })
 	cancel()
 	for range 3 {
 		if err := <-results; !errors.Is(err, context.Canceled) {
@@ -244,7 +236,7 @@ func TestAWaitThatIsGivenUpLeavesNothing(t *testing.T) {
 		}
 	}
 	go func() { results <- w.Ended(t.Context(), ids[1]) }()
-	until(t, func() bool { return w.Waits() == 1 })
+	testdb.Eventually(t, "one wait", func() bool { return w.Waits() == 1 })
 	w.Close()
 	if err := <-results; !errors.Is(err, client.ErrClosed) {
 		t.Errorf("a wait of a closed waiter: %v", err)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/dashboard"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -33,24 +34,9 @@ const toolsOfTests = `{"version": "1", "tools": [
 func with(t *testing.T, user dashboard.User) (*httptest.Server, *pgxpool.Pool) {
 	t.Helper()
 	server, db := pages(t, user)
-	execute(t, db, "select gem.record_registry('1', repeat('a', 64), '"+toolsOfTests+"')")
-	execute(t, db, "select gem.start_worker('w', 500, '', '1', '1 hour')")
+	testdb.Exec(t, db, "select gem.record_registry('1', repeat('a', 64), '"+toolsOfTests+"')")
+	testdb.Exec(t, db, "select gem.start_worker('w', 500, '', '1', '1 hour')")
 	return server, db
-}
-
-func execute(t *testing.T, db *pgxpool.Pool, sql string, args ...any) {
-	t.Helper()
-	if _, err := db.Exec(t.Context(), sql, args...); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-}
-
-func valueOf[T any](t *testing.T, db *pgxpool.Pool, sql string, args ...any) (value T) {
-	t.Helper()
-	if err := db.QueryRow(t.Context(), sql, args...).Scan(&value); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	return value
 }
 
 // made inserts a call.
@@ -67,7 +53,7 @@ func made(t *testing.T, db *pgxpool.Pool, c client.NewCall) (id string) {
 func running(t *testing.T, db *pgxpool.Pool, c client.NewCall) (id string) {
 	t.Helper()
 	id = made(t, db, c)
-	execute(t, db, "select gem.claim('w', 500, true)")
+	testdb.Exec(t, db, "select gem.claim('w', 500, true)")
 	return id
 }
 
@@ -80,7 +66,7 @@ func failed(t *testing.T, db *pgxpool.Pool, c client.NewCall, code, message stri
 	if err != nil {
 		t.Fatal(err)
 	}
-	execute(t, db, "select gem.finish($1, 1, 'w', 'failed', $2::text::jsonb, '{}', '1')", id, string(result))
+	testdb.Exec(t, db, "select gem.finish($1, 1, 'w', 'failed', $2::text::jsonb, '{}', '1')", id, string(result))
 	return id
 }
 
@@ -152,7 +138,7 @@ func TestAQueuedCallIsCancelledByAnOperatorWhomTheJournalNames(t *testing.T) {
 	if at.Path != "/calls/"+id || at.Query().Get("done") == "" {
 		t.Errorf("%d, at %s", status, at)
 	}
-	got := valueOf[string](t, db, "select concat_ws(', ', event, data ->> 'by', data ->> 'reason') from "+
+	got := testdb.Value[string](t, db, "select concat_ws(', ', event, data ->> 'by', data ->> 'reason') from "+
 		"core_tool_events where call_id = $1 order by seq desc limit 1", id)
 	if want := "failed, ada, no longer needed"; got != want {
 		t.Errorf("the journal says %q, want %q", got, want)
@@ -182,7 +168,7 @@ func TestAFormThatIsSentTwiceAtOnceActsOnce(t *testing.T) {
 	if ends[0] == "" || len(slices.Compact(ends[:])) != 1 {
 		t.Errorf("they lead to %q", ends)
 	}
-	if n := valueOf[int](t, db, "select count(*) from core_tool_calls"); n != 2 {
+	if n := testdb.Value[int](t, db, "select count(*) from core_tool_calls"); n != 2 {
 		t.Errorf("%d calls", n)
 	}
 }
@@ -228,7 +214,7 @@ func TestARunningCallIsAskedToEndOnce(t *testing.T) {
 	for range 2 { // of two browsers
 		send(t, server, path, fill(t, server, path, path))
 	}
-	if n := valueOf[int](t, db, "select count(*) from core_tool_events where event = 'cancel_requested'"); n != 1 {
+	if n := testdb.Value[int](t, db, "select count(*) from core_tool_events where event = 'cancel_requested'"); n != 1 {
 		t.Errorf("%d events", n)
 	}
 	_, page = get(t, server, path)
@@ -241,8 +227,8 @@ func TestAnEndedCallIsNotCancelled(t *testing.T) {
 	id := made(t, db, client.NewCall{Tool: "mail.send"})
 	path := "/calls/" + id + "/cancel"
 	form := fill(t, server, path, path, "reason", "a reason that was typed")
-	execute(t, db, "select gem.claim('w', 500, true)")
-	execute(t, db, "select gem.finish($1, 1, 'w', 'succeeded', '{}', '{}', '1')", id)
+	testdb.Exec(t, db, "select gem.claim('w', 500, true)")
+	testdb.Exec(t, db, "select gem.finish($1, 1, 'w', 'succeeded', '{}', '{}', '1')", id)
 	status, _, body := send(t, server, path, form)
 	if status != 409 {
 		t.Errorf("status %d", status)
@@ -266,21 +252,22 @@ func TestWhatMayHappenTwiceWantsTheToolsName(t *testing.T) {
 	}
 	says(t, body, "It may happen twice.", "may happen twice. To repeat it anyway, confirm the name of its tool: "+
 		"mail.send.", `value="mail.sent"`, `value="a "reason" that was typed"`)
-	if n := valueOf[int](t, db, "select count(*) from core_tool_calls"); n != 1 {
+	if n := testdb.Value[int](t, db, "select count(*) from core_tool_calls"); n != 1 {
 		t.Fatalf("%d calls", n)
 	}
 	form = formOf(t, body, path)
 	form.Set("confirm", "mail.send")
-	receipt := valueOf[string](t, db, "select to_jsonb(r)::text from core_tool_receipts r")
+	receipt := testdb.Value[string](t, db, "select to_jsonb(r)::text from core_tool_receipts r")
 	_, at, _ := send(t, server, path, form)
 	made := strings.TrimPrefix(at.Path, "/calls/")
-	got := valueOf[string](t, db, "select concat_ws(' ', c.tool_name, c.input, c.session_id, c.parent_call_id, e.data "+
-		"->> 'again_of', e.data ->> 'by') from core_tool_calls c join core_tool_events e on e.call_id = c.id where c.id = $1",
+	got := testdb.Value[string](t, db,
+		"select concat_ws(' ', c.tool_name, c.input, c.session_id, c.parent_call_id, e.data "+
+			"->> 'again_of', e.data ->> 'by') from core_tool_calls c join core_tool_events e on e.call_id = c.id where c.id = $1",
 		made)
 	if want := fmt.Sprintf(`mail.send {"to": "x"} s1 %s %[1]s ada`, id); got != want {
 		t.Errorf("the new call is %s, want %s", got, want)
 	}
-	if now := valueOf[string](t, db, "select to_jsonb(r)::text from core_tool_receipts r"); now != receipt {
+	if now := testdb.Value[string](t, db, "select to_jsonb(r)::text from core_tool_receipts r"); now != receipt {
 		t.Errorf("the receipt became %s", now)
 	}
 }
@@ -294,11 +281,11 @@ func TestThePageSaysWhatItWouldMeanToMakeACallAgain(t *testing.T) {
 	says(t, page, "It may happen twice.", "it is unknown whether the call took effect", `name="confirm"`)
 
 	paid := running(t, db, order)
-	execute(t, db, "select gem.hold_key($1, 1, 'w', 'orders.pay:order=7')", paid)
+	testdb.Exec(t, db, "select gem.hold_key($1, 1, 'w', 'orders.pay:order=7')", paid)
 	_, page = get(t, server, "/calls/"+lost+"/again")
 	says(t, page, "holds its key now", paid)
 
-	execute(t, db, "select gem.finish($1, 1, 'w', 'succeeded', '{}', '{}', '1')", paid)
+	testdb.Exec(t, db, "select gem.finish($1, 1, 'w', 'succeeded', '{}', '{}', '1')", paid)
 	_, page = get(t, server, "/calls/"+lost+"/again")
 	says(t, page, "Its key has succeeded since", paid, "Nothing will run")
 	if strings.Contains(page, `name="confirm"`) {
@@ -333,7 +320,7 @@ func TestViewersDoNotAct(t *testing.T) {
 			t.Errorf("the list offers %s to a viewer", act)
 		}
 	}
-	if n := valueOf[int](t, db, "select count(*) from core_tool_events"); n != 1 {
+	if n := testdb.Value[int](t, db, "select count(*) from core_tool_events"); n != 1 {
 		t.Errorf("%d events", n)
 	}
 }

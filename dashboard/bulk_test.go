@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
 func TestMarkedCallsAreCancelledAndThePageSaysWhichWereNot(t *testing.T) {
@@ -26,8 +27,9 @@ func TestMarkedCallsAreCancelledAndThePageSaysWhichWereNot(t *testing.T) {
 	}
 	says(t, page, "Cancelled: 1 call. Cancellation requested: 1 call. Unchanged: 1 call.", over,
 		"it had already ended: it failed")
-	got := valueOf[string](t, db, "select string_agg(event || ' ' || (data ->> 'reason'), ', ' order by call_id) from "+
-		"core_tool_events where data ->> 'by' = 'ada'")
+	got := testdb.Value[string](t, db,
+		"select string_agg(event || ' ' || (data ->> 'reason'), ', ' order by call_id) from "+
+			"core_tool_events where data ->> 'by' = 'ada'")
 	if want := "cancel_requested a drill, failed a drill"; got != want {
 		t.Errorf("the journals say %q, want %q", got, want)
 	}
@@ -36,7 +38,7 @@ func TestMarkedCallsAreCancelledAndThePageSaysWhichWereNot(t *testing.T) {
 func TestAllThatAFilterFindsIsCancelledAndNothingElse(t *testing.T) {
 	t.Parallel()
 	server, db := with(t, operator)
-	execute(t, db, "insert into core_tool_calls (tool_name, created_by) select 'mail.send', 'bob' from "+
+	testdb.Exec(t, db, "insert into core_tool_calls (tool_name, created_by) select 'mail.send', 'bob' from "+
 		"generate_series(1, 703)")
 	made(t, db, client.NewCall{Tool: "notes.find", CreatedBy: "bob"})
 	path := "/calls/bulk?do=cancel&all=yes&state=queued&tool=mail.send"
@@ -49,7 +51,7 @@ func TestAllThatAFilterFindsIsCancelledAndNothingElse(t *testing.T) {
 	}
 	_, _, page := send(t, server, "/calls/bulk", form)
 	says(t, page, "Cancelled: 703 calls.")
-	if n := valueOf[int](t, db, "select count(*) from core_tool_calls where status = 'queued'"); n != 5 {
+	if n := testdb.Value[int](t, db, "select count(*) from core_tool_calls where status = 'queued'"); n != 5 {
 		t.Errorf("%d calls are open", n)
 	}
 }
@@ -84,8 +86,9 @@ func TestAllOfARowOfFailuresAreMadeAgain(t *testing.T) {
 		_, _, page = send(t, server, "/calls/bulk", form)
 		says(t, page, "Run again: 3 calls.")
 	}
-	got := valueOf[[]string](t, db, "select array_agg(data ->> 'again_of' order by call_id) from core_tool_events where "+
-		"data ? 'again_of'")
+	got := testdb.Value[[]string](t, db,
+		"select array_agg(data ->> 'again_of' order by call_id) from core_tool_events where "+
+			"data ? 'again_of'")
 	slices.Sort(got)
 	slices.Sort(ids)
 	if !slices.Equal(got, ids) {

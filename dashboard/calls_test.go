@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
 var listed = regexp.MustCompile(`<tr data-key="([^"]*)"`)
@@ -55,8 +56,9 @@ func TestTheListOfCallsIsWhatTheTablesHave(t *testing.T) {
 		"from=2001-01-01T00:00&to=2002-01-01": "false",
 		"from=2001-01-01&code=timeout":        "error ->> 'error_code' = 'timeout'",
 	} {
-		want := valueOf[[]string](t, db, "select coalesce(array_agg(id::text order by id), '{}') from core_tool_calls where "+
-			where)
+		want := testdb.Value[[]string](t, db,
+			"select coalesce(array_agg(id::text order by id), '{}') from core_tool_calls where "+
+				where)
 		status, page := get(t, server, "/calls?"+query)
 		got := rowsOf(page)
 		slices.Sort(got)
@@ -84,7 +86,7 @@ func TestTheListOfCallsIsWhatTheTablesHave(t *testing.T) {
 func TestOlderPagesHaveAllCallsOnce(t *testing.T) {
 	t.Parallel()
 	server, db := with(t, viewer)
-	execute(t, db, "insert into core_tool_calls (tool_name) select 'mail.send' from generate_series(1, 120)")
+	testdb.Exec(t, db, "insert into core_tool_calls (tool_name) select 'mail.send' from generate_series(1, 120)")
 	older := regexp.MustCompile(`rel="next" href="([^"]*)"`)
 	seen, pages := map[string]bool{}, 0
 	for path := "/calls?tool=mail.send"; path != ""; pages++ {
@@ -147,7 +149,7 @@ func TestAnExactNameLeadsToItsThing(t *testing.T) {
 	server, db := with(t, viewer)
 	id := failed(t, db, client.NewCall{Tool: "mail.send", SessionID: "a session/1", CreatedBy: "bob & co"}, "timeout",
 		"no")
-	receipt := valueOf[string](t, db, "select id::text from core_tool_receipts")
+	receipt := testdb.Value[string](t, db, "select id::text from core_tool_receipts")
 	made(t, db, client.NewCall{Tool: "notes.find", SessionID: "both", CreatedBy: "both"})
 	for text, want := range map[string]string{
 		id:                  "/calls/" + id,
@@ -222,7 +224,7 @@ func TestHostileNamesAndMessagesAreText(t *testing.T) {
 		}
 		paths = append(paths, "/failures?"+url.Values{"tool": {h}}.Encode(), "/failures?"+url.Values{"within": {h}}.Encode())
 	}
-	paths = append(paths, "/calls/"+valueOf[string](t, db,
+	paths = append(paths, "/calls/"+testdb.Value[string](t, db,
 		"select id::text from core_tool_calls where tool_name like '<script%' limit 1")+"/again",
 		"/calls/bulk?do=again&all=yes&"+url.Values{"tool": {hostileNames[1]}}.Encode())
 	for _, path := range paths {
@@ -249,7 +251,7 @@ func TestFailuresAreSummedUpByToolAndCodeWithTheLastMessage(t *testing.T) {
 		failed(t, db, client.NewCall{Tool: "mail.send"}, "execution_error", fmt.Sprintf("no mailbox %d", i))
 	}
 	lacks := running(t, db, client.NewCall{Tool: "notes.find"})
-	execute(t, db, `select gem.finish($1, 1, 'w', 'not_configured',
+	testdb.Exec(t, db, `select gem.finish($1, 1, 'w', 'not_configured',
 		'{"status": "not_configured", "reason": "no key", "required_env": [], "next_steps": []}', '{}', '1')`, lacks)
 	_, page := get(t, server, "/failures")
 	says(t, page, "<title>Failures: the last 24 hours", "no mailbox 3", `class="n">4</td>`, "no key")

@@ -137,15 +137,6 @@ func numberIn(data string) int {
 	return n
 }
 
-func waitUntil(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for until := time.Now().Add(time.Minute); !holds(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(until) {
-			t.Fatal(what)
-		}
-	}
-}
-
 func (l *live) isIdle() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -161,7 +152,7 @@ func TestAPartIsSentWhenItHasChanged(t *testing.T) {
 		t.Fatalf("at first %d", n)
 	}
 	reads := p.reads.Load()
-	waitUntil(t, "the page is not read again", func() bool { return p.reads.Load() > reads+3 })
+	testdb.Eventually(t, "the page is not read again", func() bool { return p.reads.Load() > reads+3 })
 	p.number.Store(7)
 	if n := b.number(); n != 7 { // a part that had not changed would have come before
 		t.Fatalf("then %d", n)
@@ -196,7 +187,7 @@ func TestOneReadingServesAllBrowsersOfAPage(t *testing.T) {
 		t.Errorf("%d readings, of which 100 browsers saw the %d first", reads, most)
 	}
 	server.CloseClientConnections()
-	waitUntil(t, "streams are left", s.live.isIdle)
+	testdb.Eventually(t, "streams are left", s.live.isIdle)
 	reads := p.reads.Load()
 	time.Sleep(10 * pace.page)
 	if now := p.reads.Load(); now != reads {
@@ -346,7 +337,7 @@ func TestAStreamEndsWhenItsUserHasNoRightsAnyMore(t *testing.T) {
 	if name, data := b.next(); name != "over" || !strings.Contains(data, "no longer signed in") {
 		t.Errorf("event %q %q", name, data)
 	}
-	waitUntil(t, "the stream is left", s.live.isIdle)
+	testdb.Eventually(t, "the stream is left", s.live.isIdle)
 	if status := watchPage(t, server, "/page").status; status != 401 {
 		t.Errorf("another stream: %d", status)
 	}
@@ -400,7 +391,7 @@ func TestStreamsEndWithTheContextOfTheServer(t *testing.T) {
 			t.Errorf("a stream goes on with %q %q", name, data)
 		}
 	}
-	waitUntil(t, "streams are left", s.live.isIdle)
+	testdb.Eventually(t, "streams are left", s.live.isIdle)
 }
 
 // The overview and the workers are read however many browsers watch: no other page may count as one of them, nor a
@@ -465,7 +456,7 @@ func TestTheCallsThatMovedAreFoundInOneStatement(t *testing.T) {
 	}
 	looks := func() int64 { return seen.like("gem.calls") }
 	settled := func() { // each is read a second time, when it is looked at first
-		waitUntil(t, "no page is read again", func() bool {
+		testdb.Eventually(t, "no page is read again", func() bool {
 			for _, p := range counted {
 				if p.reads.Load() < 2 {
 					return false
@@ -474,7 +465,7 @@ func TestTheCallsThatMovedAreFoundInOneStatement(t *testing.T) {
 			return true
 		})
 		before := looks()
-		waitUntil(t, "nobody looks", func() bool { return looks() > before+3 })
+		testdb.Eventually(t, "nobody looks", func() bool { return looks() > before+3 })
 	}
 	settled()
 	for _, id := range ids {
@@ -629,7 +620,7 @@ func TestAHundredBrowsersOfTheOverviewCostAsMuchAsOne(t *testing.T) {
 	}
 	// The test makes the page due: a slow machine waits longer and longer between its reads.
 	first := seen.like("gem.queue")
-	waitUntil(t, "the overview is not read again", func() bool {
+	testdb.Eventually(t, "the overview is not read again", func() bool {
 		s.live.mu.Lock()
 		defer s.live.mu.Unlock()
 		for _, g := range s.live.groups {

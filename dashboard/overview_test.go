@@ -14,6 +14,7 @@ import (
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/client/view"
 	"github.com/gemworker/gem/dashboard"
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
 // lacks fails the test if a page contains one of the texts.
@@ -40,8 +41,8 @@ func TestTheOverviewSaysWhatThereIsToDo(t *testing.T) {
 	says(t, body, "<strong>No worker is alive</strong>, and 2 calls are queued", "<title>Overview: 1 thing needs "+
 		"attention", "<strong>2</strong> queued", `data-say="2 queued, 0 waiting, 0 running, 1 need attention"`)
 
-	execute(t, db, "select gem.record_registry('1', repeat('a', 64), '"+toolsOfTests+"')")
-	execute(t, db, "select gem.start_worker('w', 500, '', '1', '1 hour')")
+	testdb.Exec(t, db, "select gem.record_registry('1', repeat('a', 64), '"+toolsOfTests+"')")
+	testdb.Exec(t, db, "select gem.start_worker('w', 500, '', '1', '1 hour')")
 	failed(t, db, client.NewCall{Tool: "mail.send"}, "outcome_unknown", "The worker died.")
 	_, body = get(t, server, "/")
 	says(t, body, "1 call may or may not have taken effect", "1 worker alive", "2 of 500 slots busy",
@@ -52,11 +53,11 @@ func TestTheOverviewSaysWhatThereIsToDo(t *testing.T) {
 func TestWhatIsCountedAsUnknownIsNotTakenForATool(t *testing.T) {
 	t.Parallel()
 	server, db := pages(t, dashboard.User{Name: "ada", Operator: true})
-	execute(t, db, "select gem.start_worker('w', 500, '', '1', '1 hour')")
-	execute(t, db, "insert into core_tool_calls (tool_name, created_by) select 'mail.send', 'cancelled' from "+
+	testdb.Exec(t, db, "select gem.start_worker('w', 500, '', '1', '1 hour')")
+	testdb.Exec(t, db, "insert into core_tool_calls (tool_name, created_by) select 'mail.send', 'cancelled' from "+
 		"generate_series(1, 12)")
-	execute(t, db, "select gem.operator_cancel(array(select id from core_tool_calls), 'ada', '')")
-	execute(t, db, `insert into gem.outcome_minutes select date_trunc('minute', gem.now()), n, 0, 12, 0, 0, 0, 0, '{}',
+	testdb.Exec(t, db, "select gem.operator_cancel(array(select id from core_tool_calls), 'ada', '')")
+	testdb.Exec(t, db, `insert into gem.outcome_minutes select date_trunc('minute', gem.now()), n, 0, 12, 0, 0, 0, 0, '{}',
 		'{}' from unnest(array['', '(unknown)']) n
 			on conflict (minute, tool_name) do update set failed = 12`) // as workers count them, some seconds later
 	_, body := get(t, server, "/")
@@ -92,7 +93,7 @@ func TestTheOverviewsNumbersAreThoseOfItsJSON(t *testing.T) {
 func TestPlotsShowWhatEndedByMinute(t *testing.T) {
 	t.Parallel()
 	server, db := with(t, dashboard.User{Name: "ada"})
-	execute(t, db, `insert into gem.outcome_minutes (minute, tool_name, succeeded, failed, refused, cancelled,
+	testdb.Exec(t, db, `insert into gem.outcome_minutes (minute, tool_name, succeeded, failed, refused, cancelled,
 		not_configured, hits, durations, waits)
 		select date_trunc('minute', gem.now()) - make_interval(mins => n), '', 10 * n, 0, 7 * n, 0, 0, 0, array[0, 0, 5], '{}'
 			from unnest(array[0, 5]) n`)
@@ -117,7 +118,7 @@ func TestTheOverviewExplainsHowOldItsNumbersAreAndWhyAChartIsEmpty(t *testing.T)
 	says(t, day, "Charts get one point every 5 minutes.")
 
 	server, db := with(t, dashboard.User{Name: "ada"})
-	execute(t, db, `insert into gem.outcome_minutes (minute, tool_name, succeeded, failed, refused, cancelled,
+	testdb.Exec(t, db, `insert into gem.outcome_minutes (minute, tool_name, succeeded, failed, refused, cancelled,
 		not_configured, hits, durations, waits)
 		values (date_trunc('minute', gem.now()) - interval '5 minutes', '', 3, 0, 0, 0, 0, 0, array[0, 5], array[3])`)
 	_, body = get(t, server, "/")
@@ -129,11 +130,11 @@ func TestWorkersAreShownWithWhatTheyHold(t *testing.T) {
 	t.Parallel()
 	server, db := with(t, dashboard.User{Name: "ada"})
 	id := running(t, db, client.NewCall{Tool: "mail.send"})
-	execute(t, db, "select gem.record_registry('2', repeat('b', 64), '"+strings.Replace(toolsOfTests, `"1"`, `"2"`, 1)+
+	testdb.Exec(t, db, "select gem.record_registry('2', repeat('b', 64), '"+strings.Replace(toolsOfTests, `"1"`, `"2"`, 1)+
 		"')")
-	execute(t, db, "select gem.start_worker('<b>x', 5, '', '2', '1 hour')")
-	execute(t, db, "select gem.start_worker('gone', 5, '', '2', '1 hour')")
-	execute(t, db, "update core_workers set alive_until = gem.now() - interval '1 minute' where worker_id = 'gone'")
+	testdb.Exec(t, db, "select gem.start_worker('<b>x', 5, '', '2', '1 hour')")
+	testdb.Exec(t, db, "select gem.start_worker('gone', 5, '', '2', '1 hour')")
+	testdb.Exec(t, db, "update core_workers set alive_until = gem.now() - interval '1 minute' where worker_id = 'gone'")
 	_, body := get(t, server, "/workers")
 	says(t, body, "<title>Workers: 2 alive", "run with different registries:</strong> 1, 2", "/calls/"+id, "attempt 1",
 		`<span class="state dead">Dead</span>`, `<span class="id"><b>x</span>`, "1 of 500")

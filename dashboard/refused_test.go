@@ -5,12 +5,13 @@ import (
 
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/dashboard"
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
 func TestRefusedCallsAreShownApartFromFailures(t *testing.T) {
 	t.Parallel()
 	server, db := pages(t, dashboard.User{Name: "ada", Operator: true})
-	execute(t, db, "select gem.start_worker('w', 500, '', '1', '1 hour')")
+	testdb.Exec(t, db, "select gem.start_worker('w', 500, '', '1', '1 hour')")
 	broken := failed(t, db, client.NewCall{Tool: "mail.send", SessionID: "s1"}, "timeout", "It took too long.")
 	refused := failed(t, db, client.NewCall{Tool: "mail.send", SessionID: "s1"}, "rule_error",
 		"The rule big could not be judged.")

@@ -6,6 +6,7 @@ import (
 	"unicode"
 
 	"github.com/gemworker/gem/dashboard"
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
 // odd has every character that controls, reorders or hides text, except NUL, which Postgres does not store, and line
@@ -64,7 +65,7 @@ func TestAFormForManyCallsKeepsTheCharactersOfItsFilter(t *testing.T) {
 	m := newMuseum(t, func(place string) string { return place + odd })
 	m.user = dashboard.User{Name: "ada", Operator: true}
 	// Without effects it can be repeated without typing the name of its tool.
-	execute(t, m.db, "set session_replication_role = replica; update core_tool_receipts set effects = '{}' "+
+	testdb.Exec(t, m.db, "set session_replication_role = replica; update core_tool_receipts set effects = '{}' "+
 		"where call_id = '"+
 		m.failed+"'; set session_replication_role = origin")
 	_, list := get(t, m.server, "/calls?state=failed")

@@ -19,6 +19,7 @@ import (
 
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/dashboard"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -46,17 +47,17 @@ func newMuseum(t *testing.T, text func(place string) string) *museum {
 	if err != nil {
 		t.Fatal(err)
 	}
-	execute(t, m.db, "select gem.record_registry('1', repeat('a', 64), $1::text::jsonb)", string(tools))
-	execute(t, m.db, "insert into gem.roles values ('ada', 'boss')")
+	testdb.Exec(t, m.db, "select gem.record_registry('1', repeat('a', 64), $1::text::jsonb)", string(tools))
+	testdb.Exec(t, m.db, "insert into gem.roles values ('ada', 'boss')")
 	worker := text("worker")
-	execute(t, m.db, "select gem.start_worker($1, 50, '', '1', '1 hour', '{steps}')", worker)
+	testdb.Exec(t, m.db, "select gem.start_worker($1, 50, '', '1', '1 hour', '{steps}')", worker)
 
 	m.names = url.Values{"tool": {text("tool")}, "session": {text("session")}, "caller": {text("caller")},
 		"key": {text("key")}}
 	claimed := func(tool string) string {
 		id := made(t, m.db, client.NewCall{Tool: tool, SessionID: m.names.Get("session"), CreatedBy: m.names.Get("caller"),
 			Input: object{"note": text("input"), text("input field"): 1}})
-		execute(t, m.db, "select gem.claim($1, 50, true)", worker)
+		testdb.Exec(t, m.db, "select gem.claim($1, 50, true)", worker)
 		return id
 	}
 	jsonOf := func(v any) string {
@@ -67,7 +68,7 @@ func newMuseum(t *testing.T, text func(place string) string) *museum {
 		return string(encoded)
 	}
 	event := func(id, event string, data object) {
-		execute(t, m.db, `with call as (update core_tool_calls set events = events + 1, steps = steps + 1 where id = $1
+		testdb.Exec(t, m.db, `with call as (update core_tool_calls set events = events + 1, steps = steps + 1 where id = $1
 			returning *)
 			insert into core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
 			select id, events, gem.now(), $2, attempt, $3, $4::text::jsonb from call`, id, event, worker, jsonOf(data))
@@ -81,7 +82,8 @@ func newMuseum(t *testing.T, text func(place string) string) *museum {
 			"approvals": []object{{"rule": text("rule"), "id": "01a20000-0000-7000-8000-000000000001", "by": text("approver"),
 				"reason": text("reason"), "at": "2026-01-01T00:00:00Z"}}}})
 	ends := func(id, status string, result object, context any) {
-		execute(t, m.db, "select gem.finish($1, 1, $2, $3, $4::text::jsonb, $5::text::jsonb, '1', p_steps => (select steps "+
+		testdb.Exec(t, m.db, "select gem.finish($1, 1, $2, $3, $4::text::jsonb, $5::text::jsonb, '1', p_steps => (select "+
+			"steps "+
 			"from core_tool_calls where id = $1), p_context => $6)",
 			id, worker, status, jsonOf(result), effects, context)
 	}
@@ -91,12 +93,13 @@ func newMuseum(t *testing.T, text func(place string) string) *museum {
 	m.failed = claimed(m.names.Get("tool"))
 	ends(m.failed, "failed", failure, text("context"))
 	m.retried = claimed("shop.order")
-	execute(t, m.db, "select gem.retry($1, 1, $2, $3::text::jsonb, 5, '1 hour')", m.retried, worker,
+	testdb.Exec(t, m.db, "select gem.retry($1, 1, $2, $3::text::jsonb, 5, '1 hour')", m.retried, worker,
 		jsonOf(object{"error_code": "execution_error", "message": text("message"), "details": text("detail"),
 			"context": text("context of a retry")}))
 	m.running = claimed("shop.order")
 	event(m.running, "step", object{"name": text("step"), "kind": "step", "result": text("step result")})
-	execute(t, m.db, "select gem.progress(jsonb_build_array(jsonb_build_object('call', $1::text, 'attempt', 1, 'rows', "+
+	testdb.Exec(t, m.db, "select gem.progress(jsonb_build_array(jsonb_build_object('call', $1::text, 'attempt', 1, "+
+		"'rows', "+
 		"jsonb_build_array(jsonb_build_object('kind', 'text', 'data', $2::text::jsonb)))))",
 		m.running, jsonOf(object{"text": text("progress")}))
 
@@ -115,8 +118,8 @@ func newMuseum(t *testing.T, text func(place string) string) *museum {
 	asks := func(tool string, input object) string {
 		id := made(t, m.db, client.NewCall{Tool: tool, Input: input, CreatedBy: m.names.Get("caller"),
 			SessionID: m.names.Get("session")})
-		execute(t, m.db, "select gem.claim($1, 50, true)", worker)
-		execute(t, m.db, "select gem.wait($1, 1, $2, '[]', 'answer', '{#answer}', 1, null, null)", id, worker)
+		testdb.Exec(t, m.db, "select gem.claim($1, 50, true)", worker)
+		testdb.Exec(t, m.db, "select gem.wait($1, 1, $2, '[]', 'answer', '{#answer}', 1, null, null)", id, worker)
 		return id
 	}
 	m.question = asks("wait.answer", object{"text": text("question"), "by": []string{"role:boss"},
@@ -132,10 +135,10 @@ func newMuseum(t *testing.T, text func(place string) string) *museum {
 		"value": object{"approved": true, "reason": text("reason")}})
 	// A call that waits for a rule's question, which is in its journal.
 	m.waiting = claimed("shop.order")
-	execute(t, m.db, "set session_replication_role = replica; update core_tool_calls set parent_call_id = '"+m.waiting+
+	testdb.Exec(t, m.db, "set session_replication_role = replica; update core_tool_calls set parent_call_id = '"+m.waiting+
 		"', parent_step = '##1' where id = '"+m.approval+
 		"'; set session_replication_role = origin")
-	execute(t, m.db, "insert into core_hook_events (source, session_id, event, part, kind, path, command, outcome, "+
+	testdb.Exec(t, m.db, "insert into core_hook_events (source, session_id, event, part, kind, path, command, outcome, "+
 		"failed, at) select $1, $2, 'PostToolUse', 0, 'test', $3, $4, 'fail', array[$5], gem.now()",
 		"claude-code", m.names.Get("session"), text("path"), text("command"), text("test"))
 	return m

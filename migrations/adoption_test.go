@@ -17,7 +17,7 @@ func TestATableToAdoptUsesNothingOfOthersAndIsUsedByNothing(t *testing.T) {
 	t.Parallel()
 	server := serverOf(t)
 	db := testdb.Pool(t, server.URL("postgres"))
-	insert(t, db, `create role evil; create role other; create role authenticated; create schema evil authorization evil;
+	testdb.Exec(t, db, `create role evil; create role other; create role authenticated; create schema evil authorization evil;
 		create publication news; create publication supabase_realtime; set role evil;
 		create table evil.ran (what text);
 		create function evil.norm(text) returns text language plpgsql immutable as 'begin return $1; end';
@@ -47,7 +47,8 @@ func TestATableToAdoptUsesNothingOfOthersAndIsUsedByNothing(t *testing.T) {
 			constraint odd check (title operator(evil.===) content), unique (title, content),
 			constraint twins exclude using btree (short with operator(pg_catalog.=)), check (length(title) < 9),
 			asked xml default query_to_xml('select evil.run()', true, false, ''),
-			secret text default pg_read_file('PG_VERSION'), held tsquery default ts_rewrite('a', 'select ''a''::tsquery, ''b''::tsquery'),
+			secret text default pg_read_file('PG_VERSION'),
+			held tsquery default ts_rewrite('a', 'select ''a''::tsquery, ''b''::tsquery'),
 			made_at timestamptz default date_trunc('day', now() - interval '1 hour'), made_on date default now(),
 			told jsonb default jsonb_build_object('by', current_user, 'at', clock_timestamp()),
 			constraint looks check (table_to_xml('evil.seen', true, false, '') is not null),
@@ -86,7 +87,7 @@ func TestATableToAdoptUsesNothingOfOthersAndIsUsedByNothing(t *testing.T) {
 		create table public.core_tool_receipts (id uuid primary key, call_id uuid, tool_name text, status text);
 		alter publication supabase_realtime add table public.core_tool_receipts`)
 	// Its owner may change a function at any time.
-	insert(t, db, `set role evil;
+	testdb.Exec(t, db, `set role evil;
 		create or replace function evil.norm(text) returns text language plpgsql immutable as
 			'begin insert into evil.ran values (current_user); return $1; end';
 		create or replace function evil.ok(text) returns boolean language plpgsql immutable as
@@ -111,7 +112,8 @@ func TestATableToAdoptUsesNothingOfOthersAndIsUsedByNothing(t *testing.T) {
 		"alter table public.notes alter column mood drop default;", "alter table public.notes alter column mood type text;",
 		"alter table public.notes alter column num drop default;", "alter table public.notes alter column sorted type text;",
 		"alter table public.notes alter column tail drop default;", "alter table public.notes drop constraint odd;",
-		"alter table public.notes alter column asked drop default;", "alter table public.notes alter column held drop default;",
+		"alter table public.notes alter column asked drop default;",
+		"alter table public.notes alter column held drop default;",
 		"alter table public.notes alter column secret drop default;", "alter table public.notes drop constraint looks;",
 		"alter table public.notes drop constraint sets;",
 		"alter table public.reminders alter column domain drop expression;",
@@ -150,21 +152,21 @@ func TestATableToAdoptUsesNothingOfOthersAndIsUsedByNothing(t *testing.T) {
 		t.Errorf("it changed: %s", diff)
 	}
 	for _, line := range remove {
-		insert(t, db, line)
+		testdb.Exec(t, db, line)
 	}
-	insert(t, db, "truncate evil.ran")
+	testdb.Exec(t, db, "truncate evil.ran")
 	if _, err := migrations.Adoption(t.Context(), server.URL("postgres"), o, all()...); err != nil {
 		t.Error(err)
 	}
 	if _, err := migrations.Apply(t.Context(), server.URL("postgres"), o, all()...); err != nil {
 		t.Fatal(err)
 	}
-	insert(t, db, `insert into public.notes (title) values ('b')`)
-	if n := valueOf(t, db, "select count(*)::text from evil.ran"); n != "0" {
+	testdb.Exec(t, db, `insert into public.notes (title) values ('b')`)
+	if n := testdb.Value[string](t, db, "select count(*)::text from evil.ran"); n != "0" {
 		t.Errorf("code of others ran %s times", n)
 	}
 	// A sequence of the table needs a right.
-	insert(t, db, `set role gem_worker; insert into public.leads (name) values ('Jo'); reset role`)
+	testdb.Exec(t, db, `set role gem_worker; insert into public.leads (name) values ('Jo'); reset role`)
 }
 
 // A call that an earlier GEM may have run does not run again, whatever its tool's mode. What it never wrote is refused.
@@ -173,7 +175,7 @@ func TestOnlyCallsThatNobodyClaimedRunAfterAnAdoption(t *testing.T) {
 	server := serverOf(t)
 	databaseURL := server.URL("postgres")
 	db := testdb.Pool(t, databaseURL)
-	insert(t, db, `create table public.core_tool_calls (id uuid primary key, tool_name text, input jsonb, status text,
+	testdb.Exec(t, db, `create table public.core_tool_calls (id uuid primary key, tool_name text, input jsonb, status text,
 			claimed_at timestamptz, error jsonb, attempt integer);
 		create table public.core_tool_receipts (id uuid primary key default gen_random_uuid(), call_id uuid, tool_name text,
 			status text);
@@ -215,7 +217,7 @@ func TestOnlyCallsThatNobodyClaimedRunAfterAnAdoption(t *testing.T) {
 	if diff := cmp.Diff(before, dump(t, databaseURL)); diff != "" {
 		t.Errorf("it changed: %s", diff)
 	}
-	insert(t, db, `delete from public.core_tool_calls where status = 'weird' or status is null;
+	testdb.Exec(t, db, `delete from public.core_tool_calls where status = 'weird' or status is null;
 		delete from public.core_tool_receipts where call_id is null or status = 'done'`)
 	lines, err := migrations.Adoption(t.Context(), databaseURL, o)
 	if err != nil {
@@ -246,8 +248,8 @@ func TestOnlyCallsThatNobodyClaimedRunAfterAnAdoption(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("the calls should be (-), and are (+): %s", diff)
 	}
-	insert(t, db, "select gem.start_worker('w', 9, '', '', '1 hour'); select gem.recover('w', null)")
-	if n := valueOf(t, db, "select count(*)::text from gem.claim('w', 10, true)"); n != "2" {
+	testdb.Exec(t, db, "select gem.start_worker('w', 9, '', '', '1 hour'); select gem.recover('w', null)")
+	if n := testdb.Value[string](t, db, "select count(*)::text from gem.claim('w', 10, true)"); n != "2" {
 		t.Errorf("%s calls run", n)
 	}
 }

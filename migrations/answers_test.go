@@ -15,13 +15,14 @@ import (
 // asked makes calls that wait for an answer. Each is created by ada, and its name is its session.
 func asked(t *testing.T, db *pgxpool.Pool, calls map[string]string) {
 	t.Helper()
-	insert(t, db, "select gem.start_worker('w', 99, '', '', '1 hour', '{steps}')")
+	testdb.Exec(t, db, "select gem.start_worker('w', 99, '', '', '1 hour', '{steps}')")
 	for name, call := range calls {
 		tool, input, _ := strings.Cut(call, " ")
-		insert(t, db, fmt.Sprintf("insert into core_tool_calls (tool_name, input, created_by, session_id) values ('%s', "+
-			"'%s', 'ada', '%s')", tool, input, name))
+		testdb.Exec(t, db, fmt.Sprintf(
+			"insert into core_tool_calls (tool_name, input, created_by, session_id) values ('%s', "+
+				"'%s', 'ada', '%s')", tool, input, name))
 	}
-	insert(t, db, `select gem.wait(c.id, c.attempt, 'w', '[]', 'answer', '{#answer}', 1, '{}', null)
+	testdb.Exec(t, db, `select gem.wait(c.id, c.attempt, 'w', '[]', 'answer', '{#answer}', 1, '{}', null)
 		from gem.claim('w', 99, true) c`)
 }
 
@@ -45,7 +46,8 @@ func code(err error) string {
 func TestQuestionsAreAnsweredByWhomTheyName(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	insert(t, db, everyone+"; insert into gem.roles values ('bob', 'boss'), ('ada', 'boss'), ('service_role', 'robot'), "+
+	testdb.Exec(t, db, everyone+"; insert into gem.roles values ('bob', 'boss'), ('ada', 'boss'), ('service_role', "+
+		"'robot'), "+
 		"('user:eve', 'boss')")
 	calls := map[string]string{
 		"plain":    `wait.answer {"text": "?"}`,
@@ -122,11 +124,12 @@ func TestQuestionsAreAnsweredByWhomTheyName(t *testing.T) {
 func TestNobodyApprovesWhatWasAskedOnTheirBehalf(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	insert(t, db, everyone+"; insert into gem.roles values ('ada', 'boss'), ('bob', 'boss')")
-	insert(t, db, "insert into core_tool_calls (tool_name, created_by) values ('top', 'ada')")
-	insert(t, db, "insert into core_tool_calls (tool_name, created_by, parent_call_id) select 'middle', 'server', id "+
+	testdb.Exec(t, db, everyone+"; insert into gem.roles values ('ada', 'boss'), ('bob', 'boss')")
+	testdb.Exec(t, db, "insert into core_tool_calls (tool_name, created_by) values ('top', 'ada')")
+	testdb.Exec(t, db, "insert into core_tool_calls (tool_name, created_by, parent_call_id) select 'middle', 'server', "+
+		"id "+
 		"from core_tool_calls")
-	insert(t, db, `insert into core_tool_calls (tool_name, input, parent_call_id, session_id) select 'wait.approval',
+	testdb.Exec(t, db, `insert into core_tool_calls (tool_name, input, parent_call_id, session_id) select 'wait.approval',
 		'{"by": ["role:boss"]}', id, 'q' from core_tool_calls where tool_name = 'middle'`)
 	if _, err := request(t, db, "authenticated", "ada", answerSQL("q", `{"approved": true}`)); code(err) != "PT404" {
 		t.Errorf("ada: %v", err)
@@ -160,7 +163,7 @@ func TestOnlyATimeWithItsZoneEndsAQuestion(t *testing.T) {
 func TestAnswersAreRefusedWithAReason(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	insert(t, db, everyone)
+	testdb.Exec(t, db, everyone)
 	asked(t, db, map[string]string{
 		"text":     `wait.answer {"schema": {"type": "string", "minLength": 2, "maxLength": 3}}`,
 		"enum":     `wait.answer {"schema": {"type": "string", "enum": ["a", "b"]}}`,
@@ -233,7 +236,7 @@ func TestAnswersAreRefusedWithAReason(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	insert(t, db, "select cancel_tool_call(id) from all_calls where session_id = 'text'")
+	testdb.Exec(t, db, "select cancel_tool_call(id) from all_calls where session_id = 'text'")
 	if _, err := request(t, db, "authenticated", "ada", answerSQL("text", `"äöü"`)); err != nil {
 		t.Errorf("the same answer after the end: %v", err)
 	}
@@ -257,7 +260,8 @@ func TestAUserSendsSoManyAnswersInAnHour(t *testing.T) {
 		t.Run(limit, func(t *testing.T) {
 			t.Parallel()
 			db := supabase(t)
-			insert(t, db, everyone+"; insert into core_tool_calls (tool_name, created_by, session_id) select 'a.b', 'ada', "+
+			testdb.Exec(t, db, everyone+"; insert into core_tool_calls (tool_name, created_by, session_id) select 'a.b', "+
+				"'ada', "+
 				"'s' || i from generate_series(1, 3) i; "+sql)
 			taken := 0
 			for i := range 9 {
@@ -275,8 +279,8 @@ func TestAUserSendsSoManyAnswersInAnHour(t *testing.T) {
 				t.Errorf("%d were taken", taken)
 			}
 			// the owner of the database has no limit
-			insert(t, db, "select answer_tool_call(id, '1', 'more') from core_tool_calls limit 1")
-			insert(t, db, "update gem.answers set at = at - interval '61 minutes'; select gem.recover('w', null)")
+			testdb.Exec(t, db, "select answer_tool_call(id, '1', 'more') from core_tool_calls limit 1")
+			testdb.Exec(t, db, "update gem.answers set at = at - interval '61 minutes'; select gem.recover('w', null)")
 			if n := number(t, db, "select count(*) from gem.answers"); n != 0 {
 				t.Errorf("%v answers of more than an hour ago are still counted", n)
 			}
@@ -287,7 +291,8 @@ func TestAUserSendsSoManyAnswersInAnHour(t *testing.T) {
 func TestACallTakesAHundredAnswers(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, "insert into core_tool_calls (tool_name) values ('a.b'); select answer_tool_call(c.id, '1', 'n' || i) "+
+	testdb.Exec(t, db, "insert into core_tool_calls (tool_name) values ('a.b'); select answer_tool_call(c.id, '1', 'n' "+
+		"|| i) "+
 		"from core_tool_calls c, generate_series(1, 100) i")
 	if _, err := db.Exec(t.Context(), "select answer_tool_call(id, '1', 'one more') from core_tool_calls"); code(
 		err) != "PT429" {
@@ -323,11 +328,11 @@ func TestAnswersAtTheSameMoment(t *testing.T) {
 func TestOpenQuestionsAreFoundAmongMany(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	insert(t, db, everyone+`; insert into gem.roles
+	testdb.Exec(t, db, everyone+`; insert into gem.roles
 		values ('bob', 'boss'); alter table core_tool_calls set (autovacuum_enabled = off)`)
 	asked(t, db, map[string]string{"mine": `wait.answer {}`, "boss": `wait.answer {"by": ["role:boss"]}`,
 		"bob": `wait.answer {"by": ["user:bob"]}`})
-	insert(t, db, `set session_replication_role = replica;
+	testdb.Exec(t, db, `set session_replication_role = replica;
 		insert into core_tool_calls (id, tool_name, input, created_by, status, attempt, events, steps, run_at, created_at,
 			updated_at, waits_for, waits, need, asked_for,
 				answer_by, answer_others)
@@ -335,7 +340,7 @@ func TestOpenQuestionsAreFoundAmongMany(t *testing.T) {
 				'answer', '{#answer}', 1, 'user', array[case when i % 2 = 0 then 'user:someone' else 'owner' end], false
 					from generate_series(1, 20000) i;
 		set session_replication_role = origin`)
-	insert(t, db, "vacuum core_tool_calls")
+	testdb.Exec(t, db, "vacuum core_tool_calls")
 	for sub, want := range map[string]int64{"ada": 1, "bob": 2, "eve": 0} {
 		conn, err := db.Acquire(t.Context())
 		if err != nil {
@@ -361,8 +366,8 @@ func TestOpenQuestionsAreFoundAmongMany(t *testing.T) {
 func TestTheOwnerFindsQuestionsBesideWhatElseWaitsForAnswers(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, "alter table core_tool_calls set (autovacuum_enabled = off)")
-	insert(t, db, `set session_replication_role = replica;
+	testdb.Exec(t, db, "alter table core_tool_calls set (autovacuum_enabled = off)")
+	testdb.Exec(t, db, `set session_replication_role = replica;
 		insert into core_tool_calls (id, tool_name, input, status, attempt, events, steps, run_at, created_at, updated_at,
 			waits_for, waits, need, computed_key, level, asked_for,
 				answer_by)
@@ -415,7 +420,7 @@ func TestAnAnswerThatCannotBeWrittenIsRefused(t *testing.T) {
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	insert(t, db, answer)
+	testdb.Exec(t, db, answer)
 	if n := number(t, db, "select count(*) from core_tool_events where event in ('answered', 'woken')"); n != 2 {
 		t.Errorf("%v events", n)
 	}
@@ -426,7 +431,7 @@ func TestAQuestionWhoseEndSomeoneAskedForTakesNoAnswer(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
 	asked(t, db, map[string]string{"q": `wait.answer {}`})
-	insert(t, db, "select cancel_tool_call(id) from core_tool_calls")
+	testdb.Exec(t, db, "select cancel_tool_call(id) from core_tool_calls")
 	if _, err := db.Exec(t.Context(), `select answer_tool_call(id, '"x"') from core_tool_calls`); code(err) != "PT409" {
 		t.Errorf("%v", err)
 	}

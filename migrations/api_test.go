@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -72,7 +73,7 @@ func TestARequestToEnqueueMayBeSentAgain(t *testing.T) {
 func TestAWrongArgumentIsNamed(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	insert(t, db, "insert into core_tool_calls (id, tool_name, created_by) values "+
+	testdb.Exec(t, db, "insert into core_tool_calls (id, tool_name, created_by) values "+
 		"('22222222-2222-4222-8222-222222222222', 'a.b', 'grace')")
 	for _, c := range []struct{ arguments, code, words string }{
 		{"null", "23514", "tool_name must be the name of a tool"},
@@ -134,7 +135,7 @@ func TestACallComesWithItsReceiptAndItsJournal(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
 	id := finished(t, db)
-	insert(t, db, "insert into core_tool_calls (tool_name) values ('c.d')")
+	testdb.Exec(t, db, "insert into core_tool_calls (tool_name) values ('c.d')")
 	for sql, want := range map[string]string{
 		"select count(r.id)::text from core_tool_calls c, core_tool_receipts(c) r where c.id = '" + id +
 			"'": "1",
@@ -156,7 +157,7 @@ func TestACallComesWithItsReceiptAndItsJournal(t *testing.T) {
 func TestACallerMayHaveSoManyOpenCalls(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	insert(t, db, "update gem.limits set max_open_calls = 5")
+	testdb.Exec(t, db, "update gem.limits set max_open_calls = 5")
 	const bulk = "insert into core_tool_calls (tool_name) select 'a.b' from generate_series(1, %d)"
 	_, err := request(t, db, "authenticated", "ada", fmt.Sprintf(bulk, 600))
 	refusedWith(t, "600 at once", err, "PT429", "too many open calls: you may have 5 that have not ended")
@@ -200,7 +201,7 @@ func TestACallerMayHaveSoManyOpenCalls(t *testing.T) {
 func TestACallerMaySendSoMuchInAnHour(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	insert(t, db, "update gem.limits set max_calls_per_hour = 5, max_bytes_per_hour = 1000")
+	testdb.Exec(t, db, "update gem.limits set max_calls_per_hour = 5, max_bytes_per_hour = 1000")
 	const bulk = "insert into core_tool_calls (tool_name) select 'a.b' from generate_series(1, %d)"
 	const large = "insert into core_tool_calls (tool_name, input) values ('a.b', jsonb_build_object('x', repeat('a', " +
 		"600)))"
@@ -223,7 +224,7 @@ func TestACallerMaySendSoMuchInAnHour(t *testing.T) {
 	refused("ada", fmt.Sprintf(bulk, 6), "too many calls in an hour: you may make 5", "Send less in one request.")
 	must("authenticated", "ada", fmt.Sprintf(bulk, 3))
 	must("authenticated", "ada", "select cancel_tool_call(id) from core_tool_calls") // they count all the same
-	insert(t, db, "update core_tool_calls set created_at = created_at - interval '20 minutes'")
+	testdb.Exec(t, db, "update core_tool_calls set created_at = created_at - interval '20 minutes'")
 	must("authenticated", "ada", fmt.Sprintf(bulk, 2))
 	at := texts(t, db, `select to_char((min(created_at) + interval '1 hour') at time zone 'UTC',
 		'YYYY-MM-DD"T"HH24:MI:SS"Z"') from core_tool_calls`)
@@ -233,7 +234,7 @@ func TestACallerMaySendSoMuchInAnHour(t *testing.T) {
 	refused("grace", large, "too much input in an hour: you may send 1000 bytes", "Try again at ")
 	must("authenticated", "grace", fmt.Sprintf(bulk, 1))
 
-	insert(t, db, "update core_tool_calls set created_at = created_at - interval '1 hour'")
+	testdb.Exec(t, db, "update core_tool_calls set created_at = created_at - interval '1 hour'")
 	must("authenticated", "ada", fmt.Sprintf(bulk, 5))
 	must("authenticated", "grace", large)
 }
@@ -257,7 +258,7 @@ func TestTheSizeOfAnInputIsLookedAtBeforeItsContents(t *testing.T) {
 		refusedWith(t, fmt.Sprint(c.role, c.n), err, "23514", c.words)
 	}
 	// A table keeps 5 MB of the same letter in some 60 KB.
-	insert(t, db, "create table kept (input jsonb); insert into kept values (jsonb_build_object('x', repeat('a', "+
+	testdb.Exec(t, db, "create table kept (input jsonb); insert into kept values (jsonb_build_object('x', repeat('a', "+
 		"5000000), 'odd', 1e500))")
 	err := tryInsert(t, db, "insert into core_tool_calls (tool_name, input) select 'a.b', input from kept")
 	refusedWith(t, "a compressed one", err, "23514", "input takes more than 1048576 bytes")
@@ -267,7 +268,7 @@ func TestTheSizeOfAnInputIsLookedAtBeforeItsContents(t *testing.T) {
 func TestNoInputWithinTheLimitIsTakenForLarger(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	insert(t, db, "update gem.limits set max_input_bytes = 10500")
+	testdb.Exec(t, db, "update gem.limits set max_input_bytes = 10500")
 	for what, input := range map[string]string{
 		"digits":          `{"n": [` + strings.Repeat("1, ", 3490) + `1]}`,
 		"zeros":           `{"n": [` + strings.Repeat("0, ", 3490) + `0]}`,
@@ -305,7 +306,7 @@ func TestTheNumbersOfAnInputAreKept(t *testing.T) {
 func TestLimitsCanBeSet(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	insert(t, db, "update gem.limits set max_input_bytes = 20, max_run_ahead = '1 hour', min_priority = -1, "+
+	testdb.Exec(t, db, "update gem.limits set max_input_bytes = 20, max_run_ahead = '1 hour', min_priority = -1, "+
 		"max_priority = 0")
 	for arguments, words := range map[string]string{
 		"'a.b', '{\"n\": \"123456789012345\"}'": "input takes 24 bytes as JSON, and may take 20",
@@ -375,7 +376,7 @@ func TestReceiptsJoinRealtime(t *testing.T) {
 				"'core_tool_receipts'").Scan(&joined); err != nil || joined != c.want {
 				t.Errorf("%s, want %s, %v", joined, c.want, err)
 			}
-			insert(t, db, printed(t)) // again
+			testdb.Exec(t, db, printed(t)) // again
 		})
 	}
 }

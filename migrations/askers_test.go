@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -19,7 +20,7 @@ import (
 func questionsOf(t *testing.T, db *pgxpool.Pool, kind, asker string, n int, input string) {
 	t.Helper()
 	step := map[string]string{"rule": "'##' || i", "handler": "'ask ' || i", "user": "null"}[kind]
-	insert(t, db, fmt.Sprintf(`set session_replication_role = replica;
+	testdb.Exec(t, db, fmt.Sprintf(`set session_replication_role = replica;
 		insert into core_tool_calls (id, tool_name, input, answer_by, answer_others, answer_until, created_by, asked_for,
 			parent_call_id, parent_step,
 				signed_in, status, attempt, events, steps, run_at, created_at, updated_at, waits_for, waits, need)
@@ -39,7 +40,8 @@ const toBoss = `{"text": "?", "by": ["role:boss"]}`
 func TestQuestionsThatUsersInsertHideNoneOfRulesAndHandlers(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	insert(t, db, "insert into gem.roles values ('bob', 'boss'); alter table core_tool_calls set (autovacuum_enabled = "+
+	testdb.Exec(t, db, "insert into gem.roles values ('bob', 'boss'); alter table core_tool_calls set "+
+		"(autovacuum_enabled = "+
 		"off)")
 	for i := range 3 {
 		questionsOf(t, db, "user", fmt.Sprintf("eve%d", i), 2000, literal(toBoss))
@@ -63,7 +65,8 @@ func TestQuestionsThatUsersInsertHideNoneOfRulesAndHandlers(t *testing.T) {
 func TestEachAskerHasFiveQuestionsBeforeTheRestOfAnother(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	insert(t, db, "insert into gem.roles values ('bob', 'boss'), ('bob', 'quiet'); insert into gem.role_settings values "+
+	testdb.Exec(t, db, "insert into gem.roles values ('bob', 'boss'), ('bob', 'quiet'); insert into gem.role_settings "+
+		"values "+
 		"('quiet', now(), 'me')")
 	questionsOf(t, db, "user", "old", 1, literal(strings.ReplaceAll(toBoss, "boss", "quiet")))
 	questionsOf(t, db, "user", "eve", 6200, literal(toBoss)) // more than is read of users and was there before
@@ -102,7 +105,7 @@ func TestEachAskerHasFiveQuestionsBeforeTheRestOfAnother(t *testing.T) {
 func TestAUserHasALimitOfOpenQuestionsToOthers(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	insert(t, db, "update gem.limits set max_open_questions = 3")
+	testdb.Exec(t, db, "update gem.limits set max_open_questions = 3")
 	ask := func(sub, input string) error {
 		_, err := request(t, db, "authenticated", sub, "insert into core_tool_calls (tool_name, input) values "+
 			"('wait.answer', '"+input+"')")
@@ -149,7 +152,7 @@ func TestAUserHasALimitOfOpenQuestionsToOthers(t *testing.T) {
 			t.Errorf("%s: %v", role, err)
 		}
 	}
-	insert(t, db, "select cancel_tool_call(id) from core_tool_calls where created_by = 'eve'")
+	testdb.Exec(t, db, "select cancel_tool_call(id) from core_tool_calls where created_by = 'eve'")
 	if err := ask("eve", toBoss); err != nil {
 		t.Errorf("after the others have ended: %v", err)
 	}
@@ -164,7 +167,7 @@ func TestAClosedRoleTakesNoQuestionsOfUsers(t *testing.T) {
 	if _, err := request(t, db, "authenticated", "eve", ask); err != nil {
 		t.Fatal(err)
 	}
-	insert(t, db, "insert into gem.role_settings values ('boss', now(), 'me')")
+	testdb.Exec(t, db, "insert into gem.role_settings values ('boss', now(), 'me')")
 	if _, err := request(t, db, "authenticated", "eve", ask); code(err) != "PT403" ||
 		!strings.Contains(err.Error(), "the role boss is closed to questions from users") {
 		t.Errorf("a user: %v", err)
@@ -172,13 +175,13 @@ func TestAClosedRoleTakesNoQuestionsOfUsers(t *testing.T) {
 	if _, err := request(t, db, "service_role", "", ask); err != nil {
 		t.Errorf("a server: %v", err)
 	}
-	insert(t, db, "select gem.start_worker('w', 99, '', '', '1 hour', '{steps}'); insert into core_tool_calls "+
+	testdb.Exec(t, db, "select gem.start_worker('w', 99, '', '', '1 hour', '{steps}'); insert into core_tool_calls "+
 		"(tool_name, priority) values ('agent.run', 9)")
-	insert(t, db, "select gem.claim('w', 1, true)")
+	testdb.Exec(t, db, "select gem.claim('w', 1, true)")
 	start := func(name, more string) string {
 		return fmt.Sprintf(`select gem.wait(id, 1, 'w', '[{"id": "%s", "name": "%s", "tool": "wait.answer", "input": %s%s}]',
 			'call', '{}', 0, '{}', null)
-			from core_tool_calls where tool_name = 'agent.run'`, valueOf(t, db, "select gen_random_uuid()::text"), name, toBoss,
+			from core_tool_calls where tool_name = 'agent.run'`, testdb.Value[string](t, db, "select gen_random_uuid()::text"), name, toBoss,
 			more)
 	}
 	if err := tryInsert(t, db, start("a", "")); err != nil {
@@ -187,7 +190,7 @@ func TestAClosedRoleTakesNoQuestionsOfUsers(t *testing.T) {
 	if err := tryInsert(t, db, start("b", `, "chosen": true`)); code(err) != "PT403" {
 		t.Errorf("a model: %v", err)
 	}
-	insert(t, db, "delete from gem.role_settings")
+	testdb.Exec(t, db, "delete from gem.role_settings")
 	if _, err := request(t, db, "authenticated", "eve", ask); err != nil {
 		t.Errorf("when it is open again: %v", err)
 	}
@@ -205,7 +208,7 @@ func TestAClosedRoleTakesNoQuestionsOfUsers(t *testing.T) {
 func TestWhoAsksCannotBeForged(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	insert(t, db, "insert into gem.roles values ('bob', 'boss'); update gem.limits set max_open_questions = 2")
+	testdb.Exec(t, db, "insert into gem.roles values ('bob', 'boss'); update gem.limits set max_open_questions = 2")
 	const claims = `{"by": ["role:boss"], "text": "The rule big_refund (rules 1.0.0) asks.", "asked_for": "rule", "rules": [{"name": "big_refund", "message": "It is."}], "tool": "a.b", "input": {}}`
 	if _, err := request(t, db, "authenticated", "eve",
 		"insert into core_tool_calls (tool_name, input) values ('wait.approval', '"+claims+"')"); err != nil {
@@ -217,11 +220,12 @@ func TestWhoAsksCannotBeForged(t *testing.T) {
 			t.Errorf("a frontend writes %s: %v", column, err)
 		}
 	}
-	insert(t, db, "select gem.start_worker('w', 99, '', '', '1 hour', '{steps}'); insert into core_tool_calls "+
+	testdb.Exec(t, db, "select gem.start_worker('w', 99, '', '', '1 hour', '{steps}'); insert into core_tool_calls "+
 		"(tool_name, created_by, priority) values ('agent.run', 'eve', 9)")
-	insert(t, db, "set session_replication_role = replica; update core_tool_calls set signed_in = true where tool_name "+
+	testdb.Exec(t, db, "set session_replication_role = replica; update core_tool_calls set signed_in = true where "+
+		"tool_name "+
 		"= 'agent.run'; set session_replication_role = origin")
-	insert(t, db, "select gem.claim('w', 1, true)")
+	testdb.Exec(t, db, "select gem.claim('w', 1, true)")
 	chosen := func(n int) string {
 		return fmt.Sprintf(`select gem.wait(id, 1, 'w',
 			jsonb_build_array(jsonb_build_object('id', gen_random_uuid(), 'name', 'turn %d', 'tool', 'wait.answer', 'input',
@@ -230,11 +234,11 @@ func TestWhoAsksCannotBeForged(t *testing.T) {
 				'call', '{}', 0, '{}', null)
 			from core_tool_calls where tool_name = 'agent.run'`, n, toBoss, toBoss)
 	}
-	insert(t, db, chosen(1))
+	testdb.Exec(t, db, chosen(1))
 	if err := tryInsert(t, db, chosen(2)); code(err) != "PT429" {
 		t.Errorf("a third question of the user, which a model chose: %v", err)
 	}
-	insert(t, db, "insert into core_tool_calls (tool_name) values ('a.b')")
+	testdb.Exec(t, db, "insert into core_tool_calls (tool_name) values ('a.b')")
 	got := texts(t, db, "select concat_ws(' ', tool_name, asked_for, parent_step) from core_tool_calls order by 1")
 	want := []string{"a.b", "agent.run", "wait.answer handler code 1", "wait.answer user turn 1", "wait.approval user"}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -282,8 +286,8 @@ func TestAnInsertOfAnotherToolReadsNoQuestions(t *testing.T) {
 func TestOpenQuestionsAreFoundAmongAHundredThousandThatEnded(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	insert(t, db, "insert into gem.roles values ('bob', 'boss')")
-	insert(t, db, fmt.Sprintf(`set session_replication_role = replica;
+	testdb.Exec(t, db, "insert into gem.roles values ('bob', 'boss')")
+	testdb.Exec(t, db, fmt.Sprintf(`set session_replication_role = replica;
 		insert into core_tool_calls (id, tool_name, input, answer_by, created_by, asked_for, status, attempt, events, steps,
 			run_at, created_at, updated_at)
 			select gen_random_uuid(), 'wait.answer', '%s', '{role:boss}', case when i %% 2 = 0 then 'bob' else 'u' || i end,
@@ -324,11 +328,11 @@ func TestAListFindsItsQuestionsOnceWhateverTheStatistics(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := supabase(t)
-			insert(t, db, "insert into gem.roles values ('bob', 'boss'); alter table core_tool_calls set "+
+			testdb.Exec(t, db, "insert into gem.roles values ('bob', 'boss'); alter table core_tool_calls set "+
 				"(autovacuum_enabled = off)")
-			insert(t, db, statistics[0])
+			testdb.Exec(t, db, statistics[0])
 			questionsOf(t, db, "rule", "ada", questions, literal(toBoss))
-			insert(t, db, statistics[1])
+			testdb.Exec(t, db, statistics[1])
 			var plan string
 			config := db.Config().ConnConfig.Copy()
 			config.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
@@ -368,8 +372,8 @@ func TestAListFindsItsQuestionsOnceWhateverTheStatistics(t *testing.T) {
 func TestThousandsOfQuestionsHideNoOtherAsker(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	insert(t, db, "insert into gem.roles values ('bob', 'boss')")
-	insert(t, db, "alter table core_tool_calls set (autovacuum_enabled = off)")
+	testdb.Exec(t, db, "insert into gem.roles values ('bob', 'boss')")
+	testdb.Exec(t, db, "alter table core_tool_calls set (autovacuum_enabled = off)")
 	for i := range 6 {
 		questionsOf(t, db, "rule", fmt.Sprintf("mallory%d", i), 900, literal(toBoss))
 	}
@@ -379,7 +383,7 @@ func TestThousandsOfQuestionsHideNoOtherAsker(t *testing.T) {
 	}
 	questionsOf(t, db, "rule", "ada", 1, literal(`{"text": "?", "by": ["role:other"]}`))
 	for _, sql := range []string{"select", "analyze"} {
-		insert(t, db, sql)
+		testdb.Exec(t, db, sql)
 		const ofAda = "select from open_questions where asked_by = 'ada'"
 		n, err := request(t, db, "authenticated", "bob", ofAda+" and of_asker <= 5")
 		if err != nil || n != 6 {

@@ -15,14 +15,14 @@ const ownClock = `create table public.clock as select now() as began, now() as a
 // setClock sets the clock to so many milliseconds after its beginning.
 func setClock(t *testing.T, db *pgxpool.Pool, after int) {
 	t.Helper()
-	insert(t, db, fmt.Sprintf("update public.clock set at = began + %d * interval '1 ms'", after))
+	testdb.Exec(t, db, fmt.Sprintf("update public.clock set at = began + %d * interval '1 ms'", after))
 }
 
 // beatAt sets the clock, and sends a heartbeat of the worker w.
 func beatAt(t *testing.T, db *pgxpool.Pool, after int) {
 	t.Helper()
 	setClock(t, db, after)
-	insert(t, db, "select gem.heartbeat('w', '5 s', '{}', '{}', false)")
+	testdb.Exec(t, db, "select gem.heartbeat('w', '5 s', '{}', '{}', false)")
 }
 
 // Postgres's clock may be set back, by a person or by a host that was moved. What was due stays due from the next
@@ -34,14 +34,14 @@ func TestAClockThatGoesBackHoldsNoCalls(t *testing.T) {
 	claimed := func() string {
 		return fmt.Sprint(texts(t, db, "select tool_name from gem.claim('w', 9, true) order by tool_name"))
 	}
-	insert(t, db, ownClock)
-	insert(t, db, `
+	testdb.Exec(t, db, ownClock)
+	testdb.Exec(t, db, `
 		select gem.start_worker('w', 10, '', '', '5 s'), gem.start_worker('dies', 10, '', '', '5 s');
 		insert into core_tool_calls (tool_name) values ('lost')`)
-	insert(t, db, "select gem.claim('dies', 1, true)")
-	insert(t, db, "insert into core_tool_calls (tool_name) values ('retried')")
-	insert(t, db, "select gem.retry(c.id, c.attempt, 'w', '{}', 9, '1 s') from gem.claim('w', 1, true) c")
-	insert(t, db, "insert into core_tool_calls (tool_name, run_at) values ('due', null), ('scheduled', gem.now() + "+
+	testdb.Exec(t, db, "select gem.claim('dies', 1, true)")
+	testdb.Exec(t, db, "insert into core_tool_calls (tool_name) values ('retried')")
+	testdb.Exec(t, db, "select gem.retry(c.id, c.attempt, 'w', '{}', 9, '1 s') from gem.claim('w', 1, true) c")
+	testdb.Exec(t, db, "insert into core_tool_calls (tool_name, run_at) values ('due', null), ('scheduled', gem.now() + "+
 		"interval '30 s')")
 
 	beatAt(t, db, -105_000)
@@ -51,12 +51,12 @@ func TestAClockThatGoesBackHoldsNoCalls(t *testing.T) {
 	if n := number(t, db, "select extract(epoch from clock_back) from core_workers where worker_id = 'dies'"); n != 105 {
 		t.Errorf("the clock went back by %v s", n)
 	}
-	insert(t, db, "select gem.start_worker('starts', 10, '', '', '1 s')")
+	testdb.Exec(t, db, "select gem.start_worker('starts', 10, '', '', '1 s')")
 	if n := number(t, db,
 		"select count(*) from core_workers where worker_id = 'starts' and clock_back > '104 s'"); n != 1 {
 		t.Error("a worker that starts now does not know that the clock is late")
 	}
-	insert(t, db, "insert into core_tool_calls (tool_name) values ('new')")
+	testdb.Exec(t, db, "insert into core_tool_calls (tool_name) values ('new')")
 	if got := claimed(); got != "[new]" {
 		t.Errorf("of those that came later, %s were claimed", got)
 	}
@@ -83,14 +83,14 @@ func TestAClockThatGoesBackHoldsNoCalls(t *testing.T) {
 func TestAWorkerThatStartsSeesThatTheClockWentBack(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, `
+	testdb.Exec(t, db, `
 		select gem.start_worker('killed', 10, '', '', '5 s');
 		insert into core_tool_calls (tool_name) values ('lost')`)
-	insert(t, db, "select gem.claim('killed', 1, true)")
-	insert(t, db, "insert into core_tool_calls (tool_name) values ('due')")
-	insert(t, db, "create or replace function gem.now() returns timestamptz language sql volatile as 'select "+
+	testdb.Exec(t, db, "select gem.claim('killed', 1, true)")
+	testdb.Exec(t, db, "insert into core_tool_calls (tool_name) values ('due')")
+	testdb.Exec(t, db, "create or replace function gem.now() returns timestamptz language sql volatile as 'select "+
 		"pg_catalog.clock_timestamp() - interval ''1 hour'''")
-	insert(t, db, "select gem.start_worker('w', 10, '', '', '5 s')")
+	testdb.Exec(t, db, "select gem.start_worker('w', 10, '', '', '5 s')")
 	if got := fmt.Sprint(
 		texts(t, db, "select tool_name from gem.claim('w', 9, true) order by tool_name")); got != "[due]" {
 		t.Errorf("%s were claimed", got)
@@ -115,15 +115,16 @@ func TestCallsThatCameWhileNoWorkerRanAreDueWhenTheClockWentBack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := testdb.Pool(t, testdb.New(t))
-			insert(t, db, ownClock)
+			testdb.Exec(t, db, ownClock)
 			if c.before {
-				insert(t, db, "select gem.start_worker('before', 10, '', '', '5 s'), gem.stop_worker('before')")
+				testdb.Exec(t, db, "select gem.start_worker('before', 10, '', '', '5 s'), gem.stop_worker('before')")
 			}
 			setClock(t, db, 60*60_000)
-			insert(t, db, "insert into core_tool_calls (tool_name, run_at) values ('due', null), ('scheduled', gem.now() + "+
+			testdb.Exec(t, db, "insert into core_tool_calls (tool_name, run_at) values ('due', null), ('scheduled', gem.now() "+
+				"+ "+
 				"interval '1 hour')")
 			setClock(t, db, (60-c.back)*60_000)
-			insert(t, db, "select gem.start_worker('w', 10, '', '', '5 s')")
+			testdb.Exec(t, db, "select gem.start_worker('w', 10, '', '', '5 s')")
 			if got := fmt.Sprint(texts(t, db, "select tool_name from gem.claim('w', 9, true)")); got != "[due]" {
 				t.Errorf("%s were claimed", got)
 			}
@@ -139,13 +140,13 @@ func TestCallsThatCameWhileNoWorkerRanAreDueWhenTheClockWentBack(t *testing.T) {
 func TestAClockMayGoBackTwice(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, ownClock)
-	insert(t, db, "select gem.start_worker('w', 10, '', '', '5 s'); insert into core_tool_calls (tool_name) values "+
+	testdb.Exec(t, db, ownClock)
+	testdb.Exec(t, db, "select gem.start_worker('w', 10, '', '', '5 s'); insert into core_tool_calls (tool_name) values "+
 		"('due')")
 	for _, back := range []int{-600_000, -603_000, -602_000, -590_000} {
 		beatAt(t, db, back)
 	}
-	insert(t, db, "select gem.start_worker('starts', 10, '', '', '5 s')")
+	testdb.Exec(t, db, "select gem.start_worker('starts', 10, '', '', '5 s')")
 	if got := fmt.Sprint(texts(t, db, "select tool_name from gem.claim('starts', 9, true)")); got != "[due]" {
 		t.Errorf("%s were claimed", got)
 	}
@@ -155,16 +156,16 @@ func TestAClockMayGoBackTwice(t *testing.T) {
 func TestAClockThatGoesBackLeavesNoCallWaiting(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, ownClock)
-	insert(t, db, "select gem.start_worker('w', 10, '', '', '5 s'); insert into core_tool_calls (tool_name) select "+
+	testdb.Exec(t, db, ownClock)
+	testdb.Exec(t, db, "select gem.start_worker('w', 10, '', '', '5 s'); insert into core_tool_calls (tool_name) select "+
 		"'a.b' from generate_series(1, 3)")
-	insert(t, db, "select gem.hold_key(c.id, c.attempt, 'w', 'k') from gem.claim('w', 3, true) c")
+	testdb.Exec(t, db, "select gem.hold_key(c.id, c.attempt, 'w', 'k') from gem.claim('w', 3, true) c")
 	beatAt(t, db, -3_600_000)
-	insert(t, db, `select gem.finish(id, attempt, 'w', 'failed',
+	testdb.Exec(t, db, `select gem.finish(id, attempt, 'w', 'failed',
 		'{"error": {"error_code": "x", "message": "y", "details": null}}', '{}', '') from core_tool_calls
 			where status = 'running'`)
 	// the one that was to take the key next
-	insert(t, db, "select cancel_tool_call(id) from core_tool_calls where status = 'queued'")
+	testdb.Exec(t, db, "select cancel_tool_call(id) from core_tool_calls where status = 'queued'")
 	for back := -3_599_000; back <= -3_596_000; back += 1000 {
 		beatAt(t, db, back)
 	}

@@ -17,7 +17,7 @@ func TestWhatACallerAsksForWhileItCrowdsIsBackground(t *testing.T) {
 			"distinct from "+
 			caller+" group by level order by level desc"))
 	}
-	insert(t, db, `
+	testdb.Exec(t, db, `
 		select gem.start_worker('a', 12, '', '', '1 hour'), gem.start_worker('b', 8, '', '', '1 hour'),
 			gem.start_worker('dead', 100, '', '', '0 s');
 		insert into core_tool_calls (tool_name, created_by, priority) select 'a.b', 'ada', case when n % 2 = 0 then 7
@@ -25,13 +25,13 @@ func TestWhatACallerAsksForWhileItCrowdsIsBackground(t *testing.T) {
 	if got := levels("'ada'"); got != "[7×2 -3×3 -500×2 -503×2]" {
 		t.Errorf("the calls of one caller: %s", got)
 	}
-	insert(t, db, "insert into core_tool_calls (tool_name, created_by) values ('a.b', 'grace')")
-	insert(t, db, "insert into core_tool_calls (tool_name) select 'a.b' from generate_series(1, 9)")
+	testdb.Exec(t, db, "insert into core_tool_calls (tool_name, created_by) values ('a.b', 'grace')")
+	testdb.Exec(t, db, "insert into core_tool_calls (tool_name) select 'a.b' from generate_series(1, 9)")
 	if got := levels("'grace'") + levels("null"); got != "[0×1][0×9]" {
 		t.Errorf("the calls of others: %s", got)
 	}
-	insert(t, db, "select cancel_tool_call(id) from core_tool_calls where created_by = 'ada'")
-	insert(t, db, "insert into core_tool_calls (tool_name, created_by) values ('a.b', 'ada')")
+	testdb.Exec(t, db, "select cancel_tool_call(id) from core_tool_calls where created_by = 'ada'")
+	testdb.Exec(t, db, "insert into core_tool_calls (tool_name, created_by) values ('a.b', 'ada')")
 	if got := levels("'ada'"); got != "[7×2 0×1 -3×3 -500×2 -503×2]" {
 		t.Errorf("when the others have ended: %s", got)
 	}
@@ -40,7 +40,7 @@ func TestWhatACallerAsksForWhileItCrowdsIsBackground(t *testing.T) {
 func TestAClaimTakesNoMoreBackgroundCallsThanItMay(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, `
+	testdb.Exec(t, db, `
 		select gem.start_worker('w', 10, '', '', '1 hour');
 		insert into core_tool_calls (tool_name, priority) select 'a.b', p from unnest(array[-600, -500, -500, -499, 0]) p`)
 	claim := func(limit, background int) string {
@@ -61,7 +61,7 @@ func TestAClaimTakesNoMoreBackgroundCallsThanItMay(t *testing.T) {
 func TestRequestsAtTheSameMomentCrowdTogether(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	insert(t, db, "select gem.start_worker('w', 8, '', '', '1 hour')")
+	testdb.Exec(t, db, "select gem.start_worker('w', 8, '', '', '1 hour')")
 	var all sync.WaitGroup
 	for range 12 {
 		all.Go(func() {

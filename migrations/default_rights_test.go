@@ -80,7 +80,7 @@ func TestDefaultPrivilegesGiveNothingOnGEMsObjects(t *testing.T) {
 	t.Parallel()
 	plain := testdb.NewEmpty(t)
 	db := testdb.Pool(t, plain)
-	insert(t, db, plainRoles)
+	testdb.Exec(t, db, plainRoles)
 	if err := migrations.Up(t.Context(), plain, everySource()...); err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func TestDefaultPrivilegesGiveNothingOnGEMsObjects(t *testing.T) {
 			if err := migrations.Print(&file, "", migrations.Options{}, everySource()...); err != nil {
 				return err
 			}
-			insert(t, testdb.Pool(t, url), file.String())
+			testdb.Exec(t, testdb.Pool(t, url), file.String())
 			return nil
 		},
 	} {
@@ -116,9 +116,9 @@ func TestDefaultPrivilegesGiveNothingOnGEMsObjects(t *testing.T) {
 			t.Parallel()
 			url := testdb.NewEmpty(t)
 			db := testdb.Pool(t, url)
-			insert(t, db, plainRoles)
-			insert(t, db, generous)
-			insert(t, db, `create schema theirs; create table theirs.table_of_theirs (id serial);
+			testdb.Exec(t, db, plainRoles)
+			testdb.Exec(t, db, generous)
+			testdb.Exec(t, db, `create schema theirs; create table theirs.table_of_theirs (id serial);
 				create table theirs.plain (id int); revoke all on theirs.plain from anon`)
 			const defaults = "select defaclrole::regrole || ' ' || defaclnamespace || ' ' || defaclobjtype::text || ' ' || " +
 				"defaclacl::text from pg_default_acl where defaclnamespace is distinct from to_regnamespace('tools')::oid order " +
@@ -139,7 +139,7 @@ func TestDefaultPrivilegesGiveNothingOnGEMsObjects(t *testing.T) {
 				t.Errorf("privileges of someone else's tables were changed:\n%s", diff)
 			}
 			// What an administrator gives later stays.
-			insert(t, db, "grant trigger on core_tool_calls to gem_monitor; grant select on gem.queue to gem_mcp; grant "+
+			testdb.Exec(t, db, "grant trigger on core_tool_calls to gem_monitor; grant select on gem.queue to gem_mcp; grant "+
 				"execute on function gem.now() to gem_mcp")
 			given := privileges(t, db)
 			if err := migrate(t, url); err != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -47,14 +48,14 @@ func TestConditionsOnOtherRowsReadAFewRowsWhateverTheStatistics(t *testing.T) {
 				t.Parallel()
 				db := supabase(t)
 				for _, table := range []string{"core_tool_calls", "core_tool_receipts", "core_tool_events", "gem.rule_runs"} {
-					insert(t, db, "alter table "+table+" set (autovacuum_enabled = off)")
+					testdb.Exec(t, db, "alter table "+table+" set (autovacuum_enabled = off)")
 				}
-				insert(t, db, `insert into core_tool_calls (tool_name) values ('a.parent');
+				testdb.Exec(t, db, `insert into core_tool_calls (tool_name) values ('a.parent');
 					insert into gem.roles values ('bob', 'boss');
 					insert into core_rules_versions values ('1', repeat('0', 64), '{}', '1 second', now())`)
 				questionsOf(t, db, "rule", "ada", 100, literal(`{"text": "?", "by": ["role:boss"], "others": true}`))
 				for _, sql := range statements {
-					insert(t, db, sql)
+					testdb.Exec(t, db, sql)
 				}
 				// In this order: Postgres may read a table whole that is small and has no statistics, and the first case makes it
 				// larger.

@@ -22,9 +22,10 @@ func TestARoleOfAnyNameMigrates(t *testing.T) {
 	admin := testdb.Pool(t, server.URL("postgres"))
 	for i, role := range []string{"App-Owner", "Bob@corp.example", `say "hi"`, "select", "dürer; --"} {
 		quoted, database := `"`+strings.ReplaceAll(role, `"`, `""`)+`"`, fmt.Sprintf("named_%d", i)
-		insert(t, admin, "create role "+quoted+" login createrole password 'x'; alter default privileges for role "+quoted+
-			" grant all on tables to "+quoted+", pg_monitor")
-		insert(t, admin, "create database "+database+" owner "+quoted)
+		testdb.Exec(t, admin,
+			"create role "+quoted+" login createrole password 'x'; alter default privileges for role "+quoted+
+				" grant all on tables to "+quoted+", pg_monitor")
+		testdb.Exec(t, admin, "create database "+database+" owner "+quoted)
 		u, err := url.Parse(server.URL(database))
 		if err != nil {
 			t.Fatal(err)
@@ -36,7 +37,7 @@ func TestARoleOfAnyNameMigrates(t *testing.T) {
 				t.Errorf("%s: applied %v, %v", role, done.Applied, err)
 			}
 		}
-		if tools := valueOf(t, testdb.Pool(t, server.URL(database)),
+		if tools := testdb.Value[string](t, testdb.Pool(t, server.URL(database)),
 			"select (nspacl is null)::text from pg_namespace where nspname = 'tools'"); tools != "false" {
 			t.Errorf("%s: the schema tools has no rights of its own", role)
 		}
@@ -48,7 +49,7 @@ func TestRightsOnObjectsThatAnEventTriggerMakesStay(t *testing.T) {
 	t.Parallel()
 	server := serverOf(t)
 	db := testdb.Pool(t, server.URL("postgres"))
-	insert(t, db, `create role auditor; create schema hist;
+	testdb.Exec(t, db, `create role auditor; create schema hist;
 		create function public.keep_history() returns event_trigger language plpgsql as $$ declare made record; begin
 			for made in select * from pg_event_trigger_ddl_commands() where command_tag = 'CREATE TABLE'
 				and schema_name in ('public', 'gem') loop
@@ -61,7 +62,7 @@ func TestRightsOnObjectsThatAnEventTriggerMakesStay(t *testing.T) {
 	if err := migrations.Up(t.Context(), server.URL("postgres"), all()...); err != nil {
 		t.Fatal(err)
 	}
-	got := valueOf(t, db, `select count(*) filter (where has_table_privilege('auditor', oid, 'select, insert')) ||
+	got := testdb.Value[string](t, db, `select count(*) filter (where has_table_privilege('auditor', oid, 'select, insert')) ||
 		' of ' || count(*)
 		from pg_class where relnamespace = 'hist'::regnamespace and relkind = 'r'`)
 	if made, of, _ := strings.Cut(got, " of "); made != of || of == "0" {
@@ -74,7 +75,7 @@ func TestDefaultPrivilegesGiveNothingOnATableHoweverItIsCreated(t *testing.T) {
 	t.Parallel()
 	server := serverOf(t)
 	db := testdb.Pool(t, server.URL("postgres"))
-	insert(t, db, `create role reader; alter default privileges grant all on tables to reader; alter
+	testdb.Exec(t, db, `create role reader; alter default privileges grant all on tables to reader; alter
 		default privileges grant all on sequences to reader`)
 	program := migrations.Source{Name: "program", Files: fstest.MapFS{"00001_tables.sql": {Data: []byte(`
 		select 1 as n into made_by_select;
@@ -85,7 +86,7 @@ func TestDefaultPrivilegesGiveNothingOnATableHoweverItIsCreated(t *testing.T) {
 	if err := migrations.Up(t.Context(), server.URL("postgres"), program); err != nil {
 		t.Fatal(err)
 	}
-	if got := valueOf(t, db, `select count(*) filter (where relacl::text like '%reader%') || ' of ' || count(*)
+	if got := testdb.Value[string](t, db, `select count(*) filter (where relacl::text like '%reader%') || ' of ' || count(*)
 		from pg_class
 		where relnamespace = 'public'::regnamespace and relname in ('made_by_select', 'made_in_a_block',
 			'made_in_a_block_id_seq', 'made_after_a_comment', 'uni_é', 'dat')`); got != "0 of 6" {
@@ -98,7 +99,7 @@ func TestTablesThatDependOnOthersAreNotAdopted(t *testing.T) {
 	t.Parallel()
 	server := serverOf(t)
 	db := testdb.Pool(t, server.URL("postgres"))
-	insert(t, db, `create role app login; create schema app authorization app; set role app;
+	testdb.Exec(t, db, `create role app login; create schema app authorization app; set role app;
 		create function app.tag() returns text language sql as $$ select 'x' $$; reset role;
 		create table public.notes (id uuid primary key default gen_random_uuid(), title text default app.tag(),
 			body text constraint odd check (body <> app.tag()));
@@ -112,7 +113,7 @@ func TestTablesThatDependOnOthersAreNotAdopted(t *testing.T) {
 		if !strings.Contains(err.Error(), line) {
 			t.Errorf("the error does not have %q:\n%v", line, err)
 		}
-		insert(t, db, line)
+		testdb.Exec(t, db, line)
 	}
 }
 
@@ -122,7 +123,7 @@ func TestTablesWithRightsOfOthersAreNotAdopted(t *testing.T) {
 	t.Parallel()
 	server := serverOf(t)
 	db := testdb.Pool(t, server.URL("postgres"))
-	insert(t, db, `create role anon; create role authenticated; create role backend; create role "Old App";
+	testdb.Exec(t, db, `create role anon; create role authenticated; create role backend; create role "Old App";
 		create table public.core_tool_calls (id uuid primary key default gen_random_uuid(), tool_name text, input jsonb,
 			status text default 'queued', created_at timestamptz default now());
 		create table public.core_tool_receipts (id uuid primary key default gen_random_uuid(),
@@ -133,7 +134,7 @@ func TestTablesWithRightsOfOthersAreNotAdopted(t *testing.T) {
 		insert into public.core_tool_calls (tool_name, input, status) values ('a.b', '{"secret": 1}', 'succeeded');
 		insert into public.core_tool_receipts (call_id, tool_name, status, result) select id, 'a.b', 'succeeded',
 			'{"secret": 2}' from public.core_tool_calls`)
-	insert(t, db, `alter table public.core_tool_calls enable row level security;
+	testdb.Exec(t, db, `alter table public.core_tool_calls enable row level security;
 		alter table public.core_tool_receipts enable row level security;
 		create policy backend on public.core_tool_receipts using (true); create policy "All of it"
 			on public.core_tool_calls to backend using (true);
@@ -186,7 +187,7 @@ func TestTablesWithRightsOfOthersAreNotAdopted(t *testing.T) {
 			t.Errorf("%s changed: %s", name, diff)
 		}
 	}
-	insert(t, db, strings.Join(remove, "\n"))
+	testdb.Exec(t, db, strings.Join(remove, "\n"))
 	if _, err := migrations.Apply(t.Context(), server.URL("postgres"), o, all()...); err != nil {
 		t.Fatal(err)
 	}
@@ -238,7 +239,7 @@ func TestTheListOfAnAdoptionLocksNothing(t *testing.T) {
 	t.Parallel()
 	server := serverOf(t)
 	db := testdb.Pool(t, server.URL("postgres"))
-	insert(t, db, anEarlierGEM+"; revoke all on all tables in schema public from reader")
+	testdb.Exec(t, db, anEarlierGEM+"; revoke all on all tables in schema public from reader")
 	tables := []string{"core_tool_calls", "core_tool_receipts", "leads", "lead_sources", "notes", "tasks"}
 	tx, err := db.Begin(t.Context())
 	if err != nil {
@@ -262,7 +263,7 @@ func TestACountThatTakesTooLongIsLeftOut(t *testing.T) { // not parallel: the li
 	defer migrations.LimitCounts("1ms")()
 	server := serverOf(t)
 	db := testdb.Pool(t, server.URL("postgres"))
-	insert(t, db, "create table public.core_tool_calls (id uuid primary key, status text);"+
+	testdb.Exec(t, db, "create table public.core_tool_calls (id uuid primary key, status text);"+
 		"insert into public.core_tool_calls select gen_random_uuid(), 'running' from generate_series(1, 100000)")
 	o := migrations.Options{Adopt: []string{"core_tool_calls"}}
 	lines, err := migrations.Adoption(t.Context(), server.URL("postgres"), o)
@@ -281,7 +282,7 @@ func TestTheListOfAnAdoptionOfADomain(t *testing.T) {
 	if err := migrations.Up(t.Context(), databaseURL); err != nil {
 		t.Fatal(err)
 	}
-	insert(t, db, `create table public.tasks (id uuid primary key default gen_random_uuid(), title text, status text);
+	testdb.Exec(t, db, `create table public.tasks (id uuid primary key default gen_random_uuid(), title text, status text);
 		insert into public.tasks (title) values ('roof')`)
 	before := dump(t, databaseURL)
 	tx, err := db.Begin(t.Context())
@@ -353,7 +354,7 @@ func TestTheListOfAnAdoptionIsWhatItChanges(t *testing.T) {
 	server := serverOf(t)
 	databaseURL := server.URL("postgres")
 	db := testdb.Pool(t, databaseURL)
-	insert(t, db, "create role authenticated; create role service_role;"+anEarlierGEM+
+	testdb.Exec(t, db, "create role authenticated; create role service_role;"+anEarlierGEM+
 		"; revoke all on all tables in schema public from reader")
 	tables := []string{"core_tool_calls", "core_tool_receipts", "leads", "lead_sources", "notes", "tasks"}
 	o := migrations.Options{Adopt: tables}

@@ -26,8 +26,8 @@ func supabaseWith(t *testing.T, before string) *pgxpool.Pool {
 	t.Helper()
 	db := testdb.Pool(t, testdb.NewEmpty(t))
 	supabaseRoles(t, db)
-	insert(t, db, before)
-	insert(t, db, printed(t))
+	testdb.Exec(t, db, before)
+	testdb.Exec(t, db, printed(t))
 	return db
 }
 
@@ -35,7 +35,7 @@ func supabaseWith(t *testing.T, before string) *pgxpool.Pool {
 func createAPIRoles(t *testing.T, db *pgxpool.Pool) {
 	t.Helper()
 	apiRoles.Do(func() {
-		insert(t, db, `do $$ begin
+		testdb.Exec(t, db, `do $$ begin
 			create role anon nologin; create role authenticated nologin; create role service_role nologin;
 			exception when duplicate_object or unique_violation then null; end $$`)
 	})
@@ -45,7 +45,7 @@ func createAPIRoles(t *testing.T, db *pgxpool.Pool) {
 func supabaseRoles(t *testing.T, db *pgxpool.Pool) {
 	t.Helper()
 	createAPIRoles(t, db)
-	insert(t, db, `
+	testdb.Exec(t, db, `
 		grant usage on schema public to anon, authenticated, service_role;
 		alter default privileges in schema public grant all on tables to anon, authenticated, service_role;
 		alter default privileges in schema public grant all on functions to anon, authenticated, service_role;`)
@@ -99,7 +99,7 @@ func TestASignedInUserCallsToolsAndSeesItsOwn(t *testing.T) {
 func TestFrontendsCanDoNothingElse(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	insert(t, db, "insert into core_tool_calls (tool_name, created_by) values ('a.b', 'ada')")
+	testdb.Exec(t, db, "insert into core_tool_calls (tool_name, created_by) values ('a.b', 'ada')")
 	id := finished(t, db)
 	for what, sql := range map[string]string{
 		"a status":       "insert into core_tool_calls (tool_name, status) values ('a.b', 'succeeded')",
@@ -149,7 +149,7 @@ func TestFrontendsCanDoNothingElse(t *testing.T) {
 func TestAnEstimateTellsNothingOfOthers(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	insert(t, db, `
+	testdb.Exec(t, db, `
 		insert into core_tool_calls (tool_name, session_id, idempotency_key, created_by)
 		select 'a.b', 'conversation', '+61 400 000 ' || i, 'grace' from generate_series(100, 600) i;
 		set session_replication_role = replica; -- these receipts end nothing
@@ -181,7 +181,7 @@ func TestAnEstimateTellsNothingOfOthers(t *testing.T) {
 			}
 			for _, operator := range []string{"=", "<", ">", "<>"} {
 				estimates := map[string]bool{}
-				for _, value := range append(values, valueOf(t, db,
+				for _, value := range append(values, testdb.Value[string](t, db,
 					"select coalesce(max("+column+"::text), '"+values[0]+"') from "+table)) {
 					estimates[estimate(fmt.Sprintf("%s where %s %s '%s'", table, column, operator, value))] = true
 				}

@@ -54,11 +54,11 @@ func TestAGateReadsAFewRowsHoweverLongItsCountersAre(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := testdb.Pool(t, testdb.New(t))
-			insert(t, db, "alter table core_tool_calls set (autovacuum_enabled = off); alter table gem.rule_runs set "+
+			testdb.Exec(t, db, "alter table core_tool_calls set (autovacuum_enabled = off); alter table gem.rule_runs set "+
 				"(autovacuum_enabled = off)")
-			insert(t, db, "select gem.start_worker('w', 9, '', '', '1 hour')")
+			testdb.Exec(t, db, "select gem.start_worker('w', 9, '', '', '1 hour')")
 			for _, sql := range statistics {
-				insert(t, db, sql)
+				testdb.Exec(t, db, sql)
 			}
 			conn, err := db.Acquire(t.Context())
 			if err != nil {

@@ -18,7 +18,7 @@ func TestAQuestionWaitsForNoLevelOfAnother(t *testing.T) {
 	url := testdb.New(t)
 	db, open := testdb.Pool(t, url), testdb.Pool(t, url)
 	// ada has ten calls, and so the eleventh is among background calls; then she has one.
-	insert(t, db, `insert into core_tool_calls (tool_name, created_by) select 't.b', 'ada' from generate_series(1, 10);
+	testdb.Exec(t, db, `insert into core_tool_calls (tool_name, created_by) select 't.b', 'ada' from generate_series(1, 10);
 		insert into core_tool_calls (tool_name, created_by, priority) values ('t.a', 'ada', 7);
 		update core_tool_calls set status = 'failed', error = '{"error_code": "x", "message": "x"}' where tool_name = 't.b';
 		update core_tool_calls set status = 'running', attempt = 1, claimed_by = 'w', claimed_at = gem.now()

@@ -13,8 +13,8 @@ import (
 func held(t *testing.T) *pgxpool.Pool {
 	t.Helper()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, ownClock)
-	insert(t, db, `
+	testdb.Exec(t, db, ownClock)
+	testdb.Exec(t, db, `
 		insert into core_tool_calls (tool_name) values ('a.b');
 		select gem.start_worker('b', 1, '', '', '5 s'); select gem.claim('b', 1, true);
 		update core_workers set alive_until = gem.now();
@@ -31,7 +31,7 @@ const (
 func TestAWorkerThatBeatInTimeJudgesTheSilent(t *testing.T) {
 	t.Parallel()
 	db := held(t)
-	insert(t, db, beat)
+	testdb.Exec(t, db, beat)
 	if number(t, db, isBack) != 1 {
 		t.Error("the call of the silent worker is not back")
 	}
@@ -40,7 +40,7 @@ func TestAWorkerThatBeatInTimeJudgesTheSilent(t *testing.T) {
 func TestAWorkerWhoseOwnHeartbeatIsLateJudgesNobodyAtFirst(t *testing.T) {
 	t.Parallel()
 	db := held(t)
-	insert(t, db, "update core_workers set heartbeat_at = gem.now() - interval '4 s' where worker_id = 'a'")
+	testdb.Exec(t, db, "update core_workers set heartbeat_at = gem.now() - interval '4 s' where worker_id = 'a'")
 	for _, what := range []string{"a late heartbeat", "the next one"} {
 		if told := texts(t, db, "select verdict from gem.heartbeat('a', '5 s', '{}', '{}', true)"); len(told) != 1 ||
 			told[0] != "late" {
@@ -50,8 +50,8 @@ func TestAWorkerWhoseOwnHeartbeatIsLateJudgesNobodyAtFirst(t *testing.T) {
 			t.Errorf("%s took the call", what)
 		}
 	}
-	insert(t, db, "update core_workers set steady_since = gem.now() - interval '3 s' where worker_id = 'a'")
-	insert(t, db, beat)
+	testdb.Exec(t, db, "update core_workers set steady_since = gem.now() - interval '3 s' where worker_id = 'a'")
+	testdb.Exec(t, db, beat)
 	if number(t, db, isBack) != 1 {
 		t.Error("steady heartbeats do not bring the call back")
 	}
@@ -61,7 +61,7 @@ func TestAWorkerWhoseOwnHeartbeatIsLateJudgesNobodyAtFirst(t *testing.T) {
 func TestTheRowOfADeadWorkerStaysUntilAllItsCallsAreBack(t *testing.T) {
 	t.Parallel()
 	db := held(t)
-	insert(t, db, `insert into core_tool_calls (tool_name) select 'a.b' from generate_series(1, 1099);
+	testdb.Exec(t, db, `insert into core_tool_calls (tool_name) select 'a.b' from generate_series(1, 1099);
 		update core_workers set alive_until = gem.now() + interval '5 s' where worker_id = 'b';
 		select count(*) from gem.claim('b', 2000, true);
 		update core_workers set outside = '{"a.b": "none"}', alive_until = gem.now() - interval '2 hours' where worker_id = 'b'`)
@@ -77,7 +77,7 @@ func TestTheRowOfADeadWorkerStaysUntilAllItsCallsAreBack(t *testing.T) {
 	if notices := texts(t, db, told); len(notices) != 0 || number(t, db, isBack) != 1100 {
 		t.Errorf("after the second sweep %v calls are back, and the notices are %q", number(t, db, isBack), notices)
 	}
-	insert(t, db, told)
+	testdb.Exec(t, db, told)
 	if number(t, db, ofB) != 0 || number(t, db, unknown) != 0 {
 		t.Errorf("at the end the worker has %v rows, and %v calls were lost under an unknown mode", number(t, db, ofB),
 			number(t, db, unknown))
@@ -89,9 +89,9 @@ func TestAfterASlowHeartbeatNobodyIsJudged(t *testing.T) {
 	t.Parallel()
 	db := held(t)
 	// lives while it begins
-	insert(t, db, "update core_workers set alive_until = gem.now() + interval '300 ms' where worker_id = 'b'")
+	testdb.Exec(t, db, "update core_workers set alive_until = gem.now() + interval '300 ms' where worker_id = 'b'")
 	beatBehindLock(t, db, "core_tool_calls", 600)
-	insert(t, db, beat)
+	testdb.Exec(t, db, beat)
 	if number(t, db, isHeld) != 1 {
 		t.Error("the heartbeat after a slow one took the call")
 	}
@@ -101,7 +101,7 @@ func TestAfterASlowHeartbeatNobodyIsJudged(t *testing.T) {
 func TestAHeartbeatThatWaitedForALockJudgesNobody(t *testing.T) {
 	t.Parallel()
 	db := held(t)
-	insert(t, db, "update core_workers set alive_until = gem.now() + interval '1 s', heartbeat_at = gem.now() where "+
+	testdb.Exec(t, db, "update core_workers set alive_until = gem.now() + interval '1 s', heartbeat_at = gem.now() where "+
 		"worker_id = 'a'")
 	beatBehindLock(t, db, "core_workers", 1100) // a's own time is over, too
 	if number(t, db, isHeld) != 1 {
@@ -143,7 +143,7 @@ func beatBehindLock(t *testing.T, db *pgxpool.Pool, table string, ms int) {
 func TestRowsOfDeadWorkersLeaveAndKeepNobodyWaiting(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, `
+	testdb.Exec(t, db, `
 		insert into core_workers (worker_id, started_at, heartbeat_at, alive_until, wants_wake, concurrency, gem_version,
 			registry_version)
 			select 'old ' || i, now() - interval '2 hours', now() - interval '2 hours', now() - interval '2 hours', true, 1, '',
@@ -153,7 +153,7 @@ func TestRowsOfDeadWorkersLeaveAndKeepNobodyWaiting(t *testing.T) {
 			select 'new ' || i, now() - interval '20 minutes', now(), now() - interval '20 minutes', true, 1, '', ''
 				from generate_series(1, 2500) i;
 		select gem.start_worker('w', 1, '', '', '1 hour'), gem.want_wake('w', true)`)
-	insert(t, db, "analyze core_workers")
+	testdb.Exec(t, db, "analyze core_workers")
 	conn, err := db.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -169,7 +169,7 @@ func TestRowsOfDeadWorkersLeaveAndKeepNobodyWaiting(t *testing.T) {
 		}
 	}
 	for _, left := range []float64{1500, 500, 0} {
-		insert(t, db, "select gem.heartbeat('w', '1 hour', '{}', '{}', false)")
+		testdb.Exec(t, db, "select gem.heartbeat('w', '1 hour', '{}', '{}', false)")
 		if n := number(t, db, "select count(*) from core_workers where worker_id like 'old%'"); n != left {
 			t.Errorf("%v old rows are left, not %v", n, left)
 		}
@@ -184,24 +184,25 @@ func TestRowsOfDeadWorkersLeaveAndKeepNobodyWaiting(t *testing.T) {
 func TestACallThatIsLeftToNobodyGoesToAny(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, `
+	testdb.Exec(t, db, `
 		select gem.start_worker('knows', 10, '', '', '1 hour', '{tool c.d}'), gem.start_worker('w', 10, '', '', '1 hour');
 		insert into core_tool_calls (tool_name) select 'a.b' from generate_series(1, 50);
 		insert into core_tool_calls (tool_name, priority) select 'c.d', p from unnest(array[0, -5, 0]) p`)
-	insert(t, db, "select gem.leave_to(c.id, c.attempt, 'w', 'tool c.d') from gem.claim('w', 99, true) c where "+
+	testdb.Exec(t, db, "select gem.leave_to(c.id, c.attempt, 'w', 'tool c.d') from gem.claim('w', 99, true) c where "+
 		"c.tool_name = 'c.d'")
 	claimed := func() string {
-		insert(t, db, "select gem.heartbeat('w', '1 hour', '{}', '{}', true)")
+		testdb.Exec(t, db, "select gem.heartbeat('w', '1 hour', '{}', '{}', true)")
 		return fmt.Sprint(texts(t, db, "select tool_name from gem.claim('w', 9, true)"))
 	}
 	if got := claimed(); got != "[]" {
 		t.Errorf("a worker lives that knows the tool, and %s were claimed by another", got)
 	}
-	insert(t, db, "select gem.stop_worker('knows')")
+	testdb.Exec(t, db, "select gem.stop_worker('knows')")
 	if got := claimed(); got != "[]" {
 		t.Errorf("such a worker may be about to start again, and %s were claimed by another", got)
 	}
-	insert(t, db, "update core_workers set alive_until = alive_until - interval '5 minutes' where worker_id = 'knows'")
+	testdb.Exec(t, db, "update core_workers set alive_until = alive_until - interval '5 minutes' where worker_id = "+
+		"'knows'")
 	if got := claimed(); got != "[c.d c.d c.d]" {
 		t.Errorf("no such worker has lived for five minutes, and %s were claimed", got)
 	}

@@ -24,7 +24,7 @@ func TestAFullQueueOfNotificationsCostsWakeUpsAndNothingElse(t *testing.T) {
 	}
 	// notified reports whether a notification came before one that is sent now.
 	notified := func() (yes bool) {
-		insert(t, db, "notify gem_calls, 'the test''s own'")
+		testdb.Exec(t, db, "notify gem_calls, 'the test''s own'")
 		for {
 			n, err := listening.Conn().WaitForNotification(t.Context())
 			if err != nil {
@@ -36,20 +36,21 @@ func TestAFullQueueOfNotificationsCostsWakeUpsAndNothingElse(t *testing.T) {
 			yes = true
 		}
 	}
-	insert(t, db, "select gem.start_worker('w', 10, '', '', '1 hour'), gem.want_wake('w', true)")
+	testdb.Exec(t, db, "select gem.start_worker('w', 10, '', '', '1 hour'), gem.want_wake('w', true)")
 	const everything = `
 		insert into core_tool_calls (tool_name) values ('a.b'), ('a.b'), ('a.b');
 		select gem.release(c.id, c.attempt, 'w') from gem.claim('w', 1, true) c;
 		select cancel_tool_call(c.id) from gem.claim('w', 1, true) c;
 		select gem.heartbeat('w', '1 hour', '{}', '{}', true)`
-	insert(t, db, everything)
+	testdb.Exec(t, db, everything)
 	if !notified() {
 		t.Fatal("nobody is notified while there is room")
 	}
 
-	insert(t, db, "do $$ begin execute replace(pg_get_functiondef('gem.notify(text, text)'::regprocedure), '< 0.5', '< "+
+	testdb.Exec(t, db, "do $$ begin execute replace(pg_get_functiondef('gem.notify(text, text)'::regprocedure), '< "+
+		"0.5', '< "+
 		"0'); end $$")
-	insert(t, db, everything)
+	testdb.Exec(t, db, everything)
 	if notified() {
 		t.Error("a notification was sent while the queue was full")
 	}

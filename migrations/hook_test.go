@@ -12,7 +12,7 @@ import (
 func TestAHookIsToldWhatItsSessionDid(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, `
+	testdb.Exec(t, db, `
 		select gem.hook_record('x', 's', 'a', 'PostToolUse',
 			'[{"kind": "read", "path": "/a"}, {"kind": "edit", "path": "/a"}]');
 		select gem.hook_record('x', 's', 'a', 'PostToolUse', '[{"kind": "read", "path": "/told twice"}]');
@@ -28,25 +28,25 @@ func TestAHookIsToldWhatItsSessionDid(t *testing.T) {
 		"{/a,/z}": "read /a, edit /a, change, test / go test fail A B",
 		"{/b}":    "edit /a, read /b, change, test / go test fail A B",
 	} {
-		got := valueOf(t, db, `select string_agg(concat_ws(' ', f ->> 'kind', f ->> 'path', f ->> 'command', f ->> 'outcome',
+		got := testdb.Value[string](t, db, `select string_agg(concat_ws(' ', f ->> 'kind', f ->> 'path', f ->> 'command', f ->> 'outcome',
 			(select string_agg(name, ' ') from jsonb_array_elements_text(f -> 'failed') name)), ', ' order by n)
 			from jsonb_array_elements(gem.hook_facts('x', 's', '`+paths+`')) with ordinality e (f, n)`)
 		if got != want {
 			t.Errorf("%s: got %s, want %s", paths, got, want)
 		}
 	}
-	if got := valueOf(t, db, "select gem.hook_facts('x', 'none', '{/a}')::text"); got != "[]" {
+	if got := testdb.Value[string](t, db, "select gem.hook_facts('x', 'none', '{/a}')::text"); got != "[]" {
 		t.Errorf("of an unknown session: %s", got)
 	}
 	// What was done long ago with a file is not forgotten, however much came after it.
-	insert(t, db, `select gem.hook_record('x', 's', 'later ' || n, 'PostToolUse', '[{"kind": "edit", "path": "/e"}]')
+	testdb.Exec(t, db, `select gem.hook_record('x', 's', 'later ' || n, 'PostToolUse', '[{"kind": "edit", "path": "/e"}]')
 		from generate_series(1, 2100) n`)
-	if got := valueOf(t, db, `select count(*) || ' ' || count(*) filter (where f ->> 'path' = '/a')
+	if got := testdb.Value[string](t, db, `select count(*) || ' ' || count(*) filter (where f ->> 'path' = '/a')
 		from jsonb_array_elements(gem.hook_facts('x', 's', '{/a}')) f`); got != "2005 2" {
 		t.Errorf("after many edits: %s", got)
 	}
 	// Nor does a fact of one kind displace those of another, and a kind that is cut is named.
-	if got := valueOf(t, db, `select string_agg(concat_ws(' ', f ->> 'kind', f ->> 'path', f ->> 'command'), ', ')
+	if got := testdb.Value[string](t, db, `select string_agg(concat_ws(' ', f ->> 'kind', f ->> 'path', f ->> 'command'), ', ')
 		from jsonb_array_elements(gem.hook_facts('x', 's', '{}')) f
 		where f ->> 'kind' <> 'edit'`); got != "cut edit, change, test / go test" {
 		t.Errorf("after many edits: %s", got)
@@ -62,16 +62,16 @@ func TestAQuestionOfALongSessionReadsFewOfItsFacts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := testdb.Pool(t, testdb.New(t))
-			insert(t, db, "alter table core_hook_events set (autovacuum_enabled = off)")
+			testdb.Exec(t, db, "alter table core_hook_events set (autovacuum_enabled = off)")
 			for _, facts := range []struct{ n, kind, path string }{
 				{"9000", "'edit'", "'/a'"}, {"9000", "'write'", "'/a'"},
 				{"1500", "case when n % 2 = 0 then 'change' else 'edit' end", "'/' || n"},
 				{fmt.Sprint(many(300_000)), "'read'", "case when n % 3 = 0 then '/a' else '/' || n end"},
 			} {
-				insert(t, db, `insert into core_hook_events (source, session_id, event, part, kind, path, at)
+				testdb.Exec(t, db, `insert into core_hook_events (source, session_id, event, part, kind, path, at)
 					select 'x', 's', 'PostToolUse', 0, `+facts.kind+`, `+facts.path+`, now() from generate_series(1, `+facts.n+`) n`)
 			}
-			insert(t, db, analyze)
+			testdb.Exec(t, db, analyze)
 			conn, err := db.Acquire(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -91,7 +91,7 @@ func TestAQuestionOfALongSessionReadsFewOfItsFacts(t *testing.T) {
 					t.Errorf("%s read %d rows and index entries, want at most %d", what, read, most)
 				}
 			}
-			got := valueOf(t, db, `select string_agg(concat_ws(' ', f ->> 'kind', f ->> 'path'), ', ' order by f ->> 'kind',
+			got := testdb.Value[string](t, db, `select string_agg(concat_ws(' ', f ->> 'kind', f ->> 'path'), ', ' order by f ->> 'kind',
 				f ->> 'path') from (
 				select f from jsonb_array_elements(gem.hook_facts('x', 's', '{/a,/7,/none}')) f
 					where f ->> 'path' in ('/a', '/7', '/none')
@@ -106,7 +106,7 @@ func TestAQuestionOfALongSessionReadsFewOfItsFacts(t *testing.T) {
 func TestFactsOfHooksLeaveAfter30Days(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, `
+	testdb.Exec(t, db, `
 		select gem.hook_record('x', 's', 'old ' || n, 'PostToolUse', '[{"kind": "edit", "path": "/a"}]')
 			from generate_series(1, 30) n;
 		update core_hook_events set at = gem.now() - interval '30 days 1 second';
@@ -114,7 +114,8 @@ func TestFactsOfHooksLeaveAfter30Days(t *testing.T) {
 	if n := number(t, db, "select count(*) from core_hook_events"); n != 11 {
 		t.Errorf("%v rows are left after one fact, want 10 old ones and it", n)
 	}
-	if got := valueOf(t, db, "select gem.prune_hook_events(100) || ' ' || gem.prune_hook_events(100)"); got != "10 0" {
+	if got := testdb.Value[string](t, db,
+		"select gem.prune_hook_events(100) || ' ' || gem.prune_hook_events(100)"); got != "10 0" {
 		t.Errorf("prune removed %s", got)
 	}
 }
@@ -123,7 +124,7 @@ func TestFactsOfHooksLeaveAfter30Days(t *testing.T) {
 func TestFactsOfHooksAreClosed(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	insert(t, db, `select gem.hook_record('x', 's', 'a', 'PostToolUse', '[{"kind": "edit", "path": "/a"}]')`)
+	testdb.Exec(t, db, `select gem.hook_record('x', 's', 'a', 'PostToolUse', '[{"kind": "edit", "path": "/a"}]')`)
 	for what, sql := range map[string]string{
 		"the facts": "select * from core_hook_events",
 		"a fact": "insert into core_hook_events (source, session_id, event, part, kind, at) values ('x', 's', " +

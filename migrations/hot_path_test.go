@@ -48,10 +48,10 @@ func TestWhatMovesACallReadsAFewRowsWhateverTheStatistics(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := testdb.Pool(t, testdb.New(t))
-			insert(t, db, "alter table core_tool_calls set (autovacuum_enabled = off)")
-			insert(t, db, "select gem.start_worker('w', 9, '', '', '1 hour'), gem.start_worker('dead', 9, '', '', '0 s')")
+			testdb.Exec(t, db, "alter table core_tool_calls set (autovacuum_enabled = off)")
+			testdb.Exec(t, db, "select gem.start_worker('w', 9, '', '', '1 hour'), gem.start_worker('dead', 9, '', '', '0 s')")
 			for _, sql := range statistics {
-				insert(t, db, sql)
+				testdb.Exec(t, db, sql)
 			}
 			conn, err := db.Acquire(t.Context())
 			if err != nil {
@@ -86,7 +86,7 @@ func TestWhatMovesACallReadsAFewRowsWhateverTheStatistics(t *testing.T) {
 func TestASignedInInsertReadsNoHistory(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	insert(t, db, `set session_replication_role = replica;
+	testdb.Exec(t, db, `set session_replication_role = replica;
 		insert into core_tool_calls (id, tool_name, status, attempt, events, run_at, created_at, updated_at, created_by)
 			select gen_random_uuid(), 'a.b', 'failed', 1, 3, d, d, d, 'ada'
 				from (select now() - i * interval '1 minute' as d from generate_series(70, 20000) i) days;

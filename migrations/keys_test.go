@@ -13,11 +13,11 @@ import (
 func crowd(t *testing.T, waiting int) *pgxpool.Pool {
 	t.Helper()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, `
+	testdb.Exec(t, db, `
 		insert into core_tool_calls (tool_name) values ('a.b');
 		select gem.start_worker('w', 1000, '', '', '1 hour');
 		select gem.hold_key(c.id, c.attempt, 'w', 'k') from gem.claim('w', 1, true) c`)
-	insert(t, db, fmt.Sprintf(`
+	testdb.Exec(t, db, fmt.Sprintf(`
 		insert into core_tool_calls (tool_name) select 'a.b' from generate_series(1, %d);
 		select gem.hold_key(c.id, c.attempt, 'w', 'k') from gem.claim('w', 1000, true) c`, waiting))
 	return db
@@ -40,15 +40,15 @@ func TestASuccessWakesThoseThatWaitForItsKeyAHundredAtATime(t *testing.T) {
 	}
 	for want := 250; want >= 0; want -= 100 {
 		if want == 250 {
-			insert(t, db, succeedHolder)
+			testdb.Exec(t, db, succeedHolder)
 		} else {
-			insert(t, db, repeatOne)
+			testdb.Exec(t, db, repeatOne)
 		}
 		if n := number(t, db, stillWaiting); n != float64(want) {
 			t.Fatalf("%v wait, not %d", n, want)
 		}
 	}
-	insert(t, db, repeatOne)
+	testdb.Exec(t, db, repeatOne)
 	if n := number(t, db, stillWaiting); n != 0 {
 		t.Errorf("%v wait for ever", n)
 	}
@@ -62,12 +62,12 @@ func TestASuccessWakesThoseThatWaitForItsKeyAHundredAtATime(t *testing.T) {
 func TestSeveralCallsRepeatAReceiptAtOnce(t *testing.T) {
 	t.Parallel()
 	db := crowd(t, 5)
-	insert(t, db, succeedHolder)
+	testdb.Exec(t, db, succeedHolder)
 	verdicts := texts(t, db, "select h.verdict from gem.claim('w', 9, true) c, gem.hold_key(c.id, c.attempt, 'w', 'k') h")
 	if fmt.Sprint(verdicts) != "[hit hit hit hit hit]" {
 		t.Errorf("%v", verdicts)
 	}
-	insert(t, db, `select gem.finish(c.id, c.attempt, 'w', 'succeeded', '{}', '{}', '1',
+	testdb.Exec(t, db, `select gem.finish(c.id, c.attempt, 'w', 'succeeded', '{}', '{}', '1',
 		(select id from core_tool_receipts where replay_of is null))
 		from core_tool_calls c where status = 'running'`)
 	if n := number(t, db,
@@ -81,8 +81,8 @@ func TestSeveralCallsRepeatAReceiptAtOnce(t *testing.T) {
 func TestAHitDoesNotTakeItsKey(t *testing.T) {
 	t.Parallel()
 	db := crowd(t, 5)
-	insert(t, db, succeedHolder)
-	insert(t, db, "select gem.hold_key(c.id, c.attempt, 'w', 'k') from gem.claim('w', 5, true) c")
+	testdb.Exec(t, db, succeedHolder)
+	testdb.Exec(t, db, "select gem.hold_key(c.id, c.attempt, 'w', 'k') from gem.claim('w', 5, true) c")
 	if n := number(t, db,
 		"select count(*) from core_tool_calls where status = 'running' and computed_key is null"); n != 5 {
 		t.Errorf("%v of five hits did not take the key", n)
@@ -93,8 +93,8 @@ func TestAHitDoesNotTakeItsKey(t *testing.T) {
 func TestAHitThatIsRefusedWakesThoseThatWait(t *testing.T) {
 	t.Parallel()
 	db := crowd(t, 150)
-	insert(t, db, succeedHolder)
-	insert(t, db, `select gem.finish(c.id, c.attempt, 'w', 'failed',
+	testdb.Exec(t, db, succeedHolder)
+	testdb.Exec(t, db, `select gem.finish(c.id, c.attempt, 'w', 'failed',
 		'{"error": {"error_code": "key_reused", "message": "x"}}', '{}', '1')
 		from gem.claim('w', 1, true) c, gem.hold_key(c.id, c.attempt, 'w', 'k') h where h.verdict = 'hit'`)
 	if n := number(t, db, stillWaiting); n != 0 {
@@ -106,12 +106,12 @@ func TestAHitThatIsRefusedWakesThoseThatWait(t *testing.T) {
 func TestACallThatIsToEndNeitherPausesNorWaits(t *testing.T) {
 	t.Parallel()
 	db := crowd(t, 0)
-	insert(t, db, "insert into core_tool_calls (tool_name) values ('retried'), ('waiting')")
-	insert(t, db, "select gem.claim('w', 2, true)")
-	insert(t, db, "select cancel_tool_call(id) from core_tool_calls where status = 'running' and tool_name <> 'a.b'")
-	insert(t, db, "select gem.retry(id, attempt, 'w', '{}', 9, '10 minutes') from core_tool_calls where tool_name = "+
+	testdb.Exec(t, db, "insert into core_tool_calls (tool_name) values ('retried'), ('waiting')")
+	testdb.Exec(t, db, "select gem.claim('w', 2, true)")
+	testdb.Exec(t, db, "select cancel_tool_call(id) from core_tool_calls where status = 'running' and tool_name <> 'a.b'")
+	testdb.Exec(t, db, "select gem.retry(id, attempt, 'w', '{}', 9, '10 minutes') from core_tool_calls where tool_name = "+
 		"'retried'")
-	insert(t, db, "select gem.hold_key(id, attempt, 'w', 'k') from core_tool_calls where tool_name = 'waiting'")
+	testdb.Exec(t, db, "select gem.hold_key(id, attempt, 'w', 'k') from core_tool_calls where tool_name = 'waiting'")
 	if got := fmt.Sprint(texts(t, db, "select tool_name || ' ' || (cancelled_for is not null) from gem.claim('w', 9, "+
 		"true) order by 1")); got != "[retried true waiting true]" {
 		t.Errorf("%s were claimed again", got)
@@ -131,14 +131,14 @@ func TestAnEndWaitsForNoneOfThoseThatItWakes(t *testing.T) {
 		"update"); err != nil {
 		t.Fatal(err)
 	}
-	insert(t, db, "set lock_timeout = '5 s'; "+succeedHolder+"; reset lock_timeout")
+	testdb.Exec(t, db, "set lock_timeout = '5 s'; "+succeedHolder+"; reset lock_timeout")
 	if n := number(t, db, stillWaiting); n != 1 {
 		t.Fatalf("%v wait", n)
 	}
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	insert(t, db, repeatOne)
+	testdb.Exec(t, db, repeatOne)
 	if n := number(t, db, stillWaiting); n != 0 {
 		t.Errorf("the one that was locked waits for ever")
 	}
@@ -148,11 +148,12 @@ func TestAnEndWaitsForNoneOfThoseThatItWakes(t *testing.T) {
 func TestAHeartbeatWakesThoseWhoseKeyNobodyHolds(t *testing.T) {
 	t.Parallel()
 	db := crowd(t, 3)
-	insert(t, db, "insert into core_tool_calls (tool_name) select 'a.b' from generate_series(1, 2000)")
-	insert(t, db, "select gem.hold_key(c.id, c.attempt, 'w', 'k') from gem.claim('w', 2000, true) c")
-	insert(t, db, succeedHolder)
-	insert(t, db, "update core_tool_calls set run_at = 'infinity' where status = 'queued'")
-	insert(t, db, "update core_tool_calls set updated_at = now() - interval '10 s' where status = 'waiting'; analyze "+
+	testdb.Exec(t, db, "insert into core_tool_calls (tool_name) select 'a.b' from generate_series(1, 2000)")
+	testdb.Exec(t, db, "select gem.hold_key(c.id, c.attempt, 'w', 'k') from gem.claim('w', 2000, true) c")
+	testdb.Exec(t, db, succeedHolder)
+	testdb.Exec(t, db, "update core_tool_calls set run_at = 'infinity' where status = 'queued'")
+	testdb.Exec(t, db, "update core_tool_calls set updated_at = now() - interval '10 s' where status = 'waiting'; "+
+		"analyze "+
 		"core_tool_calls")
 	left := number(t, db, stillWaiting)
 	conn, err := db.Acquire(t.Context())
@@ -162,7 +163,7 @@ func TestAHeartbeatWakesThoseWhoseKeyNobodyHolds(t *testing.T) {
 	read := readsOf(t, conn.Conn(), "core_tool_calls",
 		"select count(*)::text from gem.heartbeat('w', '1 hour', '{}', '{}', false) where $1 <> ''", "select 'x'")
 	conn.Release()
-	insert(t, db, "select gem.heartbeat('w', '1 hour', '{}', '{}', false)")
+	testdb.Exec(t, db, "select gem.heartbeat('w', '1 hour', '{}', '{}', false)")
 	if n := number(t, db, stillWaiting); n != left-1 || left < 1900 {
 		t.Errorf("%v wait of %v", n, left)
 	}
@@ -183,8 +184,8 @@ func TestACallDoesNotStayInItsSlotForALockOnTheOneThatHasItsKey(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			db := crowd(t, 0)
-			insert(t, db, "insert into core_tool_calls (tool_name) values ('a.b')")
-			insert(t, db, "select gem.claim('w', 1, true)")
+			testdb.Exec(t, db, "insert into core_tool_calls (tool_name) values ('a.b')")
+			testdb.Exec(t, db, "select gem.claim('w', 1, true)")
 			tx, err := db.Begin(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -201,7 +202,7 @@ func TestACallDoesNotStayInItsSlotForALockOnTheOneThatHasItsKey(t *testing.T) {
 			if err := tx.Rollback(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			insert(t, db, succeedHolder)
+			testdb.Exec(t, db, succeedHolder)
 			if n := number(t, db, stillWaiting); n != 0 {
 				t.Error("it waits for ever")
 			}
@@ -213,8 +214,8 @@ func TestACallDoesNotStayInItsSlotForALockOnTheOneThatHasItsKey(t *testing.T) {
 func TestALockOnACallThatAsksForAKeyDoesNotKeepItsHolderFromEnding(t *testing.T) {
 	t.Parallel()
 	db := crowd(t, 0)
-	insert(t, db, "insert into core_tool_calls (tool_name) values ('asks')")
-	insert(t, db, "select gem.claim('w', 1, true)")
+	testdb.Exec(t, db, "insert into core_tool_calls (tool_name) values ('asks')")
+	testdb.Exec(t, db, "select gem.claim('w', 1, true)")
 	tx, err := db.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -226,14 +227,15 @@ func TestALockOnACallThatAsksForAKeyDoesNotKeepItsHolderFromEnding(t *testing.T)
 	}
 	verdict := make(chan string, 1)
 	go func() {
-		verdict <- valueOf(t, db, "select h.verdict from core_tool_calls c, gem.hold_key(c.id, c.attempt, 'w', 'k') h "+
-			"where c.tool_name = 'asks'")
+		verdict <- testdb.Value[string](t, db,
+			"select h.verdict from core_tool_calls c, gem.hold_key(c.id, c.attempt, 'w', 'k') h "+
+				"where c.tool_name = 'asks'")
 	}()
 	for len(verdict) == 0 && number(t, db, "select count(*) from pg_stat_activity where datname = current_database() "+
 		"and wait_event_type = 'Lock'") == 0 {
 		runtime.Gosched()
 	}
-	insert(t, db, "set lock_timeout = '100 ms'; "+succeedHolder+"; reset lock_timeout") // while the other waits
+	testdb.Exec(t, db, "set lock_timeout = '100 ms'; "+succeedHolder+"; reset lock_timeout") // while the other waits
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -246,7 +248,8 @@ func TestALockOnACallThatAsksForAKeyDoesNotKeepItsHolderFromEnding(t *testing.T)
 func TestAnOpenInsertOfAChildHoldsItsParentInNoState(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, "select gem.start_worker('w', 9, '', '', '1 hour'), gem.start_worker('dead', 9, '', '', '1 hour'); "+
+	testdb.Exec(t, db, "select gem.start_worker('w', 9, '', '', '1 hour'), gem.start_worker('dead', 9, '', '', '1 "+
+		"hour'); "+
 		"insert into core_tool_calls (tool_name) values ('a.b')")
 	tx, err := db.Begin(t.Context())
 	if err != nil {
@@ -268,8 +271,8 @@ func TestAnOpenInsertOfAChildHoldsItsParentInNoState(t *testing.T) {
 		{"an end", "select gem.finish(id, attempt, 'w', 'failed', '{\"error\": {\"error_code\": \"x\", \"message\": " +
 			"\"x\"}}', '{}', '1') from core_tool_calls", "failed"},
 	} {
-		insert(t, db, "set lock_timeout = '1s'; "+c.sql+"; reset lock_timeout")
-		if got := valueOf(t, db, "select status from core_tool_calls"); got != c.status {
+		testdb.Exec(t, db, "set lock_timeout = '1s'; "+c.sql+"; reset lock_timeout")
+		if got := testdb.Value[string](t, db, "select status from core_tool_calls"); got != c.status {
 			t.Fatalf("after %s it is %s", c.what, got)
 		}
 	}
@@ -280,10 +283,11 @@ func TestAnOpenInsertOfAChildHoldsItsParentInNoState(t *testing.T) {
 func TestAHeartbeatWakesTheNextOfAKeyFiveSecondsLater(t *testing.T) {
 	t.Parallel()
 	db := crowd(t, 5)
-	insert(t, db, "select gem.release(id, attempt, 'w') from core_tool_calls where status = 'running'") // wakes the first
-	insert(t, db, "update core_tool_calls set updated_at = now() - interval '1 minute' where status = 'waiting'")
+	// wakes the first
+	testdb.Exec(t, db, "select gem.release(id, attempt, 'w') from core_tool_calls where status = 'running'")
+	testdb.Exec(t, db, "update core_tool_calls set updated_at = now() - interval '1 minute' where status = 'waiting'")
 	for range 3 {
-		insert(t, db, "select gem.heartbeat('w', '1 hour', '{}', '{}', false)")
+		testdb.Exec(t, db, "select gem.heartbeat('w', '1 hour', '{}', '{}', false)")
 	}
 	if n := number(t, db, stillWaiting); n != 3 {
 		t.Errorf("%v wait", n)
@@ -294,9 +298,10 @@ func TestAHeartbeatWakesTheNextOfAKeyFiveSecondsLater(t *testing.T) {
 func TestAHeartbeatPassesOverKeysWhoseCallsAreLocked(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, "select gem.start_worker('w', 999, '', '', '1 hour'); insert into core_tool_calls (tool_name) select "+
+	testdb.Exec(t, db, "select gem.start_worker('w', 999, '', '', '1 hour'); insert into core_tool_calls (tool_name) "+
+		"select "+
 		"'a.b' from generate_series(1, 150)")
-	insert(t, db, `
+	testdb.Exec(t, db, `
 		set session_replication_role = replica;
 		update core_tool_calls set status = 'waiting', waits_for = 'key', computed_key = to_char(seq, '000'),
 			updated_at = now() - interval '1 minute';
@@ -309,7 +314,7 @@ func TestAHeartbeatPassesOverKeysWhoseCallsAreLocked(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), "select from core_tool_calls where seq <= 120 for update"); err != nil {
 		t.Fatal(err)
 	}
-	insert(t, db, "select gem.heartbeat('w', '1 hour', '{}', '{}', false)")
+	testdb.Exec(t, db, "select gem.heartbeat('w', '1 hour', '{}', '{}', false)")
 	if n := number(t, db, stillWaiting); n != 120 {
 		t.Errorf("%v wait", n)
 	}
@@ -319,15 +324,16 @@ func TestAHeartbeatPassesOverKeysWhoseCallsAreLocked(t *testing.T) {
 func TestAHeartbeatWakesThoseOfTwoHundredKeysAtMost(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, "select gem.start_worker('w', 999, '', '', '1 hour'); insert into core_tool_calls (tool_name) select "+
+	testdb.Exec(t, db, "select gem.start_worker('w', 999, '', '', '1 hour'); insert into core_tool_calls (tool_name) "+
+		"select "+
 		"'a.b' from generate_series(1, 500)")
-	insert(t, db, `
+	testdb.Exec(t, db, `
 		set session_replication_role = replica;
 		update core_tool_calls set status = 'waiting', waits_for = 'key', computed_key = seq::text,
 			updated_at = now() - interval '1 minute';
 		set session_replication_role = origin`)
 	for _, want := range []float64{300, 100, 0} {
-		insert(t, db, "select gem.heartbeat('w', '1 hour', '{}', '{}', false)")
+		testdb.Exec(t, db, "select gem.heartbeat('w', '1 hour', '{}', '{}', false)")
 		if n := number(t, db, stillWaiting); n != want {
 			t.Fatalf("%v wait, not %v", n, want)
 		}
@@ -338,16 +344,17 @@ func TestAHeartbeatWakesThoseOfTwoHundredKeysAtMost(t *testing.T) {
 func TestAHeartbeatLooksAtTwoHundredKeysAndThenAtTheNext(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, "select gem.start_worker('w', 999, '', '', '1 hour'); insert into core_tool_calls (tool_name) select "+
+	testdb.Exec(t, db, "select gem.start_worker('w', 999, '', '', '1 hour'); insert into core_tool_calls (tool_name) "+
+		"select "+
 		"'a.b' from generate_series(1, 1000)")
-	insert(t, db, `
+	testdb.Exec(t, db, `
 		set session_replication_role = replica;
 		update core_tool_calls set status = 'waiting', waits_for = case when seq % 2 = 0 then 'key' else 'answer' end,
 			computed_key = to_char((seq + 1) / 2, '0000'), updated_at = now() - interval '1 minute';
 		update core_tool_calls set computed_key = null where computed_key = ' 0450' and waits_for = 'answer';
 		set session_replication_role = origin`)
 	for _, want := range []string{" 0200,500", " 0400,500", ",499", " 0200,499"} {
-		insert(t, db, "select gem.heartbeat('w', '1 hour', '{}', '{}', false)")
+		testdb.Exec(t, db, "select gem.heartbeat('w', '1 hour', '{}', '{}', false)")
 		if got := texts(t, db, `select coalesce(keys_from, '') || ',' || (select count(*) from core_tool_calls
 			where waits_for = 'key') from core_workers`); got[0] != want {
 			t.Fatalf("the last key and the number of waiting calls are %q, not %q", got[0], want)
@@ -359,7 +366,7 @@ func TestAHeartbeatLooksAtTwoHundredKeysAndThenAtTheNext(t *testing.T) {
 func TestACancelledCallLocksNoOther(t *testing.T) {
 	t.Parallel()
 	db := crowd(t, 2)
-	insert(t, db, "select gem.release(id, attempt, 'w') from core_tool_calls where status = 'running'")
+	testdb.Exec(t, db, "select gem.release(id, attempt, 'w') from core_tool_calls where status = 'running'")
 	tx, err := db.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -369,7 +376,7 @@ func TestACancelledCallLocksNoOther(t *testing.T) {
 		"select cancel_tool_call(id) from core_tool_calls where status = 'queued'"); err != nil {
 		t.Fatal(err)
 	}
-	insert(t, db, "set lock_timeout = '100 ms'; select cancel_tool_call(id) from core_tool_calls where status = "+
+	testdb.Exec(t, db, "set lock_timeout = '100 ms'; select cancel_tool_call(id) from core_tool_calls where status = "+
 		"'waiting'; reset lock_timeout")
 	if n := number(t, db, stillWaiting); n != 0 {
 		t.Errorf("%v wait", n)
@@ -390,13 +397,14 @@ func TestACallThatWasWokenAndEndsWithoutItsKeyWakesTheNext(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			db := crowd(t, 5)
-			insert(t, db, "select gem.finish(id, attempt, 'w', 'failed', '{\"error\": {\"error_code\": \"x\", \"message\": "+
+			testdb.Exec(t, db, "select gem.finish(id, attempt, 'w', 'failed', '{\"error\": {\"error_code\": \"x\", "+
+				"\"message\": "+
 				"\"x\"}}', '{}', '1') from core_tool_calls where computed_key = 'k' and status = 'running'")
 			for want := 4.0; want >= 0; want-- {
 				if n := number(t, db, stillWaiting); n != want {
 					t.Fatalf("%v wait, not %v", n, want)
 				}
-				insert(t, db, end)
+				testdb.Exec(t, db, end)
 			}
 		})
 	}
@@ -406,12 +414,12 @@ func TestACallThatWasWokenAndEndsWithoutItsKeyWakesTheNext(t *testing.T) {
 func TestAHitTellsAUserNothingOfAnothersInput(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, `
+	testdb.Exec(t, db, `
 		select gem.start_worker('w', 9, '', '', '1 hour');
 		insert into core_tool_calls (tool_name, created_by, input) values ('a.b', 'ada', '{"k": "x", "n": 1}')`)
-	insert(t, db, "select gem.hold_key(c.id, c.attempt, 'w', 'k') from gem.claim('w', 1, true) c")
-	insert(t, db, succeedHolder)
-	insert(t, db, `
+	testdb.Exec(t, db, "select gem.hold_key(c.id, c.attempt, 'w', 'k') from gem.claim('w', 1, true) c")
+	testdb.Exec(t, db, succeedHolder)
+	testdb.Exec(t, db, `
 		insert into core_tool_calls (tool_name, created_by, input) values ('a.b', 'ada', '{"k": "x", "n": 1}'),
 			('a.b', 'ada', '{"k": "x", "n": 2}'),
 			('a.b', 'bob', '{"k": "x", "n": 1}'), ('a.b', 'bob', '{"k": "x", "n": 2}');

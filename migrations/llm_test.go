@@ -35,13 +35,13 @@ func TestARequestToAModelReadsAFewRowsWhateverTheStatistics(t *testing.T) {
 		"taken when the tables were empty": {"analyze", old}, "taken when all was there": {old, "analyze"}} {
 		t.Run(name, func(t *testing.T) {
 			db := testdb.Pool(t, testdb.New(t))
-			insert(t, db, `alter table core_llm_requests set (autovacuum_enabled = off); alter table gem.llm_spend
+			testdb.Exec(t, db, `alter table core_llm_requests set (autovacuum_enabled = off); alter table gem.llm_spend
 				set (autovacuum_enabled = off);
 				alter table gem.llm_targets set (autovacuum_enabled = off)`)
-			insert(t, db, "select gem.start_worker('w', 9, '', '', '1 hour')")
-			insert(t, db, "insert into core_tool_calls (tool_name) select 'a.b' from generate_series(1, 99)")
+			testdb.Exec(t, db, "select gem.start_worker('w', 9, '', '', '1 hour')")
+			testdb.Exec(t, db, "insert into core_tool_calls (tool_name) select 'a.b' from generate_series(1, 99)")
 			for _, sql := range statistics {
-				insert(t, db, sql)
+				testdb.Exec(t, db, sql)
 			}
 			conn, err := db.Acquire(t.Context())
 			if err != nil {
@@ -111,11 +111,11 @@ const beginOne = `select id from gem.llm_begin($1::text::uuid, 1, 'main', 'defau
 func TestTheLedgerOfModelsIsClosed(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	insert(t, db, "insert into core_tool_calls (id, tool_name) values ('00000000-0000-7000-8000-0000000000b1', "+
+	testdb.Exec(t, db, "insert into core_tool_calls (id, tool_name) values ('00000000-0000-7000-8000-0000000000b1', "+
 		"'llm.chat')")
-	insert(t, db, "select gem.start_worker('one', 9, '', '', '1 hour')")
-	insert(t, db, "select gem.claim('one', 1, true)")
-	insert(t, db, strings.ReplaceAll("select "+askOnce, "$1::text::uuid", "'00000000-0000-7000-8000-0000000000b1'"))
+	testdb.Exec(t, db, "select gem.start_worker('one', 9, '', '', '1 hour')")
+	testdb.Exec(t, db, "select gem.claim('one', 1, true)")
+	testdb.Exec(t, db, strings.ReplaceAll("select "+askOnce, "$1::text::uuid", "'00000000-0000-7000-8000-0000000000b1'"))
 	for what, sql := range map[string]string{
 		"a cost of nothing":                 "update core_llm_requests set cost = 0",
 		"no requests":                       "delete from core_llm_requests",
@@ -154,20 +154,20 @@ func TestTheLedgerOfModelsIsClosed(t *testing.T) {
 func TestRequestsLeaveWithTheirCall(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, ownClock)
-	insert(t, db, `select gem.start_worker('w', 9, '', '', '1 year');
+	testdb.Exec(t, db, ownClock)
+	testdb.Exec(t, db, `select gem.start_worker('w', 9, '', '', '1 year');
 		insert into core_tool_calls (tool_name) values ('llm.chat'), ('os.other')`)
-	insert(t, db, "select gem.claim('w', 9, true)")
+	testdb.Exec(t, db, "select gem.claim('w', 9, true)")
 	call := texts(t, db, "select id::text from core_tool_calls where tool_name = 'llm.chat'")[0]
 	begun := strings.ReplaceAll(beginOne, "$1::text::uuid", "'"+call+"'")
 	for range 2 {
-		insert(t, db, strings.ReplaceAll("select "+askOnce, "$1::text::uuid", "'"+call+"'"))
+		testdb.Exec(t, db, strings.ReplaceAll("select "+askOnce, "$1::text::uuid", "'"+call+"'"))
 	}
-	insert(t, db, begun) // never ended
-	insert(t, db, "select gem.finish(id, 1, 'w', 'succeeded', '{}', '{}', '1') from core_tool_calls")
+	testdb.Exec(t, db, begun) // never ended
+	testdb.Exec(t, db, "select gem.finish(id, 1, 'w', 'succeeded', '{}', '{}', '1') from core_tool_calls")
 	const spends = "select string_agg(format('%s %s/%s, %s/%s, %s', budget, pruned, spent, pruned_requests, requests, " +
 		"reserved), '; ' order by budget) from gem.llm_spend"
-	if got, want := valueOf(t, db, spends), "all 0/2, 0/3, 2; user 0/2, 0/3, 2"; got != want {
+	if got, want := testdb.Value[string](t, db, spends), "all 0/2, 0/3, 2; user 0/2, 0/3, 2"; got != want {
 		t.Errorf("before: got %s, want %s", got, want)
 	}
 	lines := texts(t, db, "select coalesce((line::jsonb -> 'llm_requests' ->> 2)::jsonb ->> 'status', 'none') from "+
@@ -175,7 +175,7 @@ func TestRequestsLeaveWithTheirCall(t *testing.T) {
 	if got := fmt.Sprint(lines); got != "[lost none]" {
 		t.Errorf("the archive has %s", got)
 	}
-	if got, want := valueOf(t, db, spends), "all 4/4, 3/3, 0; user 4/4, 3/3, 0"; got != want {
+	if got, want := testdb.Value[string](t, db, spends), "all 4/4, 3/3, 0; user 4/4, 3/3, 0"; got != want {
 		t.Errorf("after: got %s, want %s", got, want)
 	}
 	if n := number(t, db, "select (select count(*) from core_llm_requests)"); n != 0 {
@@ -183,7 +183,7 @@ func TestRequestsLeaveWithTheirCall(t *testing.T) {
 	}
 	for _, step := range []struct{ days, left int }{{300, 2}, {380, 1}, {440, 0}} {
 		setClock(t, db, step.days*24*3600*1000)
-		insert(t, db, "select gem.prune_llm_spend(100)")
+		testdb.Exec(t, db, "select gem.prune_llm_spend(100)")
 		if step.days != 380 { // the month may have ended, or not
 			if n := number(t, db, "select count(*) from gem.llm_spend"); n != float64(step.left) {
 				t.Errorf("after %d days %v budgets are left", step.days, n)

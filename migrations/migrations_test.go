@@ -39,7 +39,7 @@ func TestSeveralProcessesMigrateAtOnce(t *testing.T) {
 		t.Run(level, func(t *testing.T) {
 			t.Parallel()
 			url := testdb.NewEmpty(t)
-			insert(t, testdb.Pool(t, url), fmt.Sprintf(
+			testdb.Exec(t, testdb.Pool(t, url), fmt.Sprintf(
 				`do $$ begin execute format('alter database %%I set default_transaction_isolation = %%L', current_database(), '%s');
 					end $$`, level))
 			severalProcesses(t, url)
@@ -78,7 +78,7 @@ func severalProcesses(t *testing.T, url string) {
 func TestARoleThatPostgresDoesNotKnowYetIsNoFailure(t *testing.T) {
 	t.Parallel()
 	url := testdb.NewEmpty(t)
-	insert(t, testdb.Pool(t, url), `
+	testdb.Exec(t, testdb.Pool(t, url), `
 		create sequence grants;
 		create function refuse_once() returns event_trigger language plpgsql as $$
 		begin
@@ -99,7 +99,7 @@ func TestAMigrationWaitsForALongTransactionInTurns(t *testing.T) {
 	url := testdb.New(t)
 	db := testdb.Pool(t, url)
 	// its objects are still GEM's
-	insert(t, db, "update gem.migrations set source = 'another' where source = 'core' and version = 3")
+	testdb.Exec(t, db, "update gem.migrations set source = 'another' where source = 'core' and version = 3")
 	reader, err := db.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -137,8 +137,8 @@ func TestThePrintedFileIsPlainSQLAndCanBeRunTwice(t *testing.T) {
 	url := testdb.NewEmpty(t)
 	db := testdb.Pool(t, url)
 	for range 2 {
-		insert(t, db, printed(t))
-		insert(t, db, "insert into core_tool_calls (tool_name, input) values ('a.b', '{}')")
+		testdb.Exec(t, db, printed(t))
+		testdb.Exec(t, db, "insert into core_tool_calls (tool_name, input) values ('a.b', '{}')")
 	}
 	done, err := migrations.Apply(t.Context(), url, migrations.Options{})
 	if err != nil || len(done.Applied) != 0 {
@@ -179,7 +179,7 @@ func TestTheLeastAFrontendMayInsert(t *testing.T) {
 		`insert into core_tool_calls (id, tool_name, input, status, priority, run_at, created_at, attempt)
 			values (null, 'a.b', null, null, null, null, null, null)`,
 	} {
-		insert(t, db, sql)
+		testdb.Exec(t, db, sql)
 	}
 	var n int
 	err := db.QueryRow(t.Context(), `select count(*) from core_tool_calls where status = 'queued' and attempt = 0
@@ -193,7 +193,7 @@ func TestTheLeastAFrontendMayInsert(t *testing.T) {
 func TestWhatAFrontendDoesNotDecideIsNotItsToSay(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, `insert into core_tool_calls (tool_name, attempt, claimed_by, claimed_at, error, computed_key, retries,
+	testdb.Exec(t, db, `insert into core_tool_calls (tool_name, attempt, claimed_by, claimed_at, error, computed_key, retries,
 		losses, events, created_at, run_at)
 		values ('a.b', 7, 'me', now(), '{}', 'k', 1, 1, 9, '2001-01-01', '-infinity')`)
 	var ok bool
@@ -270,9 +270,9 @@ func TestBadCallsAreRefusedWithWhatToDo(t *testing.T) {
 // finished makes a call with its receipt, and returns the call's id.
 func finished(t *testing.T, db *pgxpool.Pool) string {
 	t.Helper()
-	insert(t, db, "insert into core_tool_calls (tool_name) values ('a.b')")
+	testdb.Exec(t, db, "insert into core_tool_calls (tool_name) values ('a.b')")
 	var id string
-	insert(t, db, "select gem.start_worker('w', 1, '', '', '1 hour')")
+	testdb.Exec(t, db, "select gem.start_worker('w', 1, '', '', '1 hour')")
 	err := db.QueryRow(t.Context(), `select c.id::text from gem.claim('w', 1, true) c,
 		gem.finish(c.id, c.attempt, 'w', 'succeeded', '{}', '{}', '1')`).Scan(&id)
 	if err != nil {
@@ -317,12 +317,12 @@ func TestReceiptsAndJournalCanNotBeChangedNotEvenByTheOwner(t *testing.T) {
 func TestOnlyTheAttemptThatHoldsACallMovesIt(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, "insert into core_tool_calls (tool_name) values ('a.b')")
+	testdb.Exec(t, db, "insert into core_tool_calls (tool_name) values ('a.b')")
 	if _, err := db.Exec(t.Context(), "select gem.claim('w', 1, true)"); err == nil {
 		t.Error("a worker that never showed that it lives could claim")
 	}
-	insert(t, db, "select gem.start_worker('w', 1, '', '', '1 hour')")
-	insert(t, db, "select gem.claim('w', 1, true)")
+	testdb.Exec(t, db, "select gem.start_worker('w', 1, '', '', '1 hour')")
+	testdb.Exec(t, db, "select gem.claim('w', 1, true)")
 	for _, forged := range []string{"id, 2, 'w'", "id, 0, 'w'", "id, 1, 'other'", "gen_random_uuid(), 1, 'w'"} {
 		for _, call := range []string{"gem.finish(%s, 'succeeded', '{}', '{}', '1')", "gem.retry(%s, '{}', 3, '1 s')",
 			"gem.release(%s)", "gem.hold_key(%s, 'k')"} {
@@ -334,7 +334,7 @@ func TestOnlyTheAttemptThatHoldsACallMovesIt(t *testing.T) {
 			}
 		}
 	}
-	insert(t, db, "select gem.finish(id, 1, 'w', 'succeeded', '{}', '{}', '1') from core_tool_calls")
+	testdb.Exec(t, db, "select gem.finish(id, 1, 'w', 'succeeded', '{}', '{}', '1') from core_tool_calls")
 	for _, call := range []string{"gem.finish(id, 1, 'w', 'failed', '{}', '{}', '1')",
 		"gem.retry(id, 1, 'w', '{}', 3, '1 s')", "gem.release(id, 1, 'w')"} {
 		if _, err := db.Exec(t.Context(), "select "+call+" from core_tool_calls"); err == nil {
@@ -429,18 +429,11 @@ func TestAnEarlierGEMIsTakenOverWithNothingLost(t *testing.T) {
 		t.Errorf("the key of an earlier success is %q, %v", key, err)
 	}
 	// All that can run are claimed, even with an input that no new call may have.
-	insert(t, db, "select gem.start_worker('w', 1, '', '', '1 hour')")
-	insert(t, db, "select gem.recover('w', null)")
+	testdb.Exec(t, db, "select gem.start_worker('w', 1, '', '', '1 hour')")
+	testdb.Exec(t, db, "select gem.recover('w', null)")
 	var claimed int
 	if err := db.QueryRow(t.Context(), "select count(*) from gem.claim('w', 10, true)").Scan(&claimed); err != nil ||
 		claimed != 2 {
 		t.Errorf("%d claimed, %v", claimed, err)
-	}
-}
-
-func insert(t *testing.T, db *pgxpool.Pool, sql string) {
-	t.Helper()
-	if _, err := db.Exec(t.Context(), sql); err != nil {
-		t.Fatalf("%s: %v", sql[:min(len(sql), 200)], err)
 	}
 }

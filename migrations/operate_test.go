@@ -30,7 +30,7 @@ func operated(t *testing.T) (owner, operator *pgxpool.Pool) {
 	t.Helper()
 	u := testdb.New(t)
 	owner = testdb.Pool(t, u)
-	insert(t, owner, "select gem.record_registry('1', repeat('a', 64), '"+operatorsRegistry+
+	testdb.Exec(t, owner, "select gem.record_registry('1', repeat('a', 64), '"+operatorsRegistry+
 		"'); select gem.start_worker('w', 50, '', '1', '1 hour')")
 	return owner, asMember(t, owner, u, "gem_operator")
 }
@@ -38,11 +38,12 @@ func operated(t *testing.T) (owner, operator *pgxpool.Pool) {
 // ran inserts a call, lets a worker run it as attempt 1, and returns its id. result is the end; empty: it still runs.
 func ran(t *testing.T, db *pgxpool.Pool, tool, input, status, result string) (id string) {
 	t.Helper()
-	id = valueOf(t, db, fmt.Sprintf("insert into core_tool_calls (tool_name, input, created_by, session_id) values "+
-		"('%s', '%s', 'bob', 's') returning id", tool, input))
-	insert(t, db, "select gem.claim('w', 50, true)")
+	id = testdb.Value[string](t, db,
+		fmt.Sprintf("insert into core_tool_calls (tool_name, input, created_by, session_id) values "+
+			"('%s', '%s', 'bob', 's') returning id", tool, input))
+	testdb.Exec(t, db, "select gem.claim('w', 50, true)")
 	if result != "" {
-		insert(t, db, fmt.Sprintf("select gem.finish('%s', 1, 'w', '%s', '%s', '{}', '1')", id, status, result))
+		testdb.Exec(t, db, fmt.Sprintf("select gem.finish('%s', 1, 'w', '%s', '%s', '{}', '1')", id, status, result))
 	}
 	return id
 }
@@ -57,8 +58,9 @@ func event(t *testing.T, db *pgxpool.Pool, id string, last bool) (e map[string]a
 	if last {
 		order = "seq desc"
 	}
-	said := valueOf(t, db, "select jsonb_build_object('event', event) || data - 'run_at' - 'receipt_id' from "+
-		"core_tool_events where call_id = '"+id+"' order by "+order+" limit 1")
+	said := testdb.Value[string](t, db,
+		"select jsonb_build_object('event', event) || data - 'run_at' - 'receipt_id' from "+
+			"core_tool_events where call_id = '"+id+"' order by "+order+" limit 1")
 	if err := json.Unmarshal([]byte(said), &e); err != nil {
 		t.Fatal(err)
 	}
@@ -82,8 +84,8 @@ func clean(t *testing.T, db *pgxpool.Pool) {
 func TestTheJournalNamesTheOperatorWhoCancels(t *testing.T) {
 	t.Parallel()
 	owner, operator := operated(t)
-	login := valueOf(t, operator, "select session_user")
-	queued := valueOf(t, owner, "insert into core_tool_calls (tool_name) values ('mail.send') returning id")
+	login := testdb.Value[string](t, operator, "select session_user")
+	queued := testdb.Value[string](t, owner, "insert into core_tool_calls (tool_name) values ('mail.send') returning id")
 	got := texts(t, operator, "select outcome from gem.operator_cancel(array['"+queued+
 		"']::uuid[], 'ada', 'no longer needed')")
 	if diff := cmp.Diff([]string{"cancelled"}, got); diff != "" {
@@ -111,7 +113,7 @@ func TestTheJournalNamesTheOperatorWhoCancels(t *testing.T) {
 	if n := number(t, owner, "select count(*) from core_tool_events where event = 'cancel_requested'"); n != 1 {
 		t.Errorf("%v events", n)
 	}
-	insert(t, owner, fmt.Sprintf("select gem.finish('%s', 1, 'w', 'failed', '%s', '{}', '1')", running,
+	testdb.Exec(t, owner, fmt.Sprintf("select gem.finish('%s', 1, 'w', 'failed', '%s', '{}', '1')", running,
 		failure("cancelled")))
 	clean(t, owner)
 }
@@ -121,9 +123,10 @@ func TestASecondOperatorDoesNotEndACleanUp(t *testing.T) {
 	t.Parallel()
 	owner, operator := operated(t)
 	id := ran(t, owner, "mail.send", "{}", "", "")
-	insert(t, owner, "select gem.wait('"+id+"', 1, 'w', '[]', 'answer', '{#a}', 1, null, null)")
+	testdb.Exec(t, owner, "select gem.wait('"+id+"', 1, 'w', '[]', 'answer', '{#a}', 1, null, null)")
 	cancel := func(more string) string {
-		return valueOf(t, operator, "select outcome from gem.operator_cancel(array['"+id+"']::uuid[], 'ada', null"+more+")")
+		return testdb.Value[string](t, operator,
+			"select outcome from gem.operator_cancel(array['"+id+"']::uuid[], 'ada', null"+more+")")
 	}
 	for i, c := range []struct{ more, want string }{{"", "requested"}, {"", "requested"}, {", true", "cancelled"},
 		{", true", "failed"}} {
@@ -171,7 +174,7 @@ func TestTwoOperatorsAtOnceLeaveOneEvent(t *testing.T) {
 func TestACallThatIsLockedIsBusyAndTheOthersAreCancelled(t *testing.T) {
 	t.Parallel()
 	owner, operator := operated(t)
-	insert(t, owner, "insert into core_tool_calls (tool_name) select 'mail.send' from generate_series(1, 20)")
+	testdb.Exec(t, owner, "insert into core_tool_calls (tool_name) select 'mail.send' from generate_series(1, 20)")
 	tx, err := owner.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -190,27 +193,29 @@ func TestACallThatIsLockedIsBusyAndTheOthersAreCancelled(t *testing.T) {
 func TestACallIsMadeAgainAsANewOne(t *testing.T) {
 	t.Parallel()
 	owner, operator := operated(t)
-	login := valueOf(t, operator, "select session_user")
-	insert(t, owner, "update gem.limits set max_priority = 3")
+	login := testdb.Value[string](t, operator, "select session_user")
+	testdb.Exec(t, owner, "update gem.limits set max_priority = 3")
 	if _, err := request(t, owner, "gem_frontend", "bob", `insert into core_tool_calls (tool_name, input, session_id,
 		idempotency_key, priority, traceparent, run_at)
 		values ('notes.find', '{"a": 12345678901234567890.123}', 's', 'k', 3,
 			'00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01', now())`); err != nil {
 		t.Fatal(err)
 	}
-	old := valueOf(t, owner, "select id from core_tool_calls")
+	old := testdb.Value[string](t, owner, "select id from core_tool_calls")
 	const row = "select to_jsonb(c)::text || to_jsonb(r) || (select jsonb_agg(e) from core_tool_events e where call_id " +
 		"= c.id) from core_tool_calls c join core_tool_receipts r on call_id = c.id where c.id = "
-	insert(t, owner, "select cancel_tool_call('"+old+"')")
-	before := valueOf(t, owner, row+"'"+old+"'")
-	made := valueOf(t, operator, "select gem.operator_again('"+old+"', ' ada ', 'the disk is back')")
+	testdb.Exec(t, owner, "select cancel_tool_call('"+old+"')")
+	before := testdb.Value[string](t, owner, row+"'"+old+"'")
+	made := testdb.Value[string](t, operator, "select gem.operator_again('"+old+"', ' ada ', 'the disk is back')")
 	const copied = `select jsonb_build_array(tool_name, input, session_id, created_by, idempotency_key, priority)::text
 		from core_tool_calls where id = `
-	if got, want := valueOf(t, owner, copied+"'"+made+"'"), valueOf(t, owner, copied+"'"+old+"'"); got != want {
+	if got, want := testdb.Value[string](t, owner, copied+"'"+made+"'"), testdb.Value[string](t, owner,
+		copied+"'"+old+"'"); got != want {
 		t.Errorf("the new call is %s, want %s", got, want)
 	}
-	got := valueOf(t, owner, "select concat_ws(' ', status, attempt, parent_call_id, parent_step, signed_in, "+
-		"traceparent, run_at = created_at, events) from core_tool_calls where id = '"+made+"'")
+	got := testdb.Value[string](t, owner,
+		"select concat_ws(' ', status, attempt, parent_call_id, parent_step, signed_in, "+
+			"traceparent, run_at = created_at, events) from core_tool_calls where id = '"+made+"'")
 	if want := "queued 0 " + old + " t t 1"; got != want {
 		t.Errorf("it is %s, want %s", got, want)
 	}
@@ -219,11 +224,11 @@ func TestACallIsMadeAgainAsANewOne(t *testing.T) {
 	if diff := cmp.Diff(want, event(t, owner, made, false)); diff != "" {
 		t.Error(diff)
 	}
-	if after := valueOf(t, owner, row+"'"+old+"'"); after != before {
+	if after := testdb.Value[string](t, owner, row+"'"+old+"'"); after != before {
 		t.Errorf("the old one was %s, and is %s", before, after)
 	}
-	insert(t, owner, "select gem.claim('w', 50, true)")
-	insert(t, owner, "select gem.finish('"+made+"', 1, 'w', 'succeeded', '{}', '{}', '1')")
+	testdb.Exec(t, owner, "select gem.claim('w', 50, true)")
+	testdb.Exec(t, owner, "select gem.finish('"+made+"', 1, 'w', 'succeeded', '{}', '{}', '1')")
 	clean(t, owner)
 }
 
@@ -240,23 +245,25 @@ func TestACallThatIsMadeAgainHasTheRightsOfItsUser(t *testing.T) {
 			"values ("+call+", '"+what+"')"); err != nil {
 			t.Fatal(err)
 		}
-		made[what] = valueOf(t, owner, "select id from core_tool_calls where session_id = '"+what+"'")
-		insert(t, owner, "select cancel_tool_call('"+made[what]+"')")
+		made[what] = testdb.Value[string](t, owner, "select id from core_tool_calls where session_id = '"+what+"'")
+		testdb.Exec(t, owner, "select cancel_tool_call('"+made[what]+"')")
 	}
-	byServer := valueOf(t, owner, "insert into core_tool_calls (tool_name, input, created_by) values ("+ask+
+	byServer := testdb.Value[string](t, owner, "insert into core_tool_calls (tool_name, input, created_by) values ("+ask+
 		", 'bob') returning id")
-	insert(t, owner, "select cancel_tool_call('"+byServer+"')")
-	insert(t, owner, "update gem.tools set frontends = name <> 'mail.send'; "+
+	testdb.Exec(t, owner, "select cancel_tool_call('"+byServer+"')")
+	testdb.Exec(t, owner, "update gem.tools set frontends = name <> 'mail.send'; "+
 		"insert into gem.role_settings values ('finance', now(), 'eve')")
 
-	again := valueOf(t, operator, "select gem.operator_again('"+made["open"]+"', 'ada')")
-	if got := valueOf(t, owner, "select created_by || ' ' || signed_in from core_tool_calls where id = '"+again+
-		"'"); got != "bob true" {
+	again := testdb.Value[string](t, operator, "select gem.operator_again('"+made["open"]+"', 'ada')")
+	if got := testdb.Value[string](t, owner,
+		"select created_by || ' ' || signed_in from core_tool_calls where id = '"+again+
+			"'"); got != "bob true" {
 		t.Errorf("the call is %s", got)
 	}
 	for what, want := range map[string]string{"closed": "mail.send is closed to signed-in users",
 		"question": "asks a role that is closed to questions from users"} {
-		got := valueOf(t, operator, "select coalesce(refused, '') from gem.operator_again_means('"+made[what]+"')")
+		got := testdb.Value[string](t, operator,
+			"select coalesce(refused, '') from gem.operator_again_means('"+made[what]+"')")
 		if !strings.Contains(got, want) {
 			t.Errorf("%s: %s", what, got)
 		}
@@ -264,8 +271,9 @@ func TestACallThatIsMadeAgainHasTheRightsOfItsUser(t *testing.T) {
 			"', 'ada', null, (select tool_name from core_tool_calls where id = '"+made[what]+"'))")
 		refusedWith(t, what, err, "PT409", want)
 	}
-	again = valueOf(t, operator, "select gem.operator_again('"+byServer+"', 'ada', null, 'wait.answer')")
-	if got := valueOf(t, owner, "select signed_in::text from core_tool_calls where id = '"+again+"'"); got != "false" {
+	again = testdb.Value[string](t, operator, "select gem.operator_again('"+byServer+"', 'ada', null, 'wait.answer')")
+	if got := testdb.Value[string](t, owner,
+		"select signed_in::text from core_tool_calls where id = '"+again+"'"); got != "false" {
 		t.Errorf("the question of a server is one of a signed-in user: %s", got)
 	}
 }
@@ -302,26 +310,27 @@ func TestBeforeACallIsMadeAgainItIsSaidWhatThatMeans(t *testing.T) {
 	t.Parallel()
 	owner, operator := operated(t)
 	paid := ran(t, owner, "orders.pay", `{"order": " A1 "}`, "", "")
-	insert(t, owner, "select gem.hold_key('"+paid+"', 1, 'w', 'orders.pay:order=\"A1\"')")
-	insert(t, owner, "select gem.finish('"+paid+"', 1, 'w', 'succeeded', '{}', '{}', '1')")
+	testdb.Exec(t, owner, "select gem.hold_key('"+paid+"', 1, 'w', 'orders.pay:order=\"A1\"')")
+	testdb.Exec(t, owner, "select gem.finish('"+paid+"', 1, 'w', 'succeeded', '{}', '{}', '1')")
 	holder := ran(t, owner, "orders.pay", `{"order": 2}`, "", "")
-	insert(t, owner, "select gem.hold_key('"+holder+"', 1, 'w', 'orders.pay:order=2')")
+	testdb.Exec(t, owner, "select gem.hold_key('"+holder+"', 1, 'w', 'orders.pay:order=2')")
 	queued := ran(t, owner, "mail.send", "{}", "", "")
-	insert(t, owner, "insert into core_tool_calls (tool_name, priority) values ('mail.send', -600)")
-	cancelled := valueOf(t, owner, "select id from core_tool_calls where priority = -600")
-	insert(t, owner, "select cancel_tool_call('"+cancelled+"')")
+	testdb.Exec(t, owner, "insert into core_tool_calls (tool_name, priority) values ('mail.send', -600)")
+	cancelled := testdb.Value[string](t, owner, "select id from core_tool_calls where priority = -600")
+	testdb.Exec(t, owner, "select cancel_tool_call('"+cancelled+"')")
 	unkeyed := ran(t, owner, "orders.pay", `{"order": 3}`, "", "") // when the tool's mode was none
-	insert(t, owner, "select gem.finish('"+unkeyed+
+	testdb.Exec(t, owner, "select gem.finish('"+unkeyed+
 		`', 1, 'w', 'succeeded', '{}', '{"idempotency": {"mode": "none"}}', '1')`)
 	durable := ran(t, owner, "mail.send", "{}", "", "")
-	insert(t, owner, "select gem.finish('"+durable+"', 1, 'w', 'failed', '"+failure("unknown_tool")+
+	testdb.Exec(t, owner, "select gem.finish('"+durable+"', 1, 'w', 'failed', '"+failure("unknown_tool")+
 		`', '{"durable": {"steps": 0, "calls": 1}}', '1')`)
 	for what, c := range map[string]struct{ id, want string }{
 		"one of mode none that ran": {ran(t, owner, "mail.send", "{}", "failed", failure("execution_error")),
 			"failed execution_error none twice"},
 		"one that was refused before it ran": {ran(t, owner, "mail.send", "{}", "failed", failure("validation_error")),
 			"failed validation_error none"},
-		"one whose handler ran, and failed with the error of a call that it made": {durable, "failed unknown_tool none twice"},
+		"one whose handler ran, and failed with the error of a call that it made": {durable,
+			"failed unknown_tool none twice"},
 		"one that was never claimed": {cancelled, "failed cancelled none"},
 		"one whose setup was missing": {ran(t, owner, "mail.send", "{}", "not_configured",
 			`{"status": "not_configured", "reason": "no"}`), "not_configured none"},
@@ -338,7 +347,7 @@ func TestBeforeACallIsMadeAgainItIsSaidWhatThatMeans(t *testing.T) {
 		"one that has not ended":                            {queued, "running none twice refused"},
 		"one that has succeeded with its key":               {paid, "succeeded keyed hit " + paid},
 	} {
-		got := valueOf(t, operator, `select concat_ws(' ', status, error_code, mode, case
+		got := testdb.Value[string](t, operator, `select concat_ws(' ', status, error_code, mode, case
 			when may_happen_twice then 'twice' end, 'hit ' || succeeded, 'holder ' || holder,
 			case when refused is not null then 'refused' end) from gem.operator_again_means('`+c.id+"')")
 		if got != c.want {
@@ -396,7 +405,7 @@ func TestADeployDoesNotLetACallBeMadeAgainUnconfirmed(t *testing.T) {
 			tools = append(tools, fmt.Sprintf(`{"name": %q, "idempotency": %s, "timeout_ms": 1000}`, tool, entry(tool)))
 			modes = append(modes, fmt.Sprintf("'%s', '%s'::jsonb -> 'mode'", tool, entry(tool)))
 		}
-		insert(t, owner, fmt.Sprintf(`select gem.stop_worker(worker_id) from core_workers;
+		testdb.Exec(t, owner, fmt.Sprintf(`select gem.stop_worker(worker_id) from core_workers;
 			select gem.record_registry('%[1]s', repeat('b', 64), '{"tools": [%[2]s]}');
 			select gem.start_worker('w%[1]s', 50, '', '%[1]s', '1 hour', '{}', null, jsonb_build_object(%[3]s))`,
 			version, strings.Join(tools, ", "), strings.Join(modes, ", ")))
@@ -404,25 +413,25 @@ func TestADeployDoesNotLetACallBeMadeAgainUnconfirmed(t *testing.T) {
 	deploy("2", func(tool string) string { return cases[tool].before })
 	ids := map[string]string{}
 	for tool := range cases {
-		ids[tool] = valueOf(t, owner, `insert into core_tool_calls (tool_name, input)
+		ids[tool] = testdb.Value[string](t, owner, `insert into core_tool_calls (tool_name, input)
 			values ('`+tool+`', '{"order": "7", "invoice": "9"}') returning id`)
 	}
-	insert(t, owner, "select gem.claim('w2', 50, true)")
+	testdb.Exec(t, owner, "select gem.claim('w2', 50, true)")
 	for tool, c := range cases {
 		if c.before == byOrder {
-			insert(t, owner, fmt.Sprintf("select gem.hold_key('%s', 1, 'w2', '%s:order=\"7\"')", ids[tool], tool))
+			testdb.Exec(t, owner, fmt.Sprintf("select gem.hold_key('%s', 1, 'w2', '%s:order=\"7\"')", ids[tool], tool))
 		}
 		if c.end != "" {
-			insert(t, owner, fmt.Sprintf("select gem.finish('%s', 1, 'w2', %s, jsonb_build_object('idempotency', "+
+			testdb.Exec(t, owner, fmt.Sprintf("select gem.finish('%s', 1, 'w2', %s, jsonb_build_object('idempotency', "+
 				"'%s'::jsonb), '2')", ids[tool], c.end, c.before))
 		}
 	}
-	insert(t, owner, "update core_workers set alive_until = gem.now() where worker_id = 'w2'; "+
+	testdb.Exec(t, owner, "update core_workers set alive_until = gem.now() where worker_id = 'w2'; "+
 		"select gem.recover('w', null); "+
 		"select cancel_tool_call(id) from core_tool_calls where status = 'queued'")
 	deploy("3", func(tool string) string { return cases[tool].after })
 	for tool, c := range cases {
-		if got := valueOf(t, operator, "select may_happen_twice::text from gem.operator_again_means('"+ids[tool]+
+		if got := testdb.Value[string](t, operator, "select may_happen_twice::text from gem.operator_again_means('"+ids[tool]+
 			"')"); got != fmt.Sprint(c.twice) {
 			t.Errorf("%s: it may happen twice: %s", tool, got)
 		}
@@ -441,9 +450,10 @@ func TestKeysOfCallsAreThoseThatWorkersCompute(t *testing.T) {
 	long := strings.Repeat("ä", 150)
 	for _, value := range []string{`"a"`, `" a\t\n"`, `""`, `" "`, `null`, `12345678901234567890.10`, `true`, `[1, 2]`,
 		`{"b": "c"}`, `"` + long + `"`, `["` + long + `"]`, `"%s:\""`} {
-		want, _ := receipts.Key("a.b", "f", json.RawMessage(valueOf(t, db, "select ('"+value+"'::jsonb)::text")))
-		got := valueOf(t, db, `select coalesce(gem.key_of('a.b', '{"mode": "keyed", "key_field": "f"}', '{"f": `+value+
-			`}', null, null), '')`)
+		want, _ := receipts.Key("a.b", "f", json.RawMessage(testdb.Value[string](t, db, "select ('"+value+"'::jsonb)::text")))
+		got := testdb.Value[string](t, db,
+			`select coalesce(gem.key_of('a.b', '{"mode": "keyed", "key_field": "f"}', '{"f": `+value+
+				`}', null, null), '')`)
 		if got != want {
 			t.Errorf("%s: %s, want %s", value, got, want)
 		}
@@ -454,7 +464,7 @@ func TestKeysOfCallsAreThoseThatWorkersCompute(t *testing.T) {
 			if strings.ContainsAny(caller, `"\ä`) {
 				want = "" // not known
 			}
-			got := valueOf(t, db, fmt.Sprintf(`select coalesce(gem.key_of('a.b', '{"mode": "safe-retry"}', '{}', '%s', '%s'),
+			got := testdb.Value[string](t, db, fmt.Sprintf(`select coalesce(gem.key_of('a.b', '{"mode": "safe-retry"}', '{}', '%s', '%s'),
 				'')`, key, caller))
 			if got != want {
 				t.Errorf("%q of %q: %s, want %s", key, caller, got, want)
@@ -468,17 +478,19 @@ func TestAChildIsMadeAgainWithoutItsParentAndAQuestionOfRulesIsNot(t *testing.T)
 	t.Parallel()
 	owner, operator := operated(t)
 	parent := ran(t, owner, "notes.find", "{}", "", "")
-	insert(t, owner, `insert into core_tool_calls (tool_name, parent_call_id, parent_step) values ('notes.find', '`+parent+
-		`', 'find'), ('wait.approval', '`+parent+`', '##ab')`)
+	testdb.Exec(t, owner,
+		`insert into core_tool_calls (tool_name, parent_call_id, parent_step) values ('notes.find', '`+parent+
+			`', 'find'), ('wait.approval', '`+parent+`', '##ab')`)
 	id := func(step string) string {
-		return valueOf(t, owner, "select id from core_tool_calls where parent_step = '"+step+"'")
+		return testdb.Value[string](t, owner, "select id from core_tool_calls where parent_step = '"+step+"'")
 	}
 	for _, step := range []string{"find", "##ab"} {
-		insert(t, owner, "select cancel_tool_call('"+id(step)+"')")
+		testdb.Exec(t, owner, "select cancel_tool_call('"+id(step)+"')")
 	}
-	made := valueOf(t, operator, "select gem.operator_again('"+id("find")+"', 'ada')")
-	got := valueOf(t, owner, "select concat_ws(' ', parent_call_id, parent_step) from core_tool_calls where id = '"+made+
-		"'")
+	made := testdb.Value[string](t, operator, "select gem.operator_again('"+id("find")+"', 'ada')")
+	got := testdb.Value[string](t, owner,
+		"select concat_ws(' ', parent_call_id, parent_step) from core_tool_calls where id = '"+made+
+			"'")
 	if got != id("find") {
 		t.Errorf("its parent is %s", got)
 	}
@@ -490,12 +502,12 @@ func TestAChildIsMadeAgainWithoutItsParentAndAQuestionOfRulesIsNot(t *testing.T)
 func TestWhoMakesACallAgainDoesNotApproveIt(t *testing.T) {
 	t.Parallel()
 	owner, operator := operated(t)
-	login := valueOf(t, operator, "select session_user")
-	insert(t, owner, "insert into gem.roles values ('ada', 'boss'), ('cleo', 'boss'), ('"+login+"', 'boss')")
-	old := valueOf(t, owner, `insert into core_tool_calls (tool_name, input, created_by)
+	login := testdb.Value[string](t, operator, "select session_user")
+	testdb.Exec(t, owner, "insert into gem.roles values ('ada', 'boss'), ('cleo', 'boss'), ('"+login+"', 'boss')")
+	old := testdb.Value[string](t, owner, `insert into core_tool_calls (tool_name, input, created_by)
 		values ('wait.approval', '{"by": ["role:boss"], "tool": "a.b", "input": {}}', 'bob') returning id`)
-	insert(t, owner, "select cancel_tool_call('"+old+"')")
-	id := valueOf(t, operator, "select gem.operator_again('"+old+"', 'ada', null, 'wait.approval')")
+	testdb.Exec(t, owner, "select cancel_tool_call('"+old+"')")
+	id := testdb.Value[string](t, operator, "select gem.operator_again('"+old+"', 'ada', null, 'wait.approval')")
 	const give = `select answer_tool_call('%s', '{"approved": true}')`
 	_, err := operator.Exec(t.Context(), fmt.Sprintf(give, id))
 	refusedWith(t, "the login", err, "PT404", "that you can answer")
@@ -513,13 +525,13 @@ func TestAnOperatorAnswersForAnyoneButApprovesNothing(t *testing.T) {
 	for tool, input := range map[string]string{"wait.answer": `{"text": "When?"}`, "wait.event": "{}",
 		"wait.approval": `{"by": ["role:boss"], "tool": "a.b", "input": {}}`} {
 		id := ran(t, owner, tool, input, "", "")
-		insert(t, owner, "select gem.wait('"+id+"', 1, 'w', '[]', 'answer', '{#answer}', 1, null, null)")
+		testdb.Exec(t, owner, "select gem.wait('"+id+"', 1, 'w', '[]', 'answer', '{#answer}', 1, null, null)")
 	}
 	if diff := cmp.Diff([]string{"wait.answer", "wait.event"},
 		texts(t, operator, "select tool from open_questions order by tool")); diff != "" {
 		t.Error(diff)
 	}
-	insert(t, operator, `select answer_tool_call(id, '"now"') from open_questions`)
+	testdb.Exec(t, operator, `select answer_tool_call(id, '"now"') from open_questions`)
 	_, err := operator.Exec(t.Context(), `select answer_tool_call(id, '{"approved": true}') from core_tool_calls
 		where tool_name = 'wait.approval'`)
 	refusedWith(t, "an approval", err, "PT404", "that you can answer")
@@ -533,7 +545,7 @@ func TestTheOperatorsRoleReadsCallsAndActsByItsFunctionsAlone(t *testing.T) {
 	u := testdb.New(t, migrations.Sources(leads.Domain(), extract.Domain(handlers.Domain{}))...)
 	owner := testdb.Pool(t, u)
 	id := finished(t, owner)
-	insert(t, owner, "insert into core_tool_calls (tool_name) values ('a.b')")
+	testdb.Exec(t, owner, "insert into core_tool_calls (tool_name) values ('a.b')")
 	db := asMember(t, owner, u, "gem_operator")
 	for _, table := range []string{"core_tool_calls", "core_tool_receipts", "core_tool_events"} {
 		if n := number(t, db, "select count(*) from "+table); n < 1 {
@@ -544,7 +556,7 @@ func TestTheOperatorsRoleReadsCallsAndActsByItsFunctionsAlone(t *testing.T) {
 		"select * from core_llm_requests", "select * from core_tool_progress",
 		"select * from core_workers", "select * from core_registry_versions", "select * from core_rules_versions",
 		"select * from gem.tools", "select * from open_questions"} {
-		insert(t, db, sql)
+		testdb.Exec(t, db, sql)
 	}
 	for what, sql := range map[string]string{
 		"a call":                 "insert into core_tool_calls (tool_name) values ('a.b')",
@@ -557,27 +569,28 @@ func TestTheOperatorsRoleReadsCallsAndActsByItsFunctionsAlone(t *testing.T) {
 		"a changed receipt": "update core_tool_receipts set result = '{}'",
 		"an event": "insert into core_tool_events (call_id, seq, at, event, attempt) select id, 9, " +
 			"now(), 'claimed', 1 from core_tool_calls",
-		"a deleted event":            "delete from core_tool_events",
-		"a role":                     "insert into gem.roles values (session_user, 'boss')",
-		"a limit":                    "update gem.limits set max_open_calls = 1",
-		"an end without a name":      "select cancel_tool_call('" + id + "')",
-		"an end by the inner way":    "select gem.cancel('" + id + "')",
-		"a claim":                    "select gem.claim('w', 1, true)",
-		"a forged end":               "select gem.finish('" + id + "', 1, 'w', 'succeeded', '{}', '{}', '1')",
-		"a woken call":               "select gem.resume('" + id + "')",
-		"pruning":                    "select gem.prune(array['" + id + "']::uuid[])",
-		"an answer written by hand":  "select gem.came('" + id + "', 'answered', '#a', '{}', null)",
-		"the rows of a domain":       "select * from leads",
-		"rows written to a domain":   "insert into leads (name) values ('Ada')",
-		"documents that it changes":  "delete from extract_documents",
-		"a table":                    "create table public.mine ()",
-		"a table of GEM":             "create table gem.mine ()",
-		"a function that is a tool":  "create function tools.mine(jsonb) returns jsonb language sql as 'select null::jsonb'",
-		"the worker's role":          "set role gem_worker",
-		"the role of gem mcp":        "set role gem_mcp",
-		"a frontend's role":          "set role gem_frontend",
-		"the owner's role":           "set role " + valueOf(t, owner, "select quote_ident(current_user)"),
-		"another session":            "set session authorization " + valueOf(t, owner, "select quote_ident(current_user)"),
+		"a deleted event":           "delete from core_tool_events",
+		"a role":                    "insert into gem.roles values (session_user, 'boss')",
+		"a limit":                   "update gem.limits set max_open_calls = 1",
+		"an end without a name":     "select cancel_tool_call('" + id + "')",
+		"an end by the inner way":   "select gem.cancel('" + id + "')",
+		"a claim":                   "select gem.claim('w', 1, true)",
+		"a forged end":              "select gem.finish('" + id + "', 1, 'w', 'succeeded', '{}', '{}', '1')",
+		"a woken call":              "select gem.resume('" + id + "')",
+		"pruning":                   "select gem.prune(array['" + id + "']::uuid[])",
+		"an answer written by hand": "select gem.came('" + id + "', 'answered', '#a', '{}', null)",
+		"the rows of a domain":      "select * from leads",
+		"rows written to a domain":  "insert into leads (name) values ('Ada')",
+		"documents that it changes": "delete from extract_documents",
+		"a table":                   "create table public.mine ()",
+		"a table of GEM":            "create table gem.mine ()",
+		"a function that is a tool": "create function tools.mine(jsonb) returns jsonb language sql as 'select null::jsonb'",
+		"the worker's role":         "set role gem_worker",
+		"the role of gem mcp":       "set role gem_mcp",
+		"a frontend's role":         "set role gem_frontend",
+		"the owner's role":          "set role " + testdb.Value[string](t, owner, "select quote_ident(current_user)"),
+		"another session": "set session authorization " + testdb.Value[string](t, owner,
+			"select quote_ident(current_user)"),
 		"a disabled guard":           "alter table core_tool_receipts disable trigger all",
 		"a replica":                  "set session_replication_role = replica",
 		"more calls than it may end": "select gem.operator_cancel(array_fill(gen_random_uuid(), '{501}'), 'ada')",
@@ -598,8 +611,8 @@ func TestTheOperatorsRoleReadsCallsAndActsByItsFunctionsAlone(t *testing.T) {
 func TestATokenInTheSessionDoesNotChangeWhatAnOperatorDoes(t *testing.T) {
 	t.Parallel()
 	owner, operator := operated(t)
-	login := valueOf(t, operator, "select session_user")
-	insert(t, owner, "update gem.limits set max_open_calls = 1; grant gem_mcp to "+login)
+	login := testdb.Value[string](t, operator, "select session_user")
+	testdb.Exec(t, owner, "update gem.limits set max_open_calls = 1; grant gem_mcp to "+login)
 	old := ran(t, owner, "notes.find", "{}", "failed", failure("execution_error"))
 	var made, claims string
 	err := pgx.BeginFunc(t.Context(), operator, func(tx pgx.Tx) error {
@@ -609,16 +622,18 @@ func TestATokenInTheSessionDoesNotChangeWhatAnOperatorDoes(t *testing.T) {
 	if err != nil || !strings.Contains(claims, "eve") {
 		t.Fatalf("%v, claims %s", err, claims)
 	}
-	if got := valueOf(t, owner, "select created_by || ' ' || signed_in from core_tool_calls where id = '"+made+
-		"'"); got != "bob false" {
+	if got := testdb.Value[string](t, owner,
+		"select created_by || ' ' || signed_in from core_tool_calls where id = '"+made+
+			"'"); got != "bob false" {
 		t.Errorf("the call is %s", got)
 	}
 	// A call that a user makes names no operator.
-	insert(t, operator, `begin; set local role gem_frontend;
+	testdb.Exec(t, operator, `begin; set local role gem_frontend;
 		set local request.jwt.claims = '{"role": "gem_frontend", "sub": "eve"}';
 		insert into core_tool_calls (tool_name) values ('notes.find'); commit`)
-	if got := valueOf(t, owner, "select count(*) from core_tool_events e join core_tool_calls c on c.id = e.call_id "+
-		"where created_by = 'eve' and data ? 'by'"); got != "0" {
+	if got := testdb.Value[string](t, owner,
+		"select count(*) from core_tool_events e join core_tool_calls c on c.id = e.call_id "+
+			"where created_by = 'eve' and data ? 'by'"); got != "0" {
 		t.Errorf("%s events name an operator", got)
 	}
 }
@@ -655,15 +670,15 @@ func TestTheMonitorsRoleReadsNoPayloadByAnyViewOrFunction(t *testing.T) {
 // payloads leaves a call that succeeded and one that failed, with payloads in every field that holds some.
 func payloads(t *testing.T, db *pgxpool.Pool) (id string) {
 	t.Helper()
-	insert(t, db, "select gem.record_registry('1', repeat('a', 64), '"+operatorsRegistry+
+	testdb.Exec(t, db, "select gem.record_registry('1', repeat('a', 64), '"+operatorsRegistry+
 		"'); select gem.start_worker('w', 50, '', '1', '1 hour')")
 	id = ran(t, db, "mail.send", `{"to": "sesame"}`, "", "")
-	insert(t, db, fmt.Sprintf(`select gem.finish('%s', 1, 'w', 'succeeded', '{"said": "sesame"}',
+	testdb.Exec(t, db, fmt.Sprintf(`select gem.finish('%s', 1, 'w', 'succeeded', '{"said": "sesame"}',
 		'{"files_written": ["sesame"]}', '1')`, id))
 	asks := ran(t, db, "wait.approval", `{"by": ["role:boss"], "tool": "a.b", "input": {"a": "sesame"}, "text": "sesame"}`,
 		"", "")
-	insert(t, db, "select gem.wait('"+asks+"', 1, 'w', '[]', 'answer', '{#answer}', 1, null, null)")
-	insert(t, db, "insert into core_tool_events (call_id, seq, at, event, attempt, data) select id, 99, now(), "+
+	testdb.Exec(t, db, "select gem.wait('"+asks+"', 1, 'w', '[]', 'answer', '{#answer}', 1, null, null)")
+	testdb.Exec(t, db, "insert into core_tool_events (call_id, seq, at, event, attempt, data) select id, 99, now(), "+
 		"'answered', 1, '{\"name\": \"#answer\", \"by\": \"ada\", \"value\": {\"reason\": \"sesame\"}}' from "+
 		"core_tool_calls where id = '"+asks+"'")
 	ran(t, db, "mail.send", `{"to": "sesame"}`, "failed",

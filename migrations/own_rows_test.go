@@ -10,10 +10,10 @@ import (
 func TestAUsersOneReceiptIsReadWithoutTheOtherCalls(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, `insert into core_tool_calls (tool_name, created_by, run_at) select 'a.b', 'ada',
+	testdb.Exec(t, db, `insert into core_tool_calls (tool_name, created_by, run_at) select 'a.b', 'ada',
 		now() + interval '1 day' from generate_series(1, 3000)`)
-	insert(t, db, `select cancel_tool_call(id) from core_tool_calls`)
-	insert(t, db, "analyze")
+	testdb.Exec(t, db, `select cancel_tool_call(id) from core_tool_calls`)
+	testdb.Exec(t, db, "analyze")
 	conn, err := db.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -24,7 +25,7 @@ func TestAUserNamesParentsEightCallsDeep(t *testing.T) {
 			t.Fatalf("call %d: %v", n, err)
 		}
 	}
-	insert(t, db, `set session_replication_role = replica;
+	testdb.Exec(t, db, `set session_replication_role = replica;
 		insert into core_tool_calls (id, tool_name, created_by, signed_in, parent_call_id, parent_step, session_id, run_at,
 			created_at, updated_at)
 			select gen_random_uuid(), 'a.b', 'ada', true, id, 'x', 's100', now(), now(), now() from core_tool_calls
@@ -72,7 +73,7 @@ func TestAUserNamesParentsEightCallsDeep(t *testing.T) {
 	}
 	if _, err := request(t, db, "authenticated", "eve", fmt.Sprintf(
 		"select enqueue_tool_call('a.b', parent_call_id => '%s')",
-		valueOf(t, db, "select id::text from core_tool_calls where session_id = 's8'"))); code(err) != "23503" {
+		testdb.Value[string](t, db, "select id::text from core_tool_calls where session_id = 's8'"))); code(err) != "23503" {
 		t.Errorf("another user's call, however deep: %v", err)
 	}
 }
@@ -82,7 +83,7 @@ func TestAUserNamesParentsEightCallsDeep(t *testing.T) {
 func TestTheCallsAboveAParentAreReadByTheirIDs(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	insert(t, db, "alter table core_tool_calls set (autovacuum_enabled = off)")
+	testdb.Exec(t, db, "alter table core_tool_calls set (autovacuum_enabled = off)")
 	for n := range 8 {
 		if _, err := request(t, db, "authenticated", "ada", inChain(n)); err != nil {
 			t.Fatal(err)
@@ -94,7 +95,7 @@ func TestTheCallsAboveAParentAreReadByTheirIDs(t *testing.T) {
 	}
 	defer conn.Release()
 	below := func(session string) (read int) {
-		parent := valueOf(t, db, "select id::text from core_tool_calls where session_id = '"+session+"'")
+		parent := testdb.Value[string](t, db, "select id::text from core_tool_calls where session_id = '"+session+"'")
 		for range 7 {
 			read = readsOf(t, conn.Conn(), "core_tool_calls", "insert into core_tool_calls (tool_name, parent_call_id) "+
 				"values ($1::text, '"+parent+"') returning id::text",
@@ -103,7 +104,7 @@ func TestTheCallsAboveAParentAreReadByTheirIDs(t *testing.T) {
 		return read
 	}
 	below("s7")
-	insert(t, db, fmt.Sprintf(`set session_replication_role = replica;
+	testdb.Exec(t, db, fmt.Sprintf(`set session_replication_role = replica;
 		insert into core_tool_calls (id, tool_name, status, attempt, events, run_at, created_at, updated_at)
 			select gen_random_uuid(), 'a.b', 'failed', 1, 3, now(), now(), now() from generate_series(1, %d);
 		set session_replication_role = origin`, many(20_000)))
@@ -124,11 +125,11 @@ func deepest(t *testing.T, db *pgxpool.Pool) (last string) {
 			t.Fatal(err)
 		}
 	}
-	insert(t, db, "select gem.start_worker('w', 999, '', '', '1 hour', '{steps}')")
-	last = valueOf(t, db, "select id::text from core_tool_calls order by seq desc limit 1")
+	testdb.Exec(t, db, "select gem.start_worker('w', 999, '', '', '1 hour', '{steps}')")
+	last = testdb.Value[string](t, db, "select id::text from core_tool_calls order by seq desc limit 1")
 	for range 9 {
-		insert(t, db, "select gem.claim('w', 999, true)")
-		child := valueOf(t, db, "select gen_random_uuid()::text")
+		testdb.Exec(t, db, "select gem.claim('w', 999, true)")
+		child := testdb.Value[string](t, db, "select gen_random_uuid()::text")
 		err := tryInsert(t, db, fmt.Sprintf(`select gem.wait('%s', 1, 'w', '[{"id": "%s", "name": "x", "tool": "a.b",
 			"input": {}}]', 'call', '{x}', 1, '{}', null)`, last, child))
 		if code(err) == "GM003" {
@@ -146,10 +147,10 @@ func deepest(t *testing.T, db *pgxpool.Pool) (last string) {
 func TestAListReadsFewCallsAboveEachQuestion(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	insert(t, db, "insert into gem.roles values ('bob', 'boss')")
+	testdb.Exec(t, db, "insert into gem.roles values ('bob', 'boss')")
 	last := deepest(t, db)
 	const questions = 100
-	insert(t, db, fmt.Sprintf(`set session_replication_role = replica;
+	testdb.Exec(t, db, fmt.Sprintf(`set session_replication_role = replica;
 		insert into core_tool_calls (id, tool_name, answer_by, answer_others, answer_until, created_by, asked_for,
 			parent_call_id, parent_step, signed_in, status, attempt, events, steps, run_at, created_at, updated_at, waits_for,
 				waits, need)

@@ -15,19 +15,20 @@ const show = `select gem.progress(jsonb_agg(jsonb_build_object('call', id, 'atte
 func TestProgressLeavesTenMinutesAfterTheReceipt(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, ownClock)
-	insert(t, db, "select gem.start_worker('w', 9, '', '', '1 year')")
-	insert(t, db, "insert into core_tool_calls (tool_name) values ('llm.ends'), ('llm.runs')")
-	insert(t, db, "select gem.claim('w', 9, true)")
-	insert(t, db, show)
+	testdb.Exec(t, db, ownClock)
+	testdb.Exec(t, db, "select gem.start_worker('w', 9, '', '', '1 year')")
+	testdb.Exec(t, db, "insert into core_tool_calls (tool_name) values ('llm.ends'), ('llm.runs')")
+	testdb.Exec(t, db, "select gem.claim('w', 9, true)")
+	testdb.Exec(t, db, show)
 	const minute = 60_000
 	setClock(t, db, 30*minute) // the answer took so long
-	insert(t, db, "select gem.finish(id, 1, 'w', 'succeeded', '{}', '{}', '1') from core_tool_calls where tool_name = "+
+	testdb.Exec(t, db, "select gem.finish(id, 1, 'w', 'succeeded', '{}', '{}', '1') from core_tool_calls where "+
+		"tool_name = "+
 		"'llm.ends'")
 	sweep := func(after, want int) {
 		t.Helper()
 		setClock(t, db, after)
-		insert(t, db, "select gem.recover('w', gem.now())")
+		testdb.Exec(t, db, "select gem.recover('w', gem.now())")
 		if n := number(t, db, "select count(*) from core_tool_progress"); n != float64(want) {
 			t.Errorf("after %d ms: %v rows, want %d", after, n, want)
 		}
@@ -35,7 +36,7 @@ func TestProgressLeavesTenMinutesAfterTheReceipt(t *testing.T) {
 	sweep(39*minute, 2)
 	sweep(40*minute+1, 1)
 	sweep(400*minute, 1) // of a call that runs
-	insert(t, db, "insert into core_tool_progress values (gen_random_uuid(), 1, 1, gem.now() - interval '1 hour', "+
+	testdb.Exec(t, db, "insert into core_tool_progress values (gen_random_uuid(), 1, 1, gem.now() - interval '1 hour', "+
 		"'text', '{}')")
 	sweep(401*minute, 1) // the rows of no call
 }
@@ -44,16 +45,16 @@ func TestProgressLeavesTenMinutesAfterTheReceipt(t *testing.T) {
 func TestProgressLeavesInBoundedSteps(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, "select gem.start_worker('w', 99, '', '', '1 year')")
-	insert(t, db, "insert into core_tool_calls (tool_name) select 'llm.chat' from generate_series(1, 10)")
-	insert(t, db, "select gem.claim('w', 99, true)")
-	insert(t, db, "insert into core_tool_progress select c.id, 1, i, now() - interval '1 day', 'text', '{}' from "+
+	testdb.Exec(t, db, "select gem.start_worker('w', 99, '', '', '1 year')")
+	testdb.Exec(t, db, "insert into core_tool_calls (tool_name) select 'llm.chat' from generate_series(1, 10)")
+	testdb.Exec(t, db, "select gem.claim('w', 99, true)")
+	testdb.Exec(t, db, "insert into core_tool_progress select c.id, 1, i, now() - interval '1 day', 'text', '{}' from "+
 		"core_tool_calls c, generate_series(1, 1200) i")
-	insert(t, db, "select gem.finish(id, 1, 'w', 'succeeded', '{}', '{}', '1') from core_tool_calls")
-	insert(t, db, "create or replace function gem.now() returns timestamptz language sql volatile as $$select "+
+	testdb.Exec(t, db, "select gem.finish(id, 1, 'w', 'succeeded', '{}', '{}', '1') from core_tool_calls")
+	testdb.Exec(t, db, "create or replace function gem.now() returns timestamptz language sql volatile as $$select "+
 		"clock_timestamp() + interval '11 minutes'$$")
 	for _, want := range []float64{7_000, 2_000, 0} {
-		insert(t, db, "select gem.forget_progress()")
+		testdb.Exec(t, db, "select gem.forget_progress()")
 		if n := number(t, db, "select count(*) from core_tool_progress"); n != want {
 			t.Errorf("%v rows, want %v", n, want)
 		}
@@ -67,11 +68,13 @@ func TestProgressLeavesInBoundedSteps(t *testing.T) {
 func TestProgressLeavesWithItsCall(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, "select gem.start_worker('w', 9, '', '', '1 year'); insert into core_tool_calls (tool_name) values "+
+	testdb.Exec(t, db, "select gem.start_worker('w', 9, '', '', '1 year'); insert into core_tool_calls (tool_name) "+
+		"values "+
 		"('llm.chat'), ('llm.runs')")
-	insert(t, db, "select gem.claim('w', 9, true)")
-	insert(t, db, show)
-	insert(t, db, "select gem.finish(id, 1, 'w', 'succeeded', '{}', '{}', '1') from core_tool_calls where tool_name = "+
+	testdb.Exec(t, db, "select gem.claim('w', 9, true)")
+	testdb.Exec(t, db, show)
+	testdb.Exec(t, db, "select gem.finish(id, 1, 'w', 'succeeded', '{}', '{}', '1') from core_tool_calls where "+
+		"tool_name = "+
 		"'llm.chat'")
 	if lines := texts(t, db, "select line from gem.prune(array(select id from core_tool_calls))"); len(lines) != 1 ||
 		strings.Contains(lines[0], "progress") {
@@ -87,11 +90,11 @@ func TestProgressLeavesWithItsCall(t *testing.T) {
 func TestAUserReadsTheProgressOfItsOwnCalls(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	insert(t, db, `insert into core_tool_calls (tool_name, created_by) values ('llm.chat', 'ada'), ('llm.chat', 'grace'),
+	testdb.Exec(t, db, `insert into core_tool_calls (tool_name, created_by) values ('llm.chat', 'ada'), ('llm.chat', 'grace'),
 		('llm.chat', null)`)
-	insert(t, db, "select gem.start_worker('w', 9, '', '', '1 hour')")
-	insert(t, db, "select gem.claim('w', 9, true)")
-	insert(t, db, show)
+	testdb.Exec(t, db, "select gem.start_worker('w', 9, '', '', '1 hour')")
+	testdb.Exec(t, db, "select gem.claim('w', 9, true)")
+	testdb.Exec(t, db, show)
 	for _, c := range []struct {
 		role, sub string
 		rows      int64 // -1: refused
@@ -138,13 +141,13 @@ func TestProgressReadsAFewRowsWhateverTheStatistics(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := testdb.Pool(t, testdb.New(t))
-			insert(t, db, "alter table core_tool_progress set (autovacuum_enabled = off); alter table core_tool_calls set "+
+			testdb.Exec(t, db, "alter table core_tool_progress set (autovacuum_enabled = off); alter table core_tool_calls set "+
 				"(autovacuum_enabled = off)")
-			insert(t, db, "insert into core_tool_calls (tool_name) select 'llm.chat' from generate_series(1, 10)")
-			insert(t, db, "select gem.start_worker('w', 99, '', '', '1 hour')")
-			insert(t, db, "select gem.claim('w', 10, true)")
+			testdb.Exec(t, db, "insert into core_tool_calls (tool_name) select 'llm.chat' from generate_series(1, 10)")
+			testdb.Exec(t, db, "select gem.start_worker('w', 99, '', '', '1 hour')")
+			testdb.Exec(t, db, "select gem.claim('w', 10, true)")
 			for _, sql := range statistics {
-				insert(t, db, sql)
+				testdb.Exec(t, db, sql)
 			}
 			conn, err := db.Acquire(t.Context())
 			if err != nil {
@@ -172,11 +175,11 @@ func TestProgressReadsAFewRowsWhateverTheStatistics(t *testing.T) {
 func TestTheRowsOfACallAreNumberedOverItsAttempts(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, "select gem.start_worker('w', 9, '', '', '1 hour')")
-	insert(t, db, "insert into core_tool_calls (tool_name) values ('llm.chat')")
+	testdb.Exec(t, db, "select gem.start_worker('w', 9, '', '', '1 hour')")
+	testdb.Exec(t, db, "insert into core_tool_calls (tool_name) values ('llm.chat')")
 	send := func(attempt int, after string, rows int, want string) {
 		t.Helper()
-		got := valueOf(t, db, fmt.Sprintf(`select concat_ws(' ', p.state, p.seq) from core_tool_calls c,
+		got := testdb.Value[string](t, db, fmt.Sprintf(`select concat_ws(' ', p.state, p.seq) from core_tool_calls c,
 			gem.progress(jsonb_build_array(jsonb_build_object('call', c.id, 'attempt', %d, 'after', %s,
 			'rows', (select jsonb_agg('{"kind": "text", "data": {}}'::jsonb) from generate_series(1, %d))))) p`, attempt, after,
 			rows))
@@ -184,14 +187,14 @@ func TestTheRowsOfACallAreNumberedOverItsAttempts(t *testing.T) {
 			t.Errorf("attempt %d after %s: got %q, want %q", attempt, after, got, want)
 		}
 	}
-	insert(t, db, "select gem.claim('w', 9, true)")
+	testdb.Exec(t, db, "select gem.claim('w', 9, true)")
 	send(1, "null", 2, "written 2")
 	send(1, "null", 2, "written 2") // again
 	send(1, "2", 3, "written 5")
 	send(1, "2", 3, "written 5") // again
-	insert(t, db, "select gem.release(id, 1, 'w') from core_tool_calls")
+	testdb.Exec(t, db, "select gem.release(id, 1, 'w') from core_tool_calls")
 	send(1, "5", 1, "gone 6")
-	insert(t, db, "select gem.claim('w', 9, true)")
+	testdb.Exec(t, db, "select gem.claim('w', 9, true)")
 	send(1, "5", 1, "gone 6")
 	send(2, "null", 1, "written 6")
 	send(2, "6", 3000, "full 2000")

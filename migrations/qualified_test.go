@@ -33,10 +33,11 @@ var unqualifiedNames = map[string][]string{
 func TestTheProgramsSQLNamesTheSchemasOfGEMsTables(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t, all()...))
-	tables := valueOf(t, db, "select string_agg(relname, '|') from pg_class where relnamespace in "+
+	tables := testdb.Value[string](t, db, "select string_agg(relname, '|') from pg_class where relnamespace in "+
 		"('public'::regnamespace, 'gem'::regnamespace) and relkind in ('r', 'p', 'v')")
-	functions := valueOf(t, db, "select string_agg(distinct proname, '|') from pg_proc where pronamespace in "+
-		"('public'::regnamespace, 'gem'::regnamespace) and proname ~ '_'")
+	functions := testdb.Value[string](t, db,
+		"select string_agg(distinct proname, '|') from pg_proc where pronamespace in "+
+			"('public'::regnamespace, 'gem'::regnamespace) and proname ~ '_'")
 	unqualified := regexp.MustCompile(`\b(?:from|join|into|update|only|lateral|on table|truncate|references)\s+(` +
 		tables + `)\b(?:[^.]|$)|` +
 		`\bto_reg\w+\('(` + tables + `)|(?:^|[\s(,])(` + functions + `)\(`)

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -36,8 +37,8 @@ func partsRead(t *testing.T, db *pgxpool.Pool, role, sub, sql string) (read int)
 func TestListsOfQuestionsReadNoInputsThatTheyDoNotShow(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	insert(t, db, "insert into gem.roles values ('bob', 'boss')")
-	insert(t, db, "alter table core_tool_calls set (autovacuum_enabled = off)")
+	testdb.Exec(t, db, "insert into gem.roles values ('bob', 'boss')")
+	testdb.Exec(t, db, "alter table core_tool_calls set (autovacuum_enabled = off)")
 	questionsOf(t, db, "rule", "mallory", 1000, large)
 	questionsOf(t, db, "rule", "ada", 1, large)
 	questionsOf(t, db, "user", "eve", 500, large)
@@ -81,11 +82,11 @@ func TestTheLimitOfOpenQuestionsReadsNoInputs(t *testing.T) {
 func TestAQuestionIsFoundByItsIDBehindThousands(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	insert(t, db, "insert into gem.roles values ('bob', 'boss')")
-	insert(t, db, "alter table core_tool_calls set (autovacuum_enabled = off)")
+	testdb.Exec(t, db, "insert into gem.roles values ('bob', 'boss')")
+	testdb.Exec(t, db, "alter table core_tool_calls set (autovacuum_enabled = off)")
 	questionsOf(t, db, "rule", "mallory", 1500, literal(toBoss))
 	const last = "(select array[id] from core_tool_calls order by created_at desc limit 1)"
-	ids := valueOf(t, db, "select "+last+"::text")
+	ids := testdb.Value[string](t, db, "select "+last+"::text")
 	n, err := request(t, db, "authenticated", "bob", "select from open_questions where id = any ('"+ids+"')")
 	if err != nil || n != 0 {
 		t.Fatalf("the list has it, %d, %v", n, err)
@@ -123,7 +124,7 @@ func TestAQuestionIsFoundByItsIDBehindThousands(t *testing.T) {
 func TestTheColumnsOfAQuestionStaySmall(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	insert(t, db, `insert into core_tool_calls (tool_name) values ('a.flow')`)
+	testdb.Exec(t, db, `insert into core_tool_calls (tool_name) values ('a.flow')`)
 	for input, want := range map[string]string{
 		`{}`: `{owner} f -`,
 		`{"by": ["role:boss"], "others": true, "until": "2200-01-01T02:00:00.5+02:00"}`: `{role:boss} t 2200-01-01 00:00:00.5`,
@@ -133,7 +134,7 @@ func TestTheColumnsOfAQuestionStaySmall(t *testing.T) {
 		`{"by": "role:boss", "others": 1, "until": "tomorrow"}`: `{owner} t -`,
 		`{"until": "2200-02-31T00:00:00Z"}`:                     `{owner} f -`,
 	} {
-		got := valueOf(t, db, `with q as (
+		got := testdb.Value[string](t, db, `with q as (
 				insert into core_tool_calls (tool_name, input, parent_call_id, parent_step)
 				select 'wait.answer', '`+input+`', id, 'ask '||gen_random_uuid() from core_tool_calls where tool_name = 'a.flow'
 				returning *)

@@ -4,22 +4,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
-
-func valueOf(t *testing.T, db *pgxpool.Pool, sql string) (got string) {
-	t.Helper()
-	if err := db.QueryRow(t.Context(), sql).Scan(&got); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	return got
-}
 
 // The registry in force is that of living workers, else the last that was recorded.
 func TestTheToolsOfTheRegistryInForceAreKnown(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	insert(t, db, `
+	testdb.Exec(t, db, `
 		select gem.record_registry('1', repeat('a', 64), '{"tools": [
 			{"name": "a.reads", "permissions": ["read:db", "write:db"]}, {"name": "a.mails",
 				"permissions": ["write:db", "send:email"]},
@@ -28,7 +20,8 @@ func TestTheToolsOfTheRegistryInForceAreKnown(t *testing.T) {
 			{"name": "a.plain"}]}');
 		select gem.record_registry('2', repeat('b', 64),
 			'{"tools": [{"name": "a.mails", "permissions": ["send:email"], "frontends": true}, {"name": "b.b"}]}')`)
-	insert(t, db, "update core_registry_versions set recorded_at = recorded_at - interval '1 hour' where version = '1'")
+	testdb.Exec(t, db, "update core_registry_versions set recorded_at = recorded_at - interval '1 hour' where version = "+
+		"'1'")
 	const known = "select coalesce(string_agg(name || case when frontends then '' else ' closed' end, ', ' order by " +
 		"name), '') from gem.tools"
 	for _, step := range []struct{ sql, want string }{
@@ -41,8 +34,8 @@ func TestTheToolsOfTheRegistryInForceAreKnown(t *testing.T) {
 			"a.closed closed, a.mails closed, a.opened, a.plain, a.reads"},
 		{"select gem.stop_worker('one')", "a.mails, b.b"},
 	} {
-		insert(t, db, step.sql)
-		if got := valueOf(t, db, known); got != step.want {
+		testdb.Exec(t, db, step.sql)
+		if got := testdb.Value[string](t, db, known); got != step.want {
 			t.Errorf("after %s: %s, want %s", step.sql, got, step.want)
 		}
 	}
@@ -51,7 +44,7 @@ func TestTheToolsOfTheRegistryInForceAreKnown(t *testing.T) {
 func TestASignedInUserCannotInsertACallToAClosedTool(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	insert(t, db, "grant insert (tool_name) on core_tool_calls to anon; create policy open on core_tool_calls for "+
+	testdb.Exec(t, db, "grant insert (tool_name) on core_tool_calls to anon; create policy open on core_tool_calls for "+
 		"insert to anon with check (true)")
 	call := func(role, tool string) error {
 		_, err := request(t, db, role, map[string]string{"authenticated": "ada"}[role],
@@ -61,9 +54,9 @@ func TestASignedInUserCannotInsertACallToAClosedTool(t *testing.T) {
 	if err := call("authenticated", "a.mails"); err != nil {
 		t.Errorf("before a registry is known: %v", err)
 	}
-	insert(t, db, `select gem.record_registry('1', repeat('a', 64),
+	testdb.Exec(t, db, `select gem.record_registry('1', repeat('a', 64),
 		'{"tools": [{"name": "a.mails", "permissions": ["send:email"]}, {"name": "a.reads"}]}')`)
-	insert(t, db, "select gem.start_worker('one', 1, '', '1', '1 hour')")
+	testdb.Exec(t, db, "select gem.start_worker('one', 1, '', '1', '1 hour')")
 	for _, role := range []string{"authenticated", "anon"} {
 		if err := call(role, "a.mails"); err == nil || !strings.Contains(err.Error(),
 			"a.mails is closed to signed-in users") || !strings.Contains(err.Error(), "42501") {
@@ -83,9 +76,10 @@ func TestASignedInUserCannotInsertACallToAClosedTool(t *testing.T) {
 		t.Errorf("a server: %v", err)
 	}
 	// the trigger knows better
-	insert(t, db, "insert into core_tool_calls (tool_name, signed_in) values ('a.mails', true)")
-	got := valueOf(t, db, "select string_agg(distinct coalesce(created_by, '-') || ' ' || tool_name || ' ' || "+
-		"signed_in, ', ' order by coalesce(created_by, '-') || ' ' || tool_name || ' ' || signed_in) from core_tool_calls")
+	testdb.Exec(t, db, "insert into core_tool_calls (tool_name, signed_in) values ('a.mails', true)")
+	got := testdb.Value[string](t, db,
+		"select string_agg(distinct coalesce(created_by, '-') || ' ' || tool_name || ' ' || "+
+			"signed_in, ', ' order by coalesce(created_by, '-') || ' ' || tool_name || ' ' || signed_in) from core_tool_calls")
 	if want := "- a.mails false, - a.reads true, - unknown.tool true, ada a.mails true, ada a.reads true, ada " +
 		"unknown.tool true"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
@@ -100,17 +94,18 @@ func TestASignedInUserCannotInsertACallToAClosedTool(t *testing.T) {
 func TestWhatASignedInUserMayRead(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	insert(t, db, "insert into core_tool_calls (tool_name, created_by) values ('a.b', 'ada')")
+	testdb.Exec(t, db, "insert into core_tool_calls (tool_name, created_by) values ('a.b', 'ada')")
 	finished(t, db)
 	hidden := map[string][]string{
 		"core_tool_calls":    {"seq", "claimed_by", "needs", "level", "steps", "waits", "need", "kills", "awaited"},
 		"core_tool_receipts": {"worker_id"}, "core_tool_events": {"worker_id", "data"},
 	}
 	for table, columns := range hidden {
-		got := valueOf(t, db, `select string_agg(attname, ' ' order by attname) from pg_attribute where attrelid = '`+table+
-			`'::regclass
+		got := testdb.Value[string](t, db,
+			`select string_agg(attname, ' ' order by attname) from pg_attribute where attrelid = '`+table+
+				`'::regclass
 			and attnum > 0 and not attisdropped and not has_column_privilege('authenticated', attrelid, attnum, 'select')`)
-		want := valueOf(t, db, "select string_agg(c, ' ' order by c) from unnest('{"+strings.Join(columns, ",")+
+		want := testdb.Value[string](t, db, "select string_agg(c, ' ' order by c) from unnest('{"+strings.Join(columns, ",")+
 			"}'::text[]) c")
 		if got != want {
 			t.Errorf("of %s a user cannot read %s, want %s", table, got, want)
@@ -141,7 +136,7 @@ func TestWhatASignedInUserMayRead(t *testing.T) {
 func TestAForeignParentIsLikeAMissingOne(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	insert(t, db, "insert into core_tool_calls (id, tool_name, created_by) values "+
+	testdb.Exec(t, db, "insert into core_tool_calls (id, tool_name, created_by) values "+
 		"('00000000-0000-7000-8000-0000000000b1', 'a.b', 'grace')")
 	for _, sql := range []string{
 		"insert into core_tool_calls (tool_name, parent_call_id) values ('a.b', 'ID')",

@@ -29,7 +29,7 @@ func asMember(t *testing.T, owner *pgxpool.Pool, databaseURL, of string) *pgxpoo
 	t.Helper()
 	role := "gem_test_" + strings.ToLower(strings.NewReplacer("/", "_").Replace(t.Name()))
 	role = role[:min(len(role), 60)]
-	insert(t, owner, fmt.Sprintf("create role %s login password 'worker' in role %s", role, of))
+	testdb.Exec(t, owner, fmt.Sprintf("create role %s login password 'worker' in role %s", role, of))
 	dropAtEnd(t, databaseURL, "drop role "+role)
 	u, err := url.Parse(databaseURL)
 	if err != nil {
@@ -61,7 +61,7 @@ func TestTheWorkersRoleCanDoWhatAWorkerDoes(t *testing.T) {
 	u := testdb.New(t, migrations.Sources(leads.Domain())...)
 	owner := testdb.Pool(t, u)
 	db := as(t, owner, u)
-	insert(t, owner, "insert into core_tool_calls (tool_name) select 'a.b' from generate_series(1, 4)")
+	testdb.Exec(t, owner, "insert into core_tool_calls (tool_name) select 'a.b' from generate_series(1, 4)")
 	for _, sql := range []string{
 		"select max(version) from gem.migrations",
 		"select * from gem.record_registry('1', repeat('a', 64), '{}')",
@@ -90,7 +90,7 @@ func TestTheWorkersRoleCanDoWhatAWorkerDoes(t *testing.T) {
 		"update leads set name = 'Grace'",
 		"select gem.stop_worker('w')",
 	} {
-		insert(t, db, sql)
+		testdb.Exec(t, db, sql)
 	}
 	var n int
 	if err := db.QueryRow(t.Context(), "select count(*) from core_tool_events where event = 'claimed'").
@@ -107,8 +107,8 @@ func TestTheWorkersRoleCanDoNoMore(t *testing.T) {
 	u := testdb.New(t, migrations.Sources(leads.Domain())...)
 	owner := testdb.Pool(t, u)
 	finished(t, owner)
-	insert(t, owner, "insert into core_tool_calls (tool_name) values ('a.b')")
-	insert(t, owner, "select gem.claim('w', 1, true)")
+	testdb.Exec(t, owner, "insert into core_tool_calls (tool_name) values ('a.b')")
+	testdb.Exec(t, owner, "select gem.claim('w', 1, true)")
 	db := as(t, owner, u)
 	for what, sql := range map[string]string{
 		"a second receipt": "insert into core_tool_receipts (id, created_at, call_id, tool_name, status, " +
@@ -152,13 +152,14 @@ func TestGEMMCPCanDoNothingItself(t *testing.T) {
 	owner := testdb.Pool(t, u)
 	id := finished(t, owner)
 	db := asMember(t, owner, u, "gem_mcp")
-	if got := valueOf(t, db, "select gem.ended(array['"+id+"', gen_random_uuid()]::uuid[])"); got != id {
+	if got := testdb.Value[string](t, db, "select gem.ended(array['"+id+"', gen_random_uuid()]::uuid[])"); got != id {
 		t.Errorf("of the two, %s has ended, want %s", got, id)
 	}
-	if got := valueOf(t, db, "select count(*) from gem.parked(array['"+id+"', gen_random_uuid()]::uuid[])"); got != "0" {
+	if got := testdb.Value[string](t, db,
+		"select count(*) from gem.parked(array['"+id+"', gen_random_uuid()]::uuid[])"); got != "0" {
 		t.Errorf("of a call that has ended and one that does not exist, %s wait", got)
 	}
-	insert(t, db, "listen gem_receipts; unlisten *")
+	testdb.Exec(t, db, "listen gem_receipts; unlisten *")
 	for what, sql := range map[string]string{
 		"calls":                    "select id from core_tool_calls",
 		"receipts":                 "select id from core_tool_receipts",
@@ -175,7 +176,7 @@ func TestGEMMCPCanDoNothingItself(t *testing.T) {
 		"a table of GEM":           "create table gem.mine ()",
 		"the worker's role":        "set role gem_worker",
 		"the monitor's role":       "set role gem_monitor",
-		"the owner's role":         "set role " + valueOf(t, owner, "select quote_ident(current_user)"),
+		"the owner's role":         "set role " + testdb.Value[string](t, owner, "select quote_ident(current_user)"),
 		"more calls than it needs": "select gem.ended(array_fill(gen_random_uuid(), '{1001}'))",
 		"more that may wait":       "select gem.parked(array_fill(gen_random_uuid(), '{1001}'))",
 	} {
@@ -186,17 +187,19 @@ func TestGEMMCPCanDoNothingItself(t *testing.T) {
 		}
 	}
 	// Claims that nobody signed make no server of it.
-	insert(t, db, `set role gem_frontend; set request.jwt.claims = '{"role": "service_role", "sub": "eve"}';
+	testdb.Exec(t, db, `set role gem_frontend; set request.jwt.claims = '{"role": "service_role", "sub": "eve"}';
 		insert into core_tool_calls (tool_name, priority) values ('a.c', -7); reset role; reset request.jwt.claims`)
-	got := valueOf(t, owner, "select concat_ws(' ', created_by, signed_in) from core_tool_calls where priority = -7")
+	got := testdb.Value[string](t, owner,
+		"select concat_ws(' ', created_by, signed_in) from core_tool_calls where priority = -7")
 	if got != "eve t" {
 		t.Errorf("a call of a login of gem_mcp that claims to be a server is %q", got)
 	}
 	const request = "set role gem_frontend; set request.jwt.claims = '{\"role\": \"gem_frontend\", \"sub\": \"ada\"}'; "
-	insert(t, db, request+"insert into core_tool_calls (tool_name, awaited) values ('a.b', true); reset role; reset "+
+	testdb.Exec(t, db, request+"insert into core_tool_calls (tool_name, awaited) values ('a.b', true); reset role; reset "+
 		"request.jwt.claims")
-	if got := valueOf(t, owner, "select created_by || ' ' || signed_in from core_tool_calls where tool_name = 'a.b' and "+
-		"created_by is not null"); got != "ada true" {
+	if got := testdb.Value[string](t, owner,
+		"select created_by || ' ' || signed_in from core_tool_calls where tool_name = 'a.b' and "+
+			"created_by is not null"); got != "ada true" {
 		t.Errorf("the call is %s", got)
 	}
 }
@@ -207,14 +210,14 @@ func TestSignedInUsersHaveTheSameRightsByBothRoles(t *testing.T) {
 	u := testdb.NewEmpty(t)
 	db := testdb.Pool(t, u)
 	supabaseRoles(t, db)
-	insert(t, db, "alter default privileges in schema public revoke all on tables from authenticated; alter default "+
+	testdb.Exec(t, db, "alter default privileges in schema public revoke all on tables from authenticated; alter default "+
 		"privileges in schema public revoke all on functions from authenticated")
 	if err := migrations.Up(t.Context(), u,
 		migrations.Sources(leads.Domain(), extract.Domain(handlers.Domain{}))...); err != nil {
 		t.Fatal(err)
 	}
 	rights := func(role string) string {
-		return valueOf(t, db, `select string_agg(r, E'\n' order by r) from (
+		return testdb.Value[string](t, db, `select string_agg(r, E'\n' order by r) from (
 			select format('%s.%s %s', c.oid::regclass, a.attname, p) as r from pg_class c
 				join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped,
 				unnest('{select,insert,update,references}'::text[]) p
@@ -245,22 +248,22 @@ func TestMigrationsNeedNoRightToCreateRoles(t *testing.T) {
 	t.Parallel()
 	u := testdb.NewEmpty(t)
 	db := testdb.Pool(t, u)
-	insert(t, db, "create role gem_test_owner login password 'owner'")
+	testdb.Exec(t, db, "create role gem_test_owner login password 'owner'")
 	var name string
 	if err := db.QueryRow(t.Context(), "select current_database()").Scan(&name); err != nil {
 		t.Fatal(err)
 	}
 	dropAtEnd(t, u, fmt.Sprintf("alter database %q owner to current_user; drop owned by gem_test_owner cascade; drop "+
 		"role gem_test_owner", name))
-	insert(t, db, fmt.Sprintf("alter database %q owner to gem_test_owner", name))
-	insert(t, db, "grant all on schema public to gem_test_owner")
+	testdb.Exec(t, db, fmt.Sprintf("alter database %q owner to gem_test_owner", name))
+	testdb.Exec(t, db, "grant all on schema public to gem_test_owner")
 	parsed, err := url.Parse(u)
 	if err != nil {
 		t.Fatal(err)
 	}
 	parsed.User = url.UserPassword("gem_test_owner", "owner")
 	mine := testdb.Pool(t, parsed.String())
-	insert(t, mine, printed(t))
+	testdb.Exec(t, mine, printed(t))
 	finished(t, mine)
 }
 
@@ -269,8 +272,8 @@ func TestRolesThatComeLaterGetTheirRights(t *testing.T) {
 	t.Parallel()
 	server := serverOf(t)
 	admin := testdb.Pool(t, server.URL("postgres"))
-	insert(t, admin, "create role migrator login password 'm'")
-	insert(t, admin, "create database gem owner migrator")
+	testdb.Exec(t, admin, "create role migrator login password 'm'")
+	testdb.Exec(t, admin, "create database gem owner migrator")
 	u, err := url.Parse(server.URL("gem"))
 	if err != nil {
 		t.Fatal(err)
@@ -282,7 +285,7 @@ func TestRolesThatComeLaterGetTheirRights(t *testing.T) {
 		!strings.Contains(notes, "gem_mcp was not created") {
 		t.Fatalf("%v, with these notes: %s", err, notes)
 	}
-	insert(t, admin, "create role gem_worker nologin; create role gem_monitor nologin; create role gem_operator "+
+	testdb.Exec(t, admin, "create role gem_worker nologin; create role gem_monitor nologin; create role gem_operator "+
 		"nologin; create role gem_frontend nologin; create role gem_mcp nologin noinherit; "+
 		"grant gem_worker, gem_monitor, gem_operator, gem_frontend, gem_mcp to migrator with admin option")
 	mine := testdb.Pool(t, u.String())
@@ -305,7 +308,7 @@ func TestRolesThatComeLaterGetTheirRights(t *testing.T) {
 		if !ok {
 			t.Fatal(err)
 		}
-		insert(t, admin, strings.ReplaceAll(statement, "gem_worker", role))
+		testdb.Exec(t, admin, strings.ReplaceAll(statement, "gem_worker", role))
 	}
 	if done, err = migrations.Apply(t.Context(), u.String(), migrations.Options{}); err != nil || len(done.Applied) != 2 {
 		t.Fatalf("with roles that are marked: %+v, %v", done.Applied, err)
@@ -318,6 +321,6 @@ func TestRolesThatComeLaterGetTheirRights(t *testing.T) {
 			"gem.operator_cancel('{}', 'ada')",
 		"set role gem_mcp; select gem.ended('{}'); set role gem_frontend; select enqueue_tool_call('a.b') where false",
 	} {
-		insert(t, mine, sql)
+		testdb.Exec(t, mine, sql)
 	}
 }

@@ -18,7 +18,7 @@ import (
 // running makes calls that run, and returns their attempts.
 func running(t *testing.T, db *pgxpool.Pool, calls int) (attempts []store.Attempt) {
 	t.Helper()
-	insert(t, db, fmt.Sprintf(`insert into core_tool_calls (tool_name) select 't.a' from generate_series(1, %d);
+	testdb.Exec(t, db, fmt.Sprintf(`insert into core_tool_calls (tool_name) select 't.a' from generate_series(1, %d);
 		update core_tool_calls set status = 'running', attempt = 1, claimed_by = 'w', claimed_at = gem.now()
 			where status = 'queued'`, calls))
 	for _, id := range texts(t, db, "select id::text from core_tool_calls where status = 'running'") {

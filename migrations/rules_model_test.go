@@ -27,7 +27,7 @@ import (
 func TestTheGateAnswersAsItsModel(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, ownClock)
+	testdb.Exec(t, db, ownClock)
 	checks := "12"
 	if os.Getenv("GEM_TEST_LONG") != "" {
 		checks = "1000"

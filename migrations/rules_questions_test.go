@@ -1,6 +1,10 @@
 package migrations_test
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/gemworker/gem/internal/testing/testdb"
+)
 
 // A cancelled question is asked again. So users who cancel questions about their calls could have people asked
 // without end.
@@ -11,11 +15,12 @@ func TestAUserCancelsTheCallAndNotTheQuestionAboutIt(t *testing.T) {
 		"insert into core_tool_calls (tool_name, session_id) values ('t.a', 's')"); err != nil {
 		t.Fatal(err)
 	}
-	insert(t, db, "create view all_calls as select id, parent_call_id from core_tool_calls; grant select on all_calls "+
+	testdb.Exec(t, db, "create view all_calls as select id, parent_call_id from core_tool_calls; grant select on "+
+		"all_calls "+
 		"to authenticated, service_role;"+
 		"update core_tool_calls set status = 'running', attempt = 1, claimed_by = 'w', claimed_at = gem.now()")
 	call := texts(t, db, "select id::text from core_tool_calls")[0]
-	insert(t, db, `select gem.gate('`+call+
+	testdb.Exec(t, db, `select gem.gate('`+call+
 		`', 1, 'w', null, '[{"rule": "big", "action": "ask", "kind": "call", "digest": "d", "ask_ms": 60000,
 		"question": {"tool": "t.a", "input": {}, "by": ["role:boss"]}}]', '1', false, null)`)
 	const (
@@ -34,7 +39,7 @@ func TestAUserCancelsTheCallAndNotTheQuestionAboutIt(t *testing.T) {
 	if _, err := request(t, db, "authenticated", "ada", "select cancel_tool_call('"+call+"')"); err != nil {
 		t.Errorf("her call: %v", err)
 	}
-	insert(t, db, "select gem.run_timers('w', 9)")
+	testdb.Exec(t, db, "select gem.run_timers('w', 9)")
 	if got := texts(t, db, open); len(got) != 0 {
 		t.Errorf("the question outlives its call")
 	}

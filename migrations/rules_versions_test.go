@@ -16,11 +16,11 @@ func TestAVersionOfTheRulesIsRecordedOnce(t *testing.T) {
 		`select sha256 || ' ' || rules from gem.record_rules('1', repeat('a', 64), '{"rules": []}', '1 hour')`,
 		`select sha256 || ' ' || rules from gem.record_rules('1', repeat('b', 64), '{"rules": [1]}', '2 hours')`,
 	} {
-		if got, want := valueOf(t, db, record), strings.Repeat("a", 64)+` {"rules": []}`; got != want {
+		if got, want := testdb.Value[string](t, db, record), strings.Repeat("a", 64)+` {"rules": []}`; got != want {
 			t.Errorf("%s: %s, want %s", record, got, want)
 		}
 	}
-	if got := valueOf(t, db,
+	if got := testdb.Value[string](t, db,
 		"select string_agg(version || ' ' || longest, ', ') from core_rules_versions"); got != "1 01:00:00" {
 		t.Errorf("recorded %s", got)
 	}
@@ -29,12 +29,13 @@ func TestAVersionOfTheRulesIsRecordedOnce(t *testing.T) {
 func TestAWorkerWithoutRulesClaimsNothingWhereTheyAreRequired(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, `
+	testdb.Exec(t, db, `
 		select gem.start_worker('without', 1, '', '', '1 hour');
 		select gem.start_worker('with', 1, '', '', '1 hour', '{}', '1.0.0');
 		insert into core_tool_calls (tool_name) values ('a.b'), ('a.b'), ('a.b')`)
-	if got := valueOf(t, db, "select string_agg(worker_id || ' ' || coalesce(rules_version, '-'), ', ' order by "+
-		"worker_id) from core_workers"); got != "with 1.0.0, without -" {
+	if got := testdb.Value[string](t, db,
+		"select string_agg(worker_id || ' ' || coalesce(rules_version, '-'), ', ' order by "+
+			"worker_id) from core_workers"); got != "with 1.0.0, without -" {
 		t.Errorf("the workers are %s", got)
 	}
 	claim := func(worker string) error {
@@ -43,7 +44,7 @@ func TestAWorkerWithoutRulesClaimsNothingWhereTheyAreRequired(t *testing.T) {
 	if err := claim("without"); err != nil {
 		t.Errorf("where rules are not required: %v", err)
 	}
-	insert(t, db, "update gem.limits set rules_required = true")
+	testdb.Exec(t, db, "update gem.limits set rules_required = true")
 	err := claim("without")
 	for _, says := range []string{"GM004", "worker without runs without rules", "TOOLS_RULES", "gem rules require --off"} {
 		if err == nil || !strings.Contains(err.Error(), says) {
@@ -53,7 +54,7 @@ func TestAWorkerWithoutRulesClaimsNothingWhereTheyAreRequired(t *testing.T) {
 	if err := claim("with"); err != nil {
 		t.Errorf("with rules: %v", err)
 	}
-	insert(t, db, "update gem.limits set rules_required = false")
+	testdb.Exec(t, db, "update gem.limits set rules_required = false")
 	if err := claim("without"); err != nil {
 		t.Errorf("where they are no longer required: %v", err)
 	}
@@ -63,7 +64,7 @@ func TestAWorkerWithoutRulesClaimsNothingWhereTheyAreRequired(t *testing.T) {
 func TestRowsOfLimitsLeaveWhenNoRuleLooksAtThem(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, `
+	testdb.Exec(t, db, `
 		create table clock (at timestamptz); insert into clock values ('2040-01-10');
 		create or replace function gem.now() returns timestamptz language sql volatile as 'select at from public.clock';
 		insert into gem.rule_runs (counter, n, at, call_id, rules_version)
@@ -75,12 +76,12 @@ func TestRowsOfLimitsLeaveWhenNoRuleLooksAtThem(t *testing.T) {
 			and r.n = 2 then 1 when r.n = 8 then 2 end`)
 	prune := func(limit int) float64 { return number(t, db, fmt.Sprintf("select gem.prune_rule_runs(%d)", limit)) }
 	left := func() string {
-		return valueOf(t, db, "select string_agg(counter || n, ' ' order by counter, n) from gem.rule_runs")
+		return testdb.Value[string](t, db, "select string_agg(counter || n, ' ' order by counter, n) from gem.rule_runs")
 	}
 	if got := prune(100); got != 0 {
 		t.Errorf("%v rows left while no rules are known", got)
 	}
-	insert(t, db, "select gem.record_rules('1', repeat('a', 64), '{}', '1 hour'), gem.record_rules('2', repeat('b', "+
+	testdb.Exec(t, db, "select gem.record_rules('1', repeat('a', 64), '{}', '1 hour'), gem.record_rules('2', repeat('b', "+
 		"64), '{}', '60 hours')")
 	if got := prune(3); got != 3 { // five days old: those of 1 to 4
 		t.Errorf("%v rows left, and may not be more than asked for", got)
@@ -92,11 +93,11 @@ func TestRowsOfLimitsLeaveWhenNoRuleLooksAtThem(t *testing.T) {
 	if got, want := left(), "a/calls4 a/calls5 a/calls6 a/calls7 a/calls8 b/calls2"; got != want {
 		t.Errorf("left are %s, want %s", got, want)
 	}
-	insert(t, db, "update clock set at = '2041-01-01'")
+	testdb.Exec(t, db, "update clock set at = '2041-01-01'")
 	if got := prune(100); got != 4 || left() != "a/calls8 b/calls2" {
 		t.Errorf("%v rows left, and there are %s", got, left())
 	}
-	insert(t, db, "set local gem.pruning = 'on'; delete from core_tool_calls where seq = 2")
+	testdb.Exec(t, db, "set local gem.pruning = 'on'; delete from core_tool_calls where seq = 2")
 	if got := prune(100); got != 1 || left() != "b/calls2" {
 		t.Errorf("of a call that is gone %v rows left, and there are %s", got, left())
 	}
@@ -105,15 +106,15 @@ func TestRowsOfLimitsLeaveWhenNoRuleLooksAtThem(t *testing.T) {
 func TestWarningsOfAReceipt(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	insert(t, db, "insert into core_tool_calls (tool_name, created_by) values ('a.b', 'ada'), ('a.b', 'ada')")
-	insert(t, db, `
+	testdb.Exec(t, db, "insert into core_tool_calls (tool_name, created_by) values ('a.b', 'ada'), ('a.b', 'ada')")
+	testdb.Exec(t, db, `
 		select gem.start_worker('w', 2, '', '', '1 hour');
 		select gem.finish(c.id, 1, 'w', 'succeeded', '{}', case when c.seq = (select min(seq) from core_tool_calls) then '{}'
 			else
 			'{"rules": {"version": "1", "verdicts": [{"rule": "a", "action": "warn", "message": "look out"},
 				{"rule": "b", "action": "ask", "message": "asked"}]}}'::jsonb end, '1')
 		from gem.claim('w', 2, true) c`)
-	if got := valueOf(t, db,
+	if got := testdb.Value[string](t, db,
 		"select string_agg(r.warnings::text, ' ' order by r.warnings) from core_tool_receipts r"); got != `[] ["look out"]` {
 		t.Errorf("the warnings are %s", got)
 	}
@@ -132,7 +133,8 @@ func TestWarningsOfAReceipt(t *testing.T) {
 func TestCountersAndRulesAreClosed(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	insert(t, db, "select gem.record_rules('1', repeat('a', 64), '{}', '1 hour'), gem.record_domains('1', repeat('a', "+
+	testdb.Exec(t, db, "select gem.record_rules('1', repeat('a', 64), '{}', '1 hour'), gem.record_domains('1', "+
+		"repeat('a', "+
 		"64), '{}')")
 	for what, sql := range map[string]string{
 		"the rules":        "select * from core_rules_versions",

@@ -13,7 +13,7 @@ import (
 func TestMigrationsUseNothingThatComesBeforePgCatalog(t *testing.T) {
 	t.Parallel()
 	url := testdb.NewEmpty(t)
-	insert(t, testdb.Pool(t, url), `
+	testdb.Exec(t, testdb.Pool(t, url), `
 		create schema stranger; create sequence stranger.uses;
 		create function stranger.same(a name, b text) returns boolean language sql as
 			$$ select nextval('stranger.uses') > 0 and a::text operator(pg_catalog.=) b $$;
@@ -33,7 +33,7 @@ func TestMigrationsUseNothingThatComesBeforePgCatalog(t *testing.T) {
 	if err := migrations.Up(t.Context(), url, all()...); err != nil {
 		t.Fatal(err)
 	}
-	if used := valueOf(t, testdb.Pool(t, url), "select is_called::text from stranger.uses"); used != "false" {
+	if used := testdb.Value[string](t, testdb.Pool(t, url), "select is_called::text from stranger.uses"); used != "false" {
 		t.Error("an operator of the stranger was used")
 	}
 }
@@ -66,7 +66,7 @@ func TestMigrationsUseNothingOfTheSearchPath(t *testing.T) {
 			o := migrations.Options{
 				Adopt: []string{"core_tool_calls", "core_tool_receipts", "notes"}, AdoptRoles: []string{"gem_worker"},
 			}
-			insert(t, testdb.Pool(t, url), earlier+"; create table public.notes (id uuid primary key, title text)")
+			testdb.Exec(t, testdb.Pool(t, url), earlier+"; create table public.notes (id uuid primary key, title text)")
 			if _, err := migrations.Adoption(t.Context(), url, o, all()...); err != nil {
 				return err
 			}
@@ -79,7 +79,7 @@ func TestMigrationsUseNothingOfTheSearchPath(t *testing.T) {
 			url := testdb.NewEmpty(t)
 			testdb.AddStranger(t, url)
 			db := testdb.Pool(t, url)
-			insert(t, db, "create function public.own_number() returns integer language sql as 'select 7'")
+			testdb.Exec(t, db, "create function public.own_number() returns integer language sql as 'select 7'")
 			for range 2 {
 				if err := migrate(t, url); err != nil {
 					t.Fatal(err)
@@ -92,12 +92,12 @@ func TestMigrationsUseNothingOfTheSearchPath(t *testing.T) {
 				return
 			}
 			// The program's own file is run with the login's search path.
-			got := valueOf(t, db, `select max(n.id)::text || ' '::text || l.objects::text
+			got := testdb.Value[string](t, db, `select max(n.id)::text || ' '::text || l.objects::text
 				from stranger.own_notes n, gem.migrations l where l.source = 'program' and l.version = 1 group by l.objects::text`)
 			if got != "7 {\"table stranger.own_notes\"}" {
 				t.Errorf("the program's file made %s", got)
 			}
-			if path := valueOf(t, db, "show search_path"); path != "stranger, public" {
+			if path := testdb.Value[string](t, db, "show search_path"); path != "stranger, public" {
 				t.Errorf("afterwards the search path is %s", path)
 			}
 			if err := migrations.Check(t.Context(), db, append(all(), program)...); err != nil {

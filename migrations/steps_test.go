@@ -15,9 +15,9 @@ import (
 func TestAStepIsWrittenOnceByWhoHasTheCall(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, "select gem.start_worker('w', 9, '', '', '1 hour', '{steps}')")
-	insert(t, db, "insert into core_tool_calls (tool_name) values ('a.b')")
-	insert(t, db, "select gem.claim('w', 1, true)")
+	testdb.Exec(t, db, "select gem.start_worker('w', 9, '', '', '1 hour', '{steps}')")
+	testdb.Exec(t, db, "insert into core_tool_calls (tool_name) values ('a.b')")
+	testdb.Exec(t, db, "select gem.claim('w', 1, true)")
 	step := func(attempt int, worker, event, data string, before int, again bool) error {
 		_, err := db.Exec(t.Context(), fmt.Sprintf("select gem.step(id, %d, '%s', '%s', '%s', %d, %t) from core_tool_calls",
 			attempt, worker, event, data, before, again))
@@ -59,9 +59,9 @@ func TestAStepIsWrittenOnceByWhoHasTheCall(t *testing.T) {
 func TestAStepThatIsWrittenAgainWaitsForTheEarlierTry(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, "select gem.start_worker('w', 9, '', '', '1 hour', '{steps}')")
-	insert(t, db, "insert into core_tool_calls (tool_name) values ('a.b')")
-	insert(t, db, "select gem.claim('w', 1, true)")
+	testdb.Exec(t, db, "select gem.start_worker('w', 9, '', '', '1 hour', '{steps}')")
+	testdb.Exec(t, db, "insert into core_tool_calls (tool_name) values ('a.b')")
+	testdb.Exec(t, db, "select gem.claim('w', 1, true)")
 	earlier, err := db.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)

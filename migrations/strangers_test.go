@@ -35,7 +35,8 @@ var strangers = map[string]struct{ sql, says, way string }{
 	"leads": {"create table public.leads (id serial primary key, email text unique); insert into " +
 		"public.leads (email) values ('a'), ('b')", "table public.leads", "gem migrate --adopt leads"},
 	"notes, a view": {"create table public.pages (note text); create view public.notes as select note from " +
-		"public.pages", "view public.notes\n      GEM would have to put GEM's table in its place", "leave the tools os.* out"},
+		"public.pages", "view public.notes\n      GEM would have to put GEM's table in its place",
+		"leave the tools os.* out"},
 	"notes, a type": {"create type public.notes as enum ('a')", "type public.notes", "leave the tools os.* out"},
 	"an index": {"create table public.pages (note text); create index gem_notes_newest on public.pages (note)",
 		"index public.gem_notes_newest", "leave the tools os.* out"},
@@ -103,7 +104,7 @@ func TestAStrangersObjectsAreRefusedAndUntouched(t *testing.T) {
 	for i, name := range names {
 		t.Run(name, func(t *testing.T) {
 			database := fmt.Sprintf("stranger_%d", i)
-			insert(t, admin, "create database "+database)
+			testdb.Exec(t, admin, "create database "+database)
 			databaseURL := server.URL(database)
 			db := testdb.Pool(t, databaseURL)
 			var says, ways []string
@@ -114,7 +115,7 @@ func TestAStrangersObjectsAreRefusedAndUntouched(t *testing.T) {
 					continue
 				}
 				s := strangers[one]
-				insert(t, db, s.sql)
+				testdb.Exec(t, db, s.sql)
 				says, ways = append(says, s.says), append(ways, s.way)
 				role = role || strings.Contains(one, "role")
 			}
@@ -165,8 +166,8 @@ func TestAStrangersObjectsAreRefusedAndUntouched(t *testing.T) {
 			}
 			db.Close()
 			if role {
-				insert(t, admin, "drop database "+database+" with (force)")
-				insert(t, admin, "drop role gem_worker")
+				testdb.Exec(t, admin, "drop database "+database+" with (force)")
+				testdb.Exec(t, admin, "drop role gem_worker")
 			}
 		})
 	}
@@ -200,7 +201,7 @@ func TestAnAcceptedMigrationChangesOnlyWhatItSays(t *testing.T) {
 	server := serverOf(t)
 	databaseURL := server.URL("postgres")
 	db := testdb.Pool(t, databaseURL)
-	insert(t, db, `create role authenticated nologin; create publication supabase_realtime; alter default privileges grant
+	testdb.Exec(t, db, `create role authenticated nologin; create publication supabase_realtime; alter default privileges grant
 		select on tables to authenticated;
 		create schema shop; create table shop.tasks (id serial primary key, title text); insert into shop.tasks (title)
 			values ('one'), ('two');
@@ -265,7 +266,8 @@ func TestAnAcceptedMigrationChangesOnlyWhatItSays(t *testing.T) {
 			t.Errorf("it made %s, and did not say so:\n%s", key, said)
 		}
 	}
-	if left := valueOf(t, db, "select last_value || ' ' || is_called from shop.tasks_id_seq"); left != "2 true" {
+	if left := testdb.Value[string](t, db,
+		"select last_value || ' ' || is_called from shop.tasks_id_seq"); left != "2 true" {
 		t.Errorf("the sequence is at %s", left)
 	}
 }
@@ -305,9 +307,9 @@ func TestNoAPIAddsNothingToObjectsOfOthersAndIsRemembered(t *testing.T) {
 	server := serverOf(t)
 	databaseURL := server.URL("postgres")
 	db := testdb.Pool(t, databaseURL)
-	insert(t, db, "create role authenticated nologin; create publication supabase_realtime")
+	testdb.Exec(t, db, "create role authenticated nologin; create publication supabase_realtime")
 	added := func() string {
-		return valueOf(t, db, `select concat_ws(' ', pg_has_role('gem_mcp', 'authenticated', 'member'),
+		return testdb.Value[string](t, db, `select concat_ws(' ', pg_has_role('gem_mcp', 'authenticated', 'member'),
 			(select count(*) from pg_publication_tables), (select count(*) from pg_namespace, aclexplode(nspacl) a
 				where nspname = 'public' and a.grantee::regrole::text like 'gem%'))`)
 	}
@@ -336,7 +338,7 @@ func TestDatabasesOfOneServerShareGEMsRoles(t *testing.T) {
 	server := serverOf(t)
 	admin := testdb.Pool(t, server.URL("postgres"))
 	for _, name := range []string{"one", "two", "three"} {
-		insert(t, admin, "create database "+name)
+		testdb.Exec(t, admin, "create database "+name)
 	}
 	failed := make(chan error, 2)
 	for _, name := range []string{"one", "two"} {
@@ -451,7 +453,8 @@ func TestAdoptionTakesOnlyTablesOfAnEarlierGEM(t *testing.T) {
 	t.Parallel()
 	databaseURL := testdb.NewEmpty(t)
 	db := testdb.Pool(t, databaseURL)
-	insert(t, db, "create table public.pages (note text); create view public.notes as select note from public.pages; "+
+	testdb.Exec(t, db, "create table public.pages (note text); create view public.notes as select note from "+
+		"public.pages; "+
 		"create table public.tasks (id uuid primary key, title text)")
 	for _, table := range []string{"pages", "core_workers", "shop.tasks", "extract_documents"} {
 		if _, err := migrations.Apply(t.Context(), databaseURL, migrations.Options{Adopt: []string{table}},
@@ -465,12 +468,12 @@ func TestAdoptionTakesOnlyTablesOfAnEarlierGEM(t *testing.T) {
 		strings.Contains(err.Error(), "table public.tasks") || !strings.Contains(err.Error(), "view public.notes") {
 		t.Errorf("a view was adopted: %v", err)
 	}
-	insert(t, db, "drop view public.notes; create schema gem_earlier")
+	testdb.Exec(t, db, "drop view public.notes; create schema gem_earlier")
 	if _, err := migrations.Apply(t.Context(), databaseURL, o, all()...); err == nil ||
 		!strings.Contains(err.Error(), "schema gem_earlier\n") {
 		t.Errorf("someone's schema gem_earlier: %v", err)
 	}
-	insert(t, db, "drop schema gem_earlier")
+	testdb.Exec(t, db, "drop schema gem_earlier")
 	lines, err := migrations.Adoption(t.Context(), databaseURL, o, all()...)
 	if err != nil || len(lines) == 0 || lines[0] != "table public.tasks: GEM will make these changes" ||
 		!slices.Contains(lines, "  new column domain") {
@@ -490,7 +493,7 @@ func TestAnAdoptionThatFailsChangesNothing(t *testing.T) {
 	t.Parallel()
 	server := serverOf(t)
 	admin := testdb.Pool(t, server.URL("postgres"))
-	insert(t, admin, "create role other; create role migrator login createrole password 'x'")
+	testdb.Exec(t, admin, "create role other; create role migrator login createrole password 'x'")
 	const earlier = "create table public.tasks (id uuid primary key default gen_random_uuid(), title text); "
 	i := 0
 	for says, sql := range map[string]string{
@@ -511,10 +514,10 @@ func TestAnAdoptionThatFailsChangesNothing(t *testing.T) {
 	} {
 		name := fmt.Sprintf("adopt_%d", i)
 		i++
-		insert(t, admin, "create database "+name+" owner migrator")
+		testdb.Exec(t, admin, "create database "+name+" owner migrator")
 		databaseURL := server.URL(name)
 		db := testdb.Pool(t, databaseURL)
-		insert(t, db, sql)
+		testdb.Exec(t, db, sql)
 		before := dump(t, databaseURL)
 		o := migrations.Options{Adopt: []string{"tasks"}}
 		who := databaseURL

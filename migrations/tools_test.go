@@ -14,12 +14,12 @@ func TestToolsInSQLAreTheOwnersAndTheWorkers(t *testing.T) {
 	t.Parallel()
 	db := supabaseWith(t, `alter default privileges grant all on schemas to public, anon, authenticated, service_role;
 		alter default privileges revoke execute on functions from public`)
-	insert(t, db, "create function tools.shop_order(jsonb) returns jsonb language sql as 'select $1'")
+	testdb.Exec(t, db, "create function tools.shop_order(jsonb) returns jsonb language sql as 'select $1'")
 	for role, want := range map[string]string{
 		"gem_worker": "uses, executes", "gem_monitor": "", "gem_frontend": "", "gem_mcp": "", "anon": "",
 		"authenticated": "", "service_role": "",
 	} {
-		got := valueOf(t, db, `select concat_ws(', ', case when has_schema_privilege('`+role+
+		got := testdb.Value[string](t, db, `select concat_ws(', ', case when has_schema_privilege('`+role+
 			`', 'tools', 'usage') then 'uses' end,
 			case when has_schema_privilege('`+role+`', 'tools', 'create') then 'creates' end,
 			case when has_function_privilege('`+role+`', 'tools.shop_order(jsonb)', 'execute') then 'executes' end)`)
@@ -45,16 +45,18 @@ func TestAnothersSchemaIsNoPlaceOfTools(t *testing.T) {
 	t.Parallel()
 	url := testdb.New(t)
 	db := testdb.Pool(t, url)
-	insert(t, db, "do $$ begin create role gem_test_other_tools nologin; exception when duplicate_object then null; end "+
+	testdb.Exec(t, db, "do $$ begin create role gem_test_other_tools nologin; exception when duplicate_object then "+
+		"null; end "+
 		"$$")
 	dropAtEnd(t, url, "drop schema tools; drop role gem_test_other_tools")
-	insert(t, db, "drop schema tools; create schema tools authorization gem_test_other_tools; grant usage, create on "+
+	testdb.Exec(t, db, "drop schema tools; create schema tools authorization gem_test_other_tools; grant usage, create "+
+		"on "+
 		"schema tools to public; "+
 		"update gem.migrations set version = 0 where source = 'functions'")
 	if err := migrations.Up(t.Context(), url); err != nil {
 		t.Fatal(err)
 	}
-	if got := valueOf(t, db,
+	if got := testdb.Value[string](t, db,
 		"select nspowner::regrole || ' ' || nspacl::text from pg_namespace where nspname = 'tools'"); got !=
 		"gem_test_other_tools {gem_test_other_tools=UC/gem_test_other_tools,=UC/gem_test_other_tools}" {
 		t.Error(got)
@@ -65,7 +67,7 @@ func TestAnothersSchemaIsNoPlaceOfTools(t *testing.T) {
 func TestEffectsAreThoseOfTheTransaction(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, `
+	testdb.Exec(t, db, `
 		create function inner_one() returns void language plpgsql security definer set search_path = '' as $$ begin
 			perform gem.wrote('a', 'insert', 1); end $$;
 		create function tools.lab(jsonb) returns jsonb language plpgsql as $$ begin
@@ -76,7 +78,7 @@ func TestEffectsAreThoseOfTheTransaction(t *testing.T) {
 			return '{}';
 		end $$`)
 	for range 2 { // the second does not have those of the first
-		got := valueOf(t, db, "select effects from gem.run_tool('lab', '{}', null)")
+		got := testdb.Value[string](t, db, "select effects from gem.run_tool('lab', '{}', null)")
 		if want := `{"db_writes": [{"id": "1", "table": "a", "action": "insert"}], "db_reads": [{"count": 4, "table": "c"}]}`; got != want {
 			t.Error(got)
 		}

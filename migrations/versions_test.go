@@ -111,7 +111,7 @@ func TestAnUpgradedDatabaseIsLikeAFreshOne(t *testing.T) {
 	t.Parallel()
 	fresh := testdb.Pool(t, testdb.NewEmpty(t))
 	createAPIRoles(t, fresh) // another test may create them meanwhile, which would change the rights
-	insert(t, fresh, printed(t))
+	testdb.Exec(t, fresh, printed(t))
 	want := schema(t, fresh)
 	for name, before := range map[string]string{
 		"the tables of an earlier GEM": earlier,
@@ -127,7 +127,7 @@ func TestAnUpgradedDatabaseIsLikeAFreshOne(t *testing.T) {
 			t.Parallel()
 			url := testdb.NewEmpty(t)
 			db := testdb.Pool(t, url)
-			insert(t, db, before)
+			testdb.Exec(t, db, before)
 			if _, err := migrations.Apply(t.Context(), url,
 				migrations.Options{Adopt: []string{"core_tool_calls", "core_tool_receipts"}}); err != nil {
 				t.Fatal(err)
@@ -152,7 +152,7 @@ func TestADatabaseOfANewerProgram(t *testing.T) {
 			t.Parallel()
 			url := testdb.New(t)
 			db := testdb.Pool(t, url)
-			insert(t, db, "insert into gem.migrations (source, version, file, sha256) values "+c.recorded)
+			testdb.Exec(t, db, "insert into gem.migrations (source, version, file, sha256) values "+c.recorded)
 			before := schema(t, db)
 			done, err := migrations.Apply(t.Context(), url, migrations.Options{})
 			if c.refuses == "" && err != nil || c.refuses != "" && (err == nil || !strings.Contains(err.Error(), c.refuses)) {
@@ -188,7 +188,7 @@ func TestADatabaseThatLacksSomething(t *testing.T) {
 			t.Parallel()
 			url := testdb.New(t)
 			db := testdb.Pool(t, url)
-			insert(t, db, c.change)
+			testdb.Exec(t, db, c.change)
 			if err := migrations.Check(t.Context(), db); err == nil || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("got %v, want %q", err, c.says)
 			}
@@ -217,7 +217,7 @@ func TestWhatWasAppliedIsNotChangedBehindItsNumber(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url := testdb.New(t)
-			insert(t, testdb.Pool(t, url), c.change)
+			testdb.Exec(t, testdb.Pool(t, url), c.change)
 			if _, err := migrations.Apply(t.Context(), url, migrations.Options{}); err == nil ||
 				!strings.Contains(err.Error(), c.says) {
 				t.Errorf("got %v, want %q", err, c.says)
@@ -241,11 +241,11 @@ func TestSourcesHaveNumbersOfTheirOwn(t *testing.T) {
 		!slices.Equal(done.Applied, want) {
 		t.Fatalf("applied %v, %v, want %v", done.Applied, err, want)
 	}
-	insert(t, db, "set role gem_worker; insert into orders values (gen_random_uuid()); reset role")
+	testdb.Exec(t, db, "set role gem_worker; insert into orders values (gen_random_uuid()); reset role")
 	if err := tryInsert(t, db, "set role gem_worker; insert into wines values (gen_random_uuid())"); err == nil {
 		t.Error("a table without a grant was opened")
 	}
-	insert(t, db, "reset role")
+	testdb.Exec(t, db, "reset role")
 
 	first["00002_prices.sql"] = &fstest.MapFile{Data: []byte(
 		"drop table orders; create table orders (id uuid, price numeric) -- without a semicolon")}
@@ -258,13 +258,14 @@ func TestSourcesHaveNumbersOfTheirOwn(t *testing.T) {
 	if want := []string{"shop/00002_prices.sql", "shop/grants"}; err != nil || !slices.Equal(done.Applied, want) {
 		t.Errorf("applied %v, %v, want %v", done.Applied, err, want)
 	}
-	insert(t, db, "set role gem_worker; insert into orders values (gen_random_uuid(), 1); update orders set price = 2; "+
+	testdb.Exec(t, db, "set role gem_worker; insert into orders values (gen_random_uuid(), 1); update orders set price "+
+		"= 2; "+
 		"reset role")
 	var sql strings.Builder
 	if err := migrations.Print(&sql, "", migrations.Options{}, shop); err != nil {
 		t.Fatal(err)
 	}
-	insert(t, testdb.Pool(t, testdb.NewEmpty(t)), sql.String())
+	testdb.Exec(t, testdb.Pool(t, testdb.NewEmpty(t)), sql.String())
 }
 
 // A prune that is under way may remove the receipt that a key would repeat: the call waits for it, and runs.
@@ -279,7 +280,7 @@ func TestAKeyWhoseReceiptIsBeingPrunedRuns(t *testing.T) {
 		"select gem.hold_key('00000000-0000-4000-8000-00000000000a', 1, 'w', 'k')",
 		"select gem.finish('00000000-0000-4000-8000-00000000000a', 1, 'w', 'succeeded', '{}', '{}', '1')",
 	} {
-		insert(t, db, sql)
+		testdb.Exec(t, db, sql)
 	}
 	prune, err := db.Begin(t.Context())
 	if err != nil {
@@ -352,13 +353,13 @@ func TestGrantsOfADomainWithoutTablesAreRefused(t *testing.T) {
 func TestAWorkerIsGivenOnlyCallsThatItsProgramCanRun(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, `
+	testdb.Exec(t, db, `
 		select gem.start_worker('before', 1, '', '', '1 hour');
 		select gem.start_worker('after', 1, '', '', '1 hour', '{steps}');
 		insert into core_tool_calls (tool_name) values ('a.b')`)
-	insert(t, db, `select gem.step(c.id, 1, 'after', 'step', '{"name": "x"}', 0, false), gem.release(c.id, 1, 'after')
+	testdb.Exec(t, db, `select gem.step(c.id, 1, 'after', 'step', '{"name": "x"}', 0, false), gem.release(c.id, 1, 'after')
 		from gem.claim('after', 1, true) c`)
-	insert(t, db, "insert into core_tool_calls (tool_name) values ('a.c')")
+	testdb.Exec(t, db, "insert into core_tool_calls (tool_name) values ('a.c')")
 	if got := texts(t, db, "select tool_name from gem.claim('before', 9, true)"); !slices.Equal(got, []string{"a.c"}) {
 		t.Errorf("a worker that states no capability got %v", got)
 	}
@@ -389,7 +390,7 @@ func TestTimeIsReadInOnePlace(t *testing.T) {
 	}
 
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, `
+	testdb.Exec(t, db, `
 		create table clock (at timestamptz); insert into clock values ('2040-01-01');
 		create or replace function gem.now() returns timestamptz language sql volatile as 'select at from public.clock';
 		insert into core_tool_calls (tool_name, run_at) values ('a.b', '2040-01-02');
@@ -397,7 +398,7 @@ func TestTimeIsReadInOnePlace(t *testing.T) {
 	if got := number(t, db, "select count(*) from gem.claim('w', 1, true)"); got != 0 {
 		t.Errorf("%v calls were claimed before their time", got)
 	}
-	insert(t, db, "update clock set at = '2040-01-02'")
+	testdb.Exec(t, db, "update clock set at = '2040-01-02'")
 	if got := number(t, db, "select count(*) from gem.claim('w', 1, true) where claim.run_at = '2040-01-02'"); got != 1 {
 		t.Errorf("%v calls were claimed at their time", got)
 	}

@@ -44,11 +44,11 @@ func TestCallsThatWaitAreInNobodysWay(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := testdb.Pool(t, testdb.New(t))
-			insert(t, db, "alter table core_tool_calls set (autovacuum_enabled = off)")
-			insert(t, db, "select gem.start_worker('w', 9, '', '', '1 hour', '{steps}'); insert into core_tool_calls "+
+			testdb.Exec(t, db, "alter table core_tool_calls set (autovacuum_enabled = off)")
+			testdb.Exec(t, db, "select gem.start_worker('w', 9, '', '', '1 hour', '{steps}'); insert into core_tool_calls "+
 				"(tool_name) select 'a.b' from generate_series(1, 100)")
 			for _, sql := range order {
-				insert(t, db, sql)
+				testdb.Exec(t, db, sql)
 			}
 			conn, err := db.Acquire(context.Background())
 			if err != nil {
@@ -73,9 +73,9 @@ func TestCallsThatWaitAreInNobodysWay(t *testing.T) {
 func parked(t *testing.T, children string) *pgxpool.Pool {
 	t.Helper()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, "select gem.start_worker('w', 99, '', '', '1 hour', '{steps}'); insert into core_tool_calls "+
+	testdb.Exec(t, db, "select gem.start_worker('w', 99, '', '', '1 hour', '{steps}'); insert into core_tool_calls "+
 		"(tool_name) values ('parent')")
-	insert(t, db, `select gem.wait(c.id, c.attempt, 'w',
+	testdb.Exec(t, db, `select gem.wait(c.id, c.attempt, 'w',
 		(select jsonb_agg(jsonb_build_object('id', gen_random_uuid(), 'name', n, 'tool', n, 'input', '{}'::jsonb))
 		from unnest('`+children+`'::text[]) n), 'call', '`+children+`', array_length('`+children+
 		`'::text[], 1), '{}', null) from gem.claim('w', 1, true) c`)
@@ -93,10 +93,10 @@ const succeed = "select gem.finish(c.id, c.attempt, 'w', 'succeeded', '{}', '{}'
 func TestTimersOfOneFamilyComeAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	db := parked(t, "{a}")
-	insert(t, db, `select gem.wait(c.id, c.attempt, 'w', '[]', 'time', '{nap}', 1, '{"nap": 5}', null)
+	testdb.Exec(t, db, `select gem.wait(c.id, c.attempt, 'w', '[]', 'time', '{nap}', 1, '{"nap": 5}', null)
 		from gem.claim('w', 1, true) c`)
-	insert(t, db, endParent+"; select pg_sleep(0.02)")
-	insert(t, db, "select gem.run_timers('w', 99)")
+	testdb.Exec(t, db, endParent+"; select pg_sleep(0.02)")
+	testdb.Exec(t, db, "select gem.run_timers('w', 99)")
 	if got := texts(t, db, "select tool_name || ' ' || status || ' ' || (cancel_requested_at is not null) from "+
 		"core_tool_calls order by 1"); strings.Join(got, ", ") != "a queued true, parent failed true" {
 		t.Errorf("%v", got)
@@ -107,7 +107,7 @@ func TestTimersOfOneFamilyComeAtTheSameTime(t *testing.T) {
 func TestALockedParentIsToldLater(t *testing.T) {
 	t.Parallel()
 	db := parked(t, "{a,b}")
-	insert(t, db, "select gem.claim('w', 2, true)")
+	testdb.Exec(t, db, "select gem.claim('w', 2, true)")
 	tx, err := db.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -117,8 +117,8 @@ func TestALockedParentIsToldLater(t *testing.T) {
 		"select cancel_tool_call(id) from core_tool_calls where tool_name = 'parent'"); err != nil {
 		t.Fatal(err)
 	}
-	insert(t, db, succeed+"'a'")
-	insert(t, db, "select gem.run_timers('w', 99)")
+	testdb.Exec(t, db, succeed+"'a'")
+	testdb.Exec(t, db, "select gem.run_timers('w', 99)")
 	returned := "select count(*) from core_tool_events where event = 'returned'"
 	if n := number(t, db, returned); n != 0 {
 		t.Fatalf("%v returned", n)
@@ -126,8 +126,8 @@ func TestALockedParentIsToldLater(t *testing.T) {
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	insert(t, db, succeed+"'b'")
-	insert(t, db, "update core_tool_calls set wake_at = now() - interval '1 s' where waits_for = 'parent'; select "+
+	testdb.Exec(t, db, succeed+"'b'")
+	testdb.Exec(t, db, "update core_tool_calls set wake_at = now() - interval '1 s' where waits_for = 'parent'; select "+
 		"gem.run_timers('w', 99)")
 	if n := number(t, db, returned); n != 2 {
 		t.Errorf("%v returned", n)
@@ -142,7 +142,7 @@ func TestALockedParentIsToldLater(t *testing.T) {
 func TestACancelledChildLocksNotItsParent(t *testing.T) {
 	t.Parallel()
 	db := parked(t, "{a,b}")
-	insert(t, db, "select gem.claim('w', 2, true); select gem.release(id, attempt, 'w') from core_tool_calls where "+
+	testdb.Exec(t, db, "select gem.claim('w', 2, true); select gem.release(id, attempt, 'w') from core_tool_calls where "+
 		"tool_name = 'a'")
 	tx, err := db.Begin(t.Context())
 	if err != nil {
@@ -153,14 +153,14 @@ func TestACancelledChildLocksNotItsParent(t *testing.T) {
 		"select cancel_tool_call(id) from core_tool_calls where tool_name = 'a'"); err != nil {
 		t.Fatal(err)
 	}
-	insert(t, db, succeed+"'b'")
+	testdb.Exec(t, db, succeed+"'b'")
 	if n := number(t, db, "select count(*) from core_tool_events where event = 'returned'"); n != 1 {
 		t.Errorf("%v returned", n)
 	}
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	insert(t, db, "select gem.run_timers('w', 99)")
+	testdb.Exec(t, db, "select gem.run_timers('w', 99)")
 	if n := number(t, db,
 		"select count(*) from core_tool_calls where tool_name = 'parent' and status = 'queued'"); n != 1 {
 		t.Error("the parent was not woken")
@@ -171,9 +171,9 @@ func TestACancelledChildLocksNotItsParent(t *testing.T) {
 func TestAWokenCallIsDueThoughTheClockWentBack(t *testing.T) {
 	t.Parallel()
 	db := parked(t, "{a}")
-	insert(t, db, "update core_tool_calls set run_at = now() + interval '1 hour' where tool_name = 'parent'; select "+
+	testdb.Exec(t, db, "update core_tool_calls set run_at = now() + interval '1 hour' where tool_name = 'parent'; select "+
 		"gem.claim('w', 1, true)")
-	insert(t, db, succeed+"'a'")
+	testdb.Exec(t, db, succeed+"'a'")
 	if got := texts(t, db, "select tool_name from gem.claim('w', 9, true)"); len(got) != 1 {
 		t.Errorf("%v was claimed", got)
 	}
@@ -191,11 +191,12 @@ func TestACallThatComesBackIsDueThoughTheClockWentBack(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			db := testdb.Pool(t, testdb.New(t))
-			insert(t, db, "select gem.start_worker('w', 99, '', '', '1 hour'); insert into core_tool_calls (tool_name) values "+
+			testdb.Exec(t, db, "select gem.start_worker('w', 99, '', '', '1 hour'); insert into core_tool_calls (tool_name) "+
+				"values "+
 				"('a'), ('b')")
-			insert(t, db, "select gem.claim('w', 9, true); update core_tool_calls set run_at = now() + interval '1 hour' "+
+			testdb.Exec(t, db, "select gem.claim('w', 9, true); update core_tool_calls set run_at = now() + interval '1 hour' "+
 				"where tool_name = 'b'")
-			insert(t, db, back)
+			testdb.Exec(t, db, back)
 			if n := number(t, db, "select count(*) from gem.claim('w', 9, true) where tool_name = 'b'"); n != 1 {
 				t.Error("it was not claimed")
 			}
@@ -207,7 +208,7 @@ func TestACallThatComesBackIsDueThoughTheClockWentBack(t *testing.T) {
 func TestAChildIsGivenOnlyToWorkersThatKnowSteps(t *testing.T) {
 	t.Parallel()
 	db := parked(t, "{a}")
-	insert(t, db, "select gem.start_worker('before', 9, '', '', '1 hour')")
+	testdb.Exec(t, db, "select gem.start_worker('before', 9, '', '', '1 hour')")
 	if n := number(t, db, "select count(*) from gem.claim('before', 9, true)"); n != 0 {
 		t.Errorf("it got %v", n)
 	}
@@ -220,13 +221,13 @@ func TestAChildIsGivenOnlyToWorkersThatKnowSteps(t *testing.T) {
 func TestWhoSleepsDoesNotCrowd(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	insert(t, db, "select gem.start_worker('w', 8, '', '', '1 hour', '{steps}')")
+	testdb.Exec(t, db, "select gem.start_worker('w', 8, '', '', '1 hour', '{steps}')")
 	for range 3 {
 		if _, err := request(t, db, "authenticated", "ada",
 			"insert into core_tool_calls (tool_name) values ('a.b')"); err != nil {
 			t.Fatal(err)
 		}
-		insert(t, db, `select gem.wait(c.id, c.attempt, 'w', '[]', 'time', '{nap}', 1, '{"nap": 5000000}', null)
+		testdb.Exec(t, db, `select gem.wait(c.id, c.attempt, 'w', '[]', 'time', '{nap}', 1, '{"nap": 5000000}', null)
 			from gem.claim('w', 1, true) c`)
 	}
 	if n := number(t, db, "select count(*) from core_tool_calls where level < 0"); n != 0 {
@@ -238,14 +239,14 @@ func TestWhoSleepsDoesNotCrowd(t *testing.T) {
 func TestAWokenCallOfACallerThatCrowdsIsBackground(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, "select gem.start_worker('w', 8, '', '', '1 hour', '{steps}')")
+	testdb.Exec(t, db, "select gem.start_worker('w', 8, '', '', '1 hour', '{steps}')")
 	for range 5 { // one after another, since none needs a slot while it waits
-		insert(t, db, "insert into core_tool_calls (tool_name, created_by, priority) values ('nap', 'ada', 3)")
-		insert(t, db, `select gem.wait(c.id, c.attempt, 'w', '[]', 'time', '{nap}', 1, '{"nap": 5}', null)
+		testdb.Exec(t, db, "insert into core_tool_calls (tool_name, created_by, priority) values ('nap', 'ada', 3)")
+		testdb.Exec(t, db, `select gem.wait(c.id, c.attempt, 'w', '[]', 'time', '{nap}', 1, '{"nap": 5}', null)
 			from gem.claim('w', 1, true) c`)
 	}
-	insert(t, db, "insert into core_tool_calls (tool_name, created_by) values ('quick', 'grace')")
-	insert(t, db, "select pg_sleep(0.02); select gem.run_timers('w', 99)")
+	testdb.Exec(t, db, "insert into core_tool_calls (tool_name, created_by) values ('quick', 'grace')")
+	testdb.Exec(t, db, "select pg_sleep(0.02); select gem.run_timers('w', 99)")
 	if got := texts(t, db, "select tool_name from gem.claim('w', 3, true) c order by c.level desc, c.seq"); strings.Join(
 		got, " ") != "nap nap quick" {
 		t.Errorf("%v were claimed first", got)
@@ -259,15 +260,15 @@ func TestAWokenCallOfACallerThatCrowdsIsBackground(t *testing.T) {
 func TestACallThatMakesProgressAndLosesItsWorkersIsSuspected(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, "insert into core_tool_calls (tool_name) values ('leak'), ('other')")
+	testdb.Exec(t, db, "insert into core_tool_calls (tool_name) values ('leak'), ('other')")
 	for i := range 2 {
 		w := fmt.Sprintf("w%d", i)
-		insert(t, db, "select gem.start_worker('"+w+"', 9, '', '', '1 hour', '{steps}')")
-		insert(t, db, fmt.Sprintf(`select gem.step(c.id, c.attempt, '%s', 'step', '{"name": "s%d"}', %d, false)
+		testdb.Exec(t, db, "select gem.start_worker('"+w+"', 9, '', '', '1 hour', '{steps}')")
+		testdb.Exec(t, db, fmt.Sprintf(`select gem.step(c.id, c.attempt, '%s', 'step', '{"name": "s%d"}', %d, false)
 			from gem.claim('%[1]s', 1, true) c`, w, i, i))
-		insert(t, db, "update core_workers set alive_until = now(); select gem.recover('x', null)")
+		testdb.Exec(t, db, "update core_workers set alive_until = now(); select gem.recover('x', null)")
 	}
-	insert(t, db, "select gem.start_worker('w', 9, '', '', '1 hour', '{steps}')")
+	testdb.Exec(t, db, "select gem.start_worker('w', 9, '', '', '1 hour', '{steps}')")
 	if got := texts(t, db,
 		"select tool_name || losses || kills from core_tool_calls where tool_name = 'leak'"); got[0] != "leak12" {
 		t.Errorf("its losses and kills: %v", got)
@@ -275,9 +276,9 @@ func TestACallThatMakesProgressAndLosesItsWorkersIsSuspected(t *testing.T) {
 	if got := texts(t, db, "select tool_name from gem.claim('w', 9, false)"); len(got) != 1 || got[0] != "other" {
 		t.Errorf("a worker with a suspect took %v", got)
 	}
-	insert(t, db, `select gem.wait(c.id, c.attempt, 'w', '[]', 'time', '{nap}', 1, '{"nap": 5}', null)
+	testdb.Exec(t, db, `select gem.wait(c.id, c.attempt, 'w', '[]', 'time', '{nap}', 1, '{"nap": 5}', null)
 		from gem.claim('w', 1, true) c`)
-	insert(t, db, "select pg_sleep(0.02); select gem.run_timers('w', 99)")
+	testdb.Exec(t, db, "select pg_sleep(0.02); select gem.run_timers('w', 99)")
 	if got := texts(t, db, "select tool_name from gem.claim('w', 9, false)"); len(got) != 1 {
 		t.Error("it waited, and is suspected still")
 	}
@@ -287,14 +288,15 @@ func TestACallThatMakesProgressAndLosesItsWorkersIsSuspected(t *testing.T) {
 func TestFamiliesEndThoughTheClockWentBack(t *testing.T) {
 	t.Parallel()
 	db := parked(t, "{a,b}")
-	insert(t, db, "select gem.claim('w', 1, true); select cancel_tool_call(id) from core_tool_calls where tool_name = 'b'")
-	insert(t, db, `create or replace function gem.now() returns timestamptz
+	testdb.Exec(t, db, "select gem.claim('w', 1, true); select cancel_tool_call(id) from core_tool_calls where "+
+		"tool_name = 'b'")
+	testdb.Exec(t, db, `create or replace function gem.now() returns timestamptz
 		language sql volatile as 'select pg_catalog.clock_timestamp() - interval ''10 minutes'''`)
-	insert(t, db, "select gem.run_timers('w', 99)")
+	testdb.Exec(t, db, "select gem.run_timers('w', 99)")
 	if n := number(t, db, "select count(*) from core_tool_events where event = 'returned'"); n != 1 {
 		t.Error("the parent does not know of the cancelled child")
 	}
-	insert(t, db, endParent+"; select gem.run_timers('w', 99)")
+	testdb.Exec(t, db, endParent+"; select gem.run_timers('w', 99)")
 	if n := number(t, db, "select count(*) from core_tool_calls where tool_name = 'a' and cancel_requested_at is not "+
 		"null"); n != 1 {
 		t.Error("the child that runs was not asked to end")
@@ -305,9 +307,9 @@ func TestFamiliesEndThoughTheClockWentBack(t *testing.T) {
 func TestACallWaitsForWhatHasNotCome(t *testing.T) {
 	t.Parallel()
 	db := parked(t, "{a,b,c}")
-	insert(t, db, "update core_tool_calls set need = 1 where tool_name = 'parent'; select gem.claim('w', 3, true)")
-	insert(t, db, succeed+"'a'")
-	insert(t, db, `select gem.wait(c.id, c.attempt, 'w', '[]', 'call', '{a,b,c}', 3, '{}', null)
+	testdb.Exec(t, db, "update core_tool_calls set need = 1 where tool_name = 'parent'; select gem.claim('w', 3, true)")
+	testdb.Exec(t, db, succeed+"'a'")
+	testdb.Exec(t, db, `select gem.wait(c.id, c.attempt, 'w', '[]', 'call', '{a,b,c}', 3, '{}', null)
 		from gem.claim('w', 1, true) c`)
 	if got := texts(t, db,
 		"select waits::text || need from core_tool_calls where tool_name = 'parent'"); got[0] != "{b,c}2" {
@@ -319,11 +321,12 @@ func TestACallWaitsForWhatHasNotCome(t *testing.T) {
 func TestACallIsWokenWhileItsLevelIsBeingAdded(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, "select gem.start_worker('w', 4, '', '', '1 hour', '{steps}'); insert into core_tool_calls "+
+	testdb.Exec(t, db, "select gem.start_worker('w', 4, '', '', '1 hour', '{steps}'); insert into core_tool_calls "+
 		"(tool_name, created_by, priority) values ('nap', 'ada', -7), ('nap', 'grace', 0)")
-	insert(t, db, `select gem.wait(c.id, c.attempt, 'w', '[]', 'time', '{nap}', 1, '{"nap": 5}', null)
+	testdb.Exec(t, db, `select gem.wait(c.id, c.attempt, 'w', '[]', 'time', '{nap}', 1, '{"nap": 5}', null)
 		from gem.claim('w', 9, true) c`)
-	insert(t, db, "insert into core_tool_calls (tool_name, created_by, priority, run_at) values ('later', 'ada', -7, "+
+	testdb.Exec(t, db, "insert into core_tool_calls (tool_name, created_by, priority, run_at) values ('later', 'ada', "+
+		"-7, "+
 		"now() + interval '1 hour')")
 	tx, err := db.Begin(t.Context())
 	if err != nil {
@@ -334,7 +337,7 @@ func TestACallIsWokenWhileItsLevelIsBeingAdded(t *testing.T) {
 		"'ada', -7)"); err != nil {
 		t.Fatal(err)
 	}
-	insert(t, db, "select pg_sleep(0.02); set statement_timeout = '5s'; select gem.run_timers('w', 99); reset "+
+	testdb.Exec(t, db, "select pg_sleep(0.02); set statement_timeout = '5s'; select gem.run_timers('w', 99); reset "+
 		"statement_timeout")
 	if got := texts(t, db, "select created_by || level from core_tool_calls where status = 'queued' and tool_name = "+
 		"'nap' order by 1"); strings.Join(got, " ") != "ada-500 grace0" {
@@ -346,18 +349,19 @@ func TestACallIsWokenWhileItsLevelIsBeingAdded(t *testing.T) {
 func TestACallThatMadeProgressIsDueThoughTheClockWentBack(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, "select gem.start_worker('w', 9, '', '', '1 hour', '{steps}'); insert into core_tool_calls "+
+	testdb.Exec(t, db, "select gem.start_worker('w', 9, '', '', '1 hour', '{steps}'); insert into core_tool_calls "+
 		"(tool_name) values ('a'), ('b')")
-	insert(t, db, "select gem.retry(c.id, c.attempt, 'w', '{}', 9, '1 ms') from gem.claim('w', 9, true) c; select "+
+	testdb.Exec(t, db, "select gem.retry(c.id, c.attempt, 'w', '{}', 9, '1 ms') from gem.claim('w', 9, true) c; select "+
 		"pg_sleep(0.02)")
-	insert(t, db, "select gem.claim('w', 9, true)")
-	insert(t, db, "select gem.wait(id, 2, 'w', '[]', 'answer', '{#answer}', 1, '{}', null), answer_tool_call(id, '1') "+
+	testdb.Exec(t, db, "select gem.claim('w', 9, true)")
+	testdb.Exec(t, db, "select gem.wait(id, 2, 'w', '[]', 'answer', '{#answer}', 1, '{}', null), answer_tool_call(id, "+
+		"'1') "+
 		"from core_tool_calls where tool_name = 'a'")
-	insert(t, db, `select gem.step(id, 2, 'w', 'step', '{"name": "x"}', 0, false), gem.release(id, 2, 'w')
+	testdb.Exec(t, db, `select gem.step(id, 2, 'w', 'step', '{"name": "x"}', 0, false), gem.release(id, 2, 'w')
 		from core_tool_calls where tool_name = 'b'`)
-	insert(t, db, `create or replace function gem.now() returns timestamptz
+	testdb.Exec(t, db, `create or replace function gem.now() returns timestamptz
 		language sql volatile as 'select pg_catalog.clock_timestamp() - interval ''1 hour'''`)
-	insert(t, db, "select gem.heartbeat('w', '1 hour', '{}', '{}', true)")
+	testdb.Exec(t, db, "select gem.heartbeat('w', '1 hour', '{}', '{}', true)")
 	if got := texts(t, db, "select tool_name from gem.claim('w', 9, true)"); len(got) != 2 {
 		t.Errorf("%v were claimed", got)
 	}
@@ -367,12 +371,13 @@ func TestACallThatMadeProgressIsDueThoughTheClockWentBack(t *testing.T) {
 func TestACallThatCleansUpPausesBetweenItsAttempts(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, "select gem.start_worker('w', 9, '', '', '1 hour', '{steps}'); insert into core_tool_calls "+
+	testdb.Exec(t, db, "select gem.start_worker('w', 9, '', '', '1 hour', '{steps}'); insert into core_tool_calls "+
 		"(tool_name) values ('a')")
-	insert(t, db, `select gem.step(c.id, 1, 'w', 'step', '{"name": "x"}', 0, false), cancel_tool_call(c.id)
+	testdb.Exec(t, db, `select gem.step(c.id, 1, 'w', 'step', '{"name": "x"}', 0, false), cancel_tool_call(c.id)
 		from gem.claim('w', 9, true) c`)
 	for _, want := range []string{"1", "0"} { // at once, to begin with it
-		insert(t, db, "select gem.retry(id, attempt, 'w', '{}', 9, '1 hour') from core_tool_calls where status = 'running'")
+		testdb.Exec(t, db, "select gem.retry(id, attempt, 'w', '{}', 9, '1 hour') from core_tool_calls where status = "+
+			"'running'")
 		if got := texts(t, db, "select count(*)::text from gem.claim('w', 9, true)"); got[0] != want {
 			t.Errorf("%v were claimed, want %s", got, want)
 		}
@@ -383,10 +388,11 @@ func TestACallThatCleansUpPausesBetweenItsAttempts(t *testing.T) {
 func TestACancelledCallWithoutProgressDoesNotPause(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, "select gem.start_worker('w', 9, '', '', '1 hour', '{steps}'); insert into core_tool_calls "+
+	testdb.Exec(t, db, "select gem.start_worker('w', 9, '', '', '1 hour', '{steps}'); insert into core_tool_calls "+
 		"(tool_name) values ('a')")
-	insert(t, db, "select gem.retry(c.id, 1, 'w', '{}', 9, '1 ms') from gem.claim('w', 9, true) c; select pg_sleep(0.02)")
-	insert(t, db, "select cancel_tool_call(c.id), gem.retry(c.id, 2, 'w', '{}', 9, '1 hour') from gem.claim('w', 9, "+
+	testdb.Exec(t, db, "select gem.retry(c.id, 1, 'w', '{}', 9, '1 ms') from gem.claim('w', 9, true) c; select "+
+		"pg_sleep(0.02)")
+	testdb.Exec(t, db, "select cancel_tool_call(c.id), gem.retry(c.id, 2, 'w', '{}', 9, '1 hour') from gem.claim('w', 9, "+
 		"true) c")
 	if got := texts(t, db, "select tool_name from gem.claim('w', 9, true)"); len(got) != 1 {
 		t.Errorf("%v were claimed", got)
@@ -398,16 +404,16 @@ func TestACancelledCallWithoutProgressDoesNotPause(t *testing.T) {
 func TestAnsweredQuestionsDoNotKeepOtherChildrenFromEnding(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, `select gem.start_worker('w', 99, '', '', '1 hour', '{steps}');
+	testdb.Exec(t, db, `select gem.start_worker('w', 99, '', '', '1 hour', '{steps}');
 		insert into core_tool_calls (tool_name) values ('parent')`)
-	insert(t, db, `with child as (
+	testdb.Exec(t, db, `with child as (
 			select n, case when n <= 100 then 'wait.answer' else 'other' end as tool from generate_series(1, 102) n)
 		select gem.wait(c.id, c.attempt, 'w', (select jsonb_agg(jsonb_build_object('id', gen_random_uuid(),
 			'name', to_char(n, 'FM000'), 'tool', tool, 'input', '{"text": "?"}'::jsonb)) from child),
 			'call', '{001}', 1, '{}', null) from gem.claim('w', 1, true) c`)
-	insert(t, db, `select answer_tool_call(id, '"x"') from core_tool_calls where tool_name = 'wait.answer'`)
-	insert(t, db, endParent)
-	insert(t, db, "select gem.run_timers('w', 1)")
+	testdb.Exec(t, db, `select answer_tool_call(id, '"x"') from core_tool_calls where tool_name = 'wait.answer'`)
+	testdb.Exec(t, db, endParent)
+	testdb.Exec(t, db, "select gem.run_timers('w', 1)")
 	if n := number(t, db, "select count(*) from core_tool_calls where tool_name = 'other' and status = 'queued'"); n != 0 {
 		t.Errorf("%v children have not ended", n)
 	}
@@ -419,8 +425,8 @@ func TestAnsweredQuestionsDoNotKeepOtherChildrenFromEnding(t *testing.T) {
 		"select count(*) from core_tool_calls where tool_name = 'wait.answer' and status = 'queued'"); n != 100 {
 		t.Errorf("%v answered questions are open", n)
 	}
-	insert(t, db, "select gem.run_timers('w', 9)") // they tell it of their ends
-	insert(t, db, "update core_tool_calls set updated_at = updated_at - interval '2 minutes'")
+	testdb.Exec(t, db, "select gem.run_timers('w', 9)") // they tell it of their ends
+	testdb.Exec(t, db, "update core_tool_calls set updated_at = updated_at - interval '2 minutes'")
 	report, err := audit.Database(t.Context(), db, audit.Options{})
 	if err != nil {
 		t.Fatal(err)

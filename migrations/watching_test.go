@@ -38,8 +38,8 @@ func number(t *testing.T, db *pgxpool.Pool, sql string) (value float64) {
 func TestOutcomesAreTheSameHoweverFarTheyAreCounted(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, "update gem.outcomes_counted set upto = gem.first_id_at(now() - interval '2 hours')")
-	insert(t, db, ended("a.b", 3000)+"; "+ended("a.c", 10)+"; "+ownClock) // all of one moment
+	testdb.Exec(t, db, "update gem.outcomes_counted set upto = gem.first_id_at(now() - interval '2 hours')")
+	testdb.Exec(t, db, ended("a.b", 3000)+"; "+ended("a.c", 10)+"; "+ownClock) // all of one moment
 	seen := func() string {
 		var all string
 		if err := db.QueryRow(t.Context(), "select json_agg(o order by day, tool_name) from gem.outcomes o").
@@ -83,8 +83,8 @@ func TestOutcomesAreTheSameHoweverFarTheyAreCounted(t *testing.T) {
 func TestDurationsAreTrueWithinAnEighth(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, ended("a.b", 3000))
-	insert(t, db, "update gem.outcomes_counted set upto = gem.first_id_at(now() - interval '2 hours')")
+	testdb.Exec(t, db, ended("a.b", 3000))
+	testdb.Exec(t, db, "update gem.outcomes_counted set upto = gem.first_id_at(now() - interval '2 hours')")
 	for column, quantile := range map[string]string{"p50_ms": "0.5", "p95_ms": "0.95"} {
 		// The hour may have begun yesterday.
 		day := "(select max(day) from gem.outcomes)"
@@ -101,10 +101,11 @@ func TestDurationsAreTrueWithinAnEighth(t *testing.T) {
 func TestMinutesAreTheSameHoweverTheyAreCounted(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, ended("a.b", 3000)+"; "+ended("a.c", 10)+"; "+ownClock)
+	testdb.Exec(t, db, ended("a.b", 3000)+"; "+ended("a.c", 10)+"; "+ownClock)
 	var first string
 	for _, limit := range []int{100_000, 700, 1000} {
-		insert(t, db, "delete from gem.outcome_minutes; update gem.outcomes_counted set upto = gem.first_id_at(gem.now() - "+
+		testdb.Exec(t, db, "delete from gem.outcome_minutes; update gem.outcomes_counted set upto = "+
+			"gem.first_id_at(gem.now() - "+
 			"interval '2 hours')")
 		for number(t, db, fmt.Sprintf("select gem.count_outcomes(%d)", limit)) > 0 {
 		}
@@ -146,8 +147,9 @@ func TestMinutesAreTheSameHoweverTheyAreCounted(t *testing.T) {
 func TestHitsThatAreCountedAloneAddNoDurations(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, "update gem.outcomes_counted set upto = gem.first_id_at(now() - interval '2 hours')")
-	insert(t, db, ended("a.b", 10)+"; "+ownClock) // six minutes lie between two of them; the first and the sixth are hits
+	testdb.Exec(t, db, "update gem.outcomes_counted set upto = gem.first_id_at(now() - interval '2 hours')")
+	// six minutes lie between two of them; the first and the sixth are hits
+	testdb.Exec(t, db, ended("a.b", 10)+"; "+ownClock)
 	for number(t, db, "select gem.count_outcomes(1)") > 0 {
 	}
 	for what, want := range map[string]float64{
@@ -164,17 +166,17 @@ func TestHitsThatAreCountedAloneAddNoDurations(t *testing.T) {
 func TestMinutesSayHowLongCallsHadBeenDue(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, ownClock)
-	insert(t, db, "select gem.start_worker('w', 10, '1', '1', '1 hour'); insert into core_tool_calls (tool_name, "+
+	testdb.Exec(t, db, ownClock)
+	testdb.Exec(t, db, "select gem.start_worker('w', 10, '1', '1', '1 hour'); insert into core_tool_calls (tool_name, "+
 		"run_at) select 'a.b', gem.now() + interval '10 s' from generate_series(1, 5)")
 	setClock(t, db, 12_000)
-	insert(t, db, "select gem.claim('w', 5, true)")
+	testdb.Exec(t, db, "select gem.claim('w', 5, true)")
 	setClock(t, db, 13_000)
-	insert(t, db, "select gem.finish(id, 1, 'w', 'succeeded', '{}', '{}', '1') from core_tool_calls")
+	testdb.Exec(t, db, "select gem.finish(id, 1, 'w', 'succeeded', '{}', '{}', '1') from core_tool_calls")
 	setClock(t, db, 60_000)
-	insert(t, db, "insert into gem.outcome_minutes select gem.now() - interval '73 hours', 'a.b', 1, 0, 0, 0, 0, 0, "+
+	testdb.Exec(t, db, "insert into gem.outcome_minutes select gem.now() - interval '73 hours', 'a.b', 1, 0, 0, 0, 0, 0, "+
 		"'{}', '{}'")
-	insert(t, db, "select gem.count_outcomes(10)")
+	testdb.Exec(t, db, "select gem.count_outcomes(10)")
 	for what, want := range map[string]float64{
 		"select count(*) from gem.throughput where tool_name = 'a.b' and queue_p50_ms between 1780 and 2240": 1,
 		"select count(*) from gem.throughput where tool_name = '' and p50_ms between 890 and 1120":           1,
@@ -206,12 +208,12 @@ func TestOneWorkerCountsAtATime(t *testing.T) {
 func TestReceiptsThatAreOlderThanTheViewsAreCounted(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, "delete from gem.outcomes_counted")
-	insert(t, db, `insert into core_tool_receipts (id, call_id, tool_name, status, result, attempt, created_at, duration)
+	testdb.Exec(t, db, "delete from gem.outcomes_counted")
+	testdb.Exec(t, db, `insert into core_tool_receipts (id, call_id, tool_name, status, result, attempt, created_at, duration)
 		select gen_random_uuid(), gen_random_uuid(), 'a.b', 'succeeded', '{}', 1, now() - i * interval '7 days', '1 s'
 			from generate_series(1, 10) i`)
 	for range 2 { // the second time it counts nothing
-		insert(t, db, printed(t))
+		testdb.Exec(t, db, printed(t))
 		if total, shown := number(t, db, "select sum(succeeded) from gem.outcome_counts"),
 			number(t, db, "select sum(calls) from gem.outcomes"); total != 10 || shown != 4 {
 			t.Errorf("%v were counted, and %v are of the last 31 days", total, shown)
@@ -226,7 +228,7 @@ func TestReceiptsThatAreOlderThanTheViewsAreCounted(t *testing.T) {
 func TestTheQueueIsCountedByState(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, `
+	testdb.Exec(t, db, `
 		insert into core_tool_calls (tool_name, priority) select 'a.b', i % 3 from generate_series(1, 7) i;
 		insert into core_tool_calls (tool_name, run_at) values ('a.b', now() + interval '1 hour'),
 			('a.c', now() + interval '2 hours');
@@ -237,7 +239,7 @@ func TestTheQueueIsCountedByState(t *testing.T) {
 		set session_replication_role = origin;
 		select gem.start_worker('w', 5, '1', '1', '1 hour');
 		select gem.claim('w', 2, true)`)
-	insert(t, db, `
+	testdb.Exec(t, db, `
 		set session_replication_role = replica;
 		update core_tool_calls set run_at = now() - interval '5 hours' where status = 'queued' and tool_name = 'a.b'
 			and run_at < now();
@@ -264,7 +266,7 @@ func TestTheQueueIsCountedByState(t *testing.T) {
 			t.Errorf("%s: %v, want %v", what, got, want)
 		}
 	}
-	insert(t, db, `set session_replication_role = replica;
+	testdb.Exec(t, db, `set session_replication_role = replica;
 		insert into core_tool_calls (id, tool_name, run_at, created_at, updated_at) select gen_random_uuid(), 'a.d', now(),
 			now(), now() from generate_series(1, 10000) i; set session_replication_role = origin`)
 	if got := number(t, db, "select count(*) from gem.queue where at_least"); got == 0 {
@@ -275,7 +277,7 @@ func TestTheQueueIsCountedByState(t *testing.T) {
 func TestFailuresComeNewestFirst(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, `insert into core_tool_calls (tool_name, created_by) select 'a.b', 'ada' from generate_series(1, 110);
+	testdb.Exec(t, db, `insert into core_tool_calls (tool_name, created_by) select 'a.b', 'ada' from generate_series(1, 110);
 		select gem.start_worker('w', 200, '1', '1', '1 hour');
 		select count(*) from gem.claim('w', 110, true)`)
 	for i, id := range texts(t, db, "select id::text from core_tool_calls order by seq") {
@@ -284,7 +286,7 @@ func TestFailuresComeNewestFirst(t *testing.T) {
 			code = []string{"rule_blocked", "limit_reached", "approval_denied", "approval_expired", "rule_error", "not_allowed",
 				"key_reused", "cancelled"}[i-102]
 		}
-		insert(t, db, fmt.Sprintf(`select gem.finish('%s', 1, 'w', 'failed',
+		testdb.Exec(t, db, fmt.Sprintf(`select gem.finish('%s', 1, 'w', 'failed',
 			'{"error": {"error_code": "%s", "message": "The end"}}', '{}', '1')`, id, code))
 	}
 	for what, want := range map[string]float64{
@@ -305,12 +307,12 @@ func TestFailuresComeNewestFirst(t *testing.T) {
 func TestACallersFailuresHideNoOthers(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, `insert into core_tool_calls (tool_name, created_by)
+	testdb.Exec(t, db, `insert into core_tool_calls (tool_name, created_by)
 			select 'a.b', case when i <= 4 then 'ada' when i <= 6 then null else 'mallory' end from generate_series(1, 160) i;
 		select gem.start_worker('w', 200, '1', '1', '1 hour');
 		select count(*) from gem.claim('w', 160, true)`)
 	for _, id := range texts(t, db, "select id::text from core_tool_calls order by seq") {
-		insert(t, db, fmt.Sprintf(`select gem.finish('%s', 1, 'w', 'failed',
+		testdb.Exec(t, db, fmt.Sprintf(`select gem.finish('%s', 1, 'w', 'failed',
 			'{"error": {"error_code": "timeout", "message": "The end"}}', '{}', '1')`, id))
 	}
 	for what, want := range map[string]float64{
@@ -330,7 +332,7 @@ func TestACallersFailuresHideNoOthers(t *testing.T) {
 func TestRefusedAndCancelledCallsHideNoFailures(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, `set session_replication_role = replica;
+	testdb.Exec(t, db, `set session_replication_role = replica;
 		insert into core_tool_receipts (id, call_id, tool_name, status, result, effects, created_at, attempt)
 		select gen_random_uuid(), gen_random_uuid(), 'a.b', case when i = 2 then 'not_configured' else 'failed' end,
 			case when i = 2 then '{"reason": "no key"}' else jsonb_build_object('error', jsonb_build_object('message', 'The end',
@@ -356,7 +358,7 @@ func TestRefusedAndCancelledCallsHideNoFailures(t *testing.T) {
 func TestWorkersAreAliveDeadStoppedOrUnknown(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, `
+	testdb.Exec(t, db, `
 		insert into core_tool_calls (tool_name) values ('a.b'), ('a.b');
 		select gem.start_worker('alive', 5, '1', '1', '1 hour'), gem.start_worker('stopped', 5, '1', '1', '1 hour'),
 			gem.start_worker('dead', 5, '1', '1', '1 hour'), gem.start_worker('gone', 5, '1', '1', '1 hour');
@@ -375,7 +377,7 @@ func TestWorkersAreAliveDeadStoppedOrUnknown(t *testing.T) {
 func TestANameThatNoWorkerKnewIsNotCounted(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	insert(t, db, `
+	testdb.Exec(t, db, `
 		insert into core_tool_calls (tool_name) select 'made.up_' || i from generate_series(1, 5) i;
 		select cancel_tool_call(id) from core_tool_calls;
 		insert into core_tool_calls (tool_name, priority) values ('made.up_6', 2), ('known.tool', 1),
@@ -386,7 +388,7 @@ func TestANameThatNoWorkerKnewIsNotCounted(t *testing.T) {
 		"made.up_6": {"unknown_tool", "{}"}, "known.tool": {"execution_error", "{}"},
 		"known.parent": {"unknown_tool", `{"durable": {}}`}, // the error of a call that its handler made
 	} {
-		insert(t, db, fmt.Sprintf(`select gem.finish(id, 1, 'w', 'failed',
+		testdb.Exec(t, db, fmt.Sprintf(`select gem.finish(id, 1, 'w', 'failed',
 			'{"error": {"error_code": "%s", "message": "no", "details": {}}}', '%s', '1')
 			from core_tool_calls where tool_name = '%s'`, end[0], end[1], tool))
 	}
@@ -424,7 +426,7 @@ func TestTheMonitorsRoleReadsTheViewsAndNothingElse(t *testing.T) {
 func TestAViewShowsItsConditionsNoMoreThanItsRows(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	insert(t, db, `
+	testdb.Exec(t, db, `
 		insert into core_tool_calls (tool_name, created_by) values ('a.b', '7');
 		select gem.start_worker('w', 5, '1', '1', '1 hour');
 		select gem.finish(id, 1, 'w', 'failed', '{"error": {"error_code": "timeout", "message": "It took too long"}}', '{}',

@@ -8,6 +8,7 @@ import (
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/internal/store"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/receipts"
 )
 
@@ -58,7 +59,7 @@ func TestAnAcceptedAnswerOutlivesTheCancellationOfItsQuestion(t *testing.T) {
 				cancelled = "succeeded"
 			}
 			for range 2 {
-				if got := valueOf(t, env, cancel, question); got != cancelled {
+				if got := testdb.Value[string](t, env.DB, cancel, question); got != cancelled {
 					t.Errorf("cancelling the question returns %q", got)
 				}
 			}
@@ -80,7 +81,7 @@ func TestAnAcceptedAnswerOutlivesTheCancellationOfItsQuestion(t *testing.T) {
 		if err := answerAs(t, env, "ada", id, "now", ""); err != nil {
 			t.Fatal(err)
 		}
-		if got := valueOf(t, env, cancel, id); got != "requested" {
+		if got := testdb.Value[string](t, env.DB, cancel, id); got != "requested" {
 			t.Errorf("cancelling the question returns %q", got)
 		}
 		env.StartWorker()
@@ -103,9 +104,9 @@ func TestAScheduledQuestionTakesNoAnswerBeforeItOpens(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			env := startRuled(t, nil)
-			id := valueOf(t, env, `insert into core_tool_calls (tool_name, input, created_by, run_at) values
+			id := testdb.Value[string](t, env.DB, `insert into core_tool_calls (tool_name, input, created_by, run_at) values
 				('wait.answer', $1, 'ada', date_trunc('minute', gem.now()) + interval '1 day') returning id::text`, test.input)
-			opens := valueOf(t, env, `select to_char(run_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS UTC')
+			opens := testdb.Value[string](t, env.DB, `select to_char(run_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS UTC')
 				from core_tool_calls where id = $1`, id)
 			err := answerAs(t, env, "ada", id, "now", "")
 			if !store.HasCode(err, "PT409") || !strings.Contains(err.Error(), "opens at "+opens+", and takes no answer before") {
@@ -161,12 +162,4 @@ func TestAnAnswerMakesAQuestionDueThatPauses(t *testing.T) {
 		t.Errorf("%s: %s", r.Status, r.Result)
 	}
 	sound(t, env)
-}
-
-func valueOf(t *testing.T, env *handlertest.Env, sql string, args ...any) (text string) {
-	t.Helper()
-	if err := env.DB.QueryRow(t.Context(), sql, args...).Scan(&text); err != nil {
-		t.Fatal(err)
-	}
-	return text
 }

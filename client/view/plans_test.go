@@ -80,10 +80,10 @@ func TestNoStatementScansATableWhateverTheStatistics(t *testing.T) {
 			t.Parallel()
 			db := testdb.Pool(t, testdb.New(t))
 			for _, table := range []string{"calls", "receipts", "events"} {
-				execute(t, db, "alter table core_tool_"+table+" set (autovacuum_enabled = off)")
+				testdb.Exec(t, db, "alter table core_tool_"+table+" set (autovacuum_enabled = off)")
 			}
 			for _, sql := range before {
-				execute(t, db, sql)
+				testdb.Exec(t, db, sql)
 			}
 			var call string
 			if err := db.QueryRow(t.Context(), found).Scan(&call); err != nil {
@@ -123,8 +123,8 @@ func TestNoStatementScansATableWhateverTheStatistics(t *testing.T) {
 func TestAPageReadsLittle(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	execute(t, db, many)
-	execute(t, db, "vacuum analyze")
+	testdb.Exec(t, db, many)
+	testdb.Exec(t, db, "vacuum analyze")
 	for name, f := range map[string]view.Filter{"newest": {}, "of a caller": {Caller: "ada"}, "failed": {State: "failed"},
 		"succeeded": {State: "succeeded"}, "ended": {State: "ended"},
 		"queued": {State: "queued"}, "scheduled": {State: "scheduled"},
@@ -158,8 +158,8 @@ func TestAPageReadsLittle(t *testing.T) {
 func TestAListThatNoIndexHasLooksAtABoundedStretch(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	execute(t, db, many)
-	execute(t, db, "set session_replication_role = replica; update core_tool_calls set tool_name = 'a.rare' where "+
+	testdb.Exec(t, db, many)
+	testdb.Exec(t, db, "set session_replication_role = replica; update core_tool_calls set tool_name = 'a.rare' where "+
 		"created_at = (select min(created_at) from core_tool_calls); set session_replication_role = origin")
 	f := view.Filter{Tool: "a.rare"}
 	for looks := 1; ; looks++ {

@@ -29,7 +29,7 @@ const refusedTools = "a.approval_denied a.approval_expired a.key_reused a.limit_
 func TestRefusedAndCancelledCallsAreNotFailures(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	execute(t, db, refusals)
+	testdb.Exec(t, db, refusals)
 	for _, c := range []struct {
 		filter view.Filter
 		want   string
@@ -93,7 +93,7 @@ func TestRefusedAndCancelledCallsAreNotFailures(t *testing.T) {
 func TestRefusedCallsHideNoFailuresOfTheOverview(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	execute(t, db, `set session_replication_role = replica;
+	testdb.Exec(t, db, `set session_replication_role = replica;
 		insert into core_tool_receipts (id, call_id, tool_name, status, result, effects, created_at, attempt)
 		select gen_random_uuid(), gen_random_uuid(), 'a.b', 'failed', jsonb_build_object('error', jsonb_build_object(
 			'message', 'The end', 'error_code', case when i = 1 then 'timeout' else 'limit_reached' end)), '{}',
@@ -118,7 +118,7 @@ func TestRefusalsMakeNoToolLookBroken(t *testing.T) {
 			refused = excluded.refused, cancelled = excluded.cancelled`
 	for counts, failing := range map[string]bool{"10, 1, 500, 500": false, "0, 9, 0, 0": false, "90, 11, 0, 0": true,
 		"90, 11, 5000, 70": true} {
-		execute(t, db, fmt.Sprintf(minute, counts))
+		testdb.Exec(t, db, fmt.Sprintf(minute, counts))
 		ended := read(t, db, view.ReadEnded)
 		if got := len(ended.Failing) > 0; got != failing {
 			t.Errorf("succeeded, failed, refused, cancelled %s: failing is %t", counts, got)

@@ -25,7 +25,7 @@ func monitor(t *testing.T) (string, *pgxpool.Pool) {
 		t.Fatal(err)
 	}
 	role := "watch_" + strings.TrimPrefix(u.Path, "/gem_test_")
-	execute(t, owner, "create role "+role+" login password 'x' in role gem_monitor")
+	testdb.Exec(t, owner, "create role "+role+" login password 'x' in role gem_monitor")
 	t.Cleanup(func() { _, _ = owner.Exec(context.Background(), "drop role "+role) })
 	u.User = url.UserPassword(role, "x")
 	return u.String(), owner
@@ -90,8 +90,8 @@ const secrets = `
 func TestAMonitorReadsEverythingAndNoPayload(t *testing.T) {
 	t.Parallel()
 	address, owner := monitor(t)
-	execute(t, owner, scene)
-	execute(t, owner, "set session_replication_role = replica; "+secrets+"; set session_replication_role = origin")
+	testdb.Exec(t, owner, scene)
+	testdb.Exec(t, owner, "set session_replication_role = replica; "+secrets+"; set session_replication_role = origin")
 	var call string
 	if err := owner.QueryRow(t.Context(), "select id::text from core_tool_calls where tool_name = 'a.one'").
 		Scan(&call); err != nil {

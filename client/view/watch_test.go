@@ -14,13 +14,6 @@ import (
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
-func execute(t *testing.T, db *pgxpool.Pool, sql string) {
-	t.Helper()
-	if _, err := db.Exec(t.Context(), sql); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-}
-
 // read calls do like the commands and pages.
 func read[T any](t *testing.T, db *pgxpool.Pool, do func(ctx context.Context, db view.DB) (T, error)) (value T) {
 	t.Helper()
@@ -73,7 +66,7 @@ const scene = `
 func TestCallsAreListedByTheirStates(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	execute(t, db, scene)
+	testdb.Exec(t, db, scene)
 	for _, c := range []struct {
 		filter   view.Filter
 		want, by string
@@ -127,7 +120,7 @@ func TestCallsAreListedByTheirStates(t *testing.T) {
 func TestAListHasBoundsAndCursorsOfAnyTime(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	execute(t, db, scene)
+	testdb.Exec(t, db, scene)
 	old := time.Date(1960, 1, 1, 0, 0, 0, 0, time.UTC)
 	for _, state := range view.States {
 		all := tools(list(t, db, view.Filter{State: state}))
@@ -155,7 +148,7 @@ func TestAListHasBoundsAndCursorsOfAnyTime(t *testing.T) {
 // failing has calls a.t1, a.t2 ... that failed with messages, in their order.
 func failing(t *testing.T, db *pgxpool.Pool, messages ...string) {
 	t.Helper()
-	execute(t, db, "select gem.start_worker('w', 10, 'v', '1', '1 hour')")
+	testdb.Exec(t, db, "select gem.start_worker('w', 10, 'v', '1', '1 hour')")
 	for i, message := range messages {
 		_, err := db.Exec(t.Context(), "insert into core_tool_calls (tool_name) values ('a.t' || $1::int)", i+1)
 		if err == nil {
@@ -181,7 +174,7 @@ func TestFailuresAreGroupedByToolAndCodeAndKeepTheLastMessageWhole(t *testing.T)
 	db := testdb.Pool(t, testdb.New(t))
 	long := "order 17 \"of 5\": " + strings.Repeat("the same words ", 40)
 	failing(t, db, "no mailbox 1", "no mailbox 2", "something else", long)
-	execute(t, db, `set session_replication_role = replica; update core_tool_calls set tool_name = 'a.t' where tool_name <> 'a.t1';
+	testdb.Exec(t, db, `set session_replication_role = replica; update core_tool_calls set tool_name = 'a.t' where tool_name <> 'a.t1';
 		update core_tool_receipts set tool_name = 'a.t' where tool_name <> 'a.t1'; set session_replication_role = origin`)
 	all := failures(t, db)
 	if len(all) != 2 || all[0].Tool != "a.t" || all[0].Count != 3 || all[0].Message != long || all[1].Count != 1 ||
@@ -210,7 +203,7 @@ func TestFailuresWithoutAToolOrACodeLeadToTheirCallsAndNoOthers(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
 	failing(t, db, "m", "m", "m", "m", "m")
-	execute(t, db, `set session_replication_role = replica;
+	testdb.Exec(t, db, `set session_replication_role = replica;
 		update core_tool_calls set tool_name = null where tool_name in ('a.t1', 'a.t2');
 		update core_tool_receipts set tool_name = '' where tool_name in ('a.t1', 'a.t2');
 		update core_tool_calls set tool_name = 'a.t', error = null where tool_name in ('a.t3', 'a.t4');

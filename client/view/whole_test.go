@@ -13,7 +13,7 @@ func TestACallIsReadWithoutItsNeighbours(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
 	// Like hits of others, all have keys, parents and receipts that others do not repeat.
-	execute(t, db, `begin; set local session_replication_role = replica;
+	testdb.Exec(t, db, `begin; set local session_replication_role = replica;
 		create temp table made on commit drop as select gen_random_uuid() as id, gen_random_uuid() as receipt,
 			now() - n * interval '1 s' as at from generate_series(1, 4000) n;
 		insert into core_tool_calls (id, tool_name, run_at, status, attempt, claimed_by, claimed_at, created_at, updated_at,

@@ -84,7 +84,7 @@ func TestADocumentHasEightMebibytes(t *testing.T) {
 		Scan(&id); err != nil {
 		t.Fatal(err)
 	}
-	execute(t, env.DB, "insert into extract_document_parts (document_id, text) select $1::uuid, repeat('x', 524288) "+
+	testdb.Exec(t, env.DB, "insert into extract_document_parts (document_id, text) select $1::uuid, repeat('x', 524288) "+
 		"from generate_series(1, 16)", id)
 	failed := handlertest.ErrorOf(t, env.Run(handlertest.Call{Tool: "extract.add_document",
 		Input: fmt.Sprintf(`{"document_id": %q, "text": "x"}`, id)}))
@@ -92,7 +92,7 @@ func TestADocumentHasEightMebibytes(t *testing.T) {
 		"document."; string(failed.Code) != "document_too_large" || failed.Message != want {
 		t.Errorf("%s: %s", failed.Code, failed.Message)
 	}
-	if got := value[int](t, env.DB, "select total from extract_document_parts where seq = 16"); got != 8<<20 {
+	if got := testdb.Value[int](t, env.DB, "select total from extract_document_parts where seq = 16"); got != 8<<20 {
 		t.Errorf("16 parts have %d bytes", got)
 	}
 }
@@ -110,8 +110,9 @@ func TestPartsThatComeTogetherAreNumberedOneAfterTheOther(t *testing.T) {
 	for _, call := range calls {
 		handlertest.Output[extract.Part](t, env.Await(call))
 	}
-	if got := value[string](t, env.DB, "select count(*) || ' ' || max(seq) || ' ' || max(total) || ' ' || sum(bytes) "+
-		"from extract_document_parts"); got != "21 21 41 41" {
+	if got := testdb.Value[string](t, env.DB,
+		"select count(*) || ' ' || max(seq) || ' ' || max(total) || ' ' || sum(bytes) "+
+			"from extract_document_parts"); got != "21 21 41 41" {
 		t.Errorf("got %s", got)
 	}
 }
@@ -121,13 +122,13 @@ func supabase(t *testing.T) *pgxpool.Pool {
 	t.Helper()
 	url := testdb.NewEmpty(t)
 	db := testdb.Pool(t, url)
-	execute(t, db, `do $$ begin
+	testdb.Exec(t, db, `do $$ begin
 			create role anon nologin; create role authenticated nologin; create role service_role nologin;
 			exception when duplicate_object or unique_violation then null; end $$`)
 	for _, sql := range []string{"grant usage on schema public to anon, authenticated, service_role",
 		"alter default privileges in schema public grant all on tables to anon, authenticated, service_role",
 		"alter default privileges in schema public grant all on functions to anon, authenticated, service_role"} {
-		execute(t, db, sql)
+		testdb.Exec(t, db, sql)
 	}
 	if err := migrations.Up(t.Context(), url, migrations.Sources(extract.Domain(handlers.Domain{}))...); err != nil {
 		t.Fatal(err)
@@ -224,8 +225,8 @@ func TestASignedInUserAddsAndReadsItsOwnDocuments(t *testing.T) {
 func TestADocumentStaysAsItWasAddedForTheOwnerToo(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t, migrations.Sources(extract.Domain(handlers.Domain{}))...))
-	execute(t, db, "insert into extract_documents (id) values ($1)", adas)
-	execute(t, db, "insert into extract_document_parts (document_id, text) values ($1, 'x')", adas)
+	testdb.Exec(t, db, "insert into extract_documents (id) values ($1)", adas)
+	testdb.Exec(t, db, "insert into extract_document_parts (document_id, text) values ($1, 'x')", adas)
 	for _, sql := range []string{"update extract_documents set title = 'x'",
 		"update extract_document_parts set text = 'y'", "delete from extract_documents",
 		"delete from extract_document_parts", "truncate extract_document_parts", "truncate extract_documents cascade"} {
@@ -239,7 +240,7 @@ func TestADocumentStaysAsItWasAddedForTheOwnerToo(t *testing.T) {
 func TestAnInsertIsRefusedInASentence(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	execute(t, db, "insert into extract_documents (id, created_by) values ($1, 'ada')", adas)
+	testdb.Exec(t, db, "insert into extract_documents (id, created_by) values ($1, 'ada')", adas)
 	const part = "insert into extract_document_parts (document_id, seq, text) values ('" + adas + "', "
 	for sql, want := range map[string]string{
 		part + "null, '')":                         "text is empty",
@@ -257,7 +258,7 @@ func TestAnInsertIsRefusedInASentence(t *testing.T) {
 			t.Errorf("%s: %v", sql, err)
 		}
 	}
-	execute(t, db, "update gem.limits set max_calls_per_hour = 2, max_bytes_per_hour = 5")
+	testdb.Exec(t, db, "update gem.limits set max_calls_per_hour = 2, max_bytes_per_hour = 5")
 	for _, c := range []struct{ sql, want string }{
 		{"insert into extract_documents (title) values ('second')", ""},
 		{"insert into extract_documents (title) values ('third')", "too many documents or parts in an hour: you may add 2"},
@@ -278,20 +279,4 @@ func TestAnInsertIsRefusedInASentence(t *testing.T) {
 			t.Errorf("%s: %v", role, err)
 		}
 	}
-}
-
-func execute(t *testing.T, db *pgxpool.Pool, sql string, args ...any) {
-	t.Helper()
-	if _, err := db.Exec(t.Context(), sql, args...); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-}
-
-// value is what a query gives.
-func value[T any](t *testing.T, db *pgxpool.Pool, sql string, args ...any) (v T) {
-	t.Helper()
-	if err := db.QueryRow(t.Context(), sql, args...).Scan(&v); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	return v
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/internal/testing/llmtest"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/receipts"
 )
 
@@ -28,7 +29,7 @@ func TestWithoutAModelNothingBegins(t *testing.T) {
 			if r.Status != receipts.NotConfigured || !strings.Contains(string(r.Result), "_API_KEY") && what == "no key" {
 				t.Errorf("%s: %s", r.Status, r.Result)
 			}
-			if n := query[int](t, s, "select count(*) from core_tool_calls"); n != 1 {
+			if n := testdb.Value[int](t, s.DB, "select count(*) from core_tool_calls"); n != 1 {
 				t.Errorf("%d calls", n)
 			}
 			if f := succeeded(t, s.Run(run("  \n")), "  \n"); f.Kind != "empty_by_evidence" { // for which none is needed
@@ -46,8 +47,8 @@ func TestAProviderThatIsBusyIsAskedAgainLater(t *testing.T) {
 	id := s.Insert(run(text))
 	s.UntilItWaits(id, "call")
 	s.Until("a shard to come back later", func() bool {
-		return query[int](t, s, "select count(*) from core_tool_events where event = 'retried'") > 0 &&
-			query[int](t, s, "select count(*) from core_tool_calls where status = 'running'") == 0
+		return testdb.Value[int](t, s.DB, "select count(*) from core_tool_events where event = 'retried'") > 0 &&
+			testdb.Value[int](t, s.DB, "select count(*) from core_tool_calls where status = 'running'") == 0
 	})
 	s.Pass(time.Minute)
 	r := s.Await(id)
@@ -71,8 +72,9 @@ func TestACancelledRunLeavesWhatWasRead(t *testing.T) {
 	})
 	id := s.Insert(run(text))
 	s.Until("two shards to be read", func() bool {
-		return query[int](t, s, "select count(*) from core_tool_receipts where tool_name = 'extract.shard' and status = "+
-			"'succeeded'") == 2 && s.requests("cancel") == 3
+		return testdb.Value[int](t, s.DB,
+			"select count(*) from core_tool_receipts where tool_name = 'extract.shard' and status = "+
+				"'succeeded'") == 2 && s.requests("cancel") == 3
 	})
 	s.UntilItWaits(id, "call")
 	if _, err := client.Cancel(t.Context(), s.DB, id); err != nil {
@@ -82,8 +84,9 @@ func TestACancelledRunLeavesWhatWasRead(t *testing.T) {
 		t.Errorf("%+v", f.Usage)
 	}
 	s.Until("the open shard to be cancelled", func() bool {
-		return query[int](t, s, "select count(*) from core_tool_receipts where tool_name = 'extract.shard' and status = "+
-			"'failed'") == 1
+		return testdb.Value[int](t, s.DB,
+			"select count(*) from core_tool_receipts where tool_name = 'extract.shard' and status = "+
+				"'failed'") == 1
 	})
 	s.on("cancel", finds)
 	if f := succeeded(t, s.Run(run(text)), text); f.Usage.Cached != 2 || f.Usage.Calls != 1 {
@@ -96,7 +99,7 @@ func TestWhatWasPrunedIsPaidAgain(t *testing.T) {
 	s := start(t)
 	text := document("pruned", 2)
 	succeeded(t, s.Run(run(text)), text)
-	if n := query[int](t, s, "select count(*) from gem.prune(array(select id from core_tool_calls))"); n != 3 {
+	if n := testdb.Value[int](t, s.DB, "select count(*) from gem.prune(array(select id from core_tool_calls))"); n != 3 {
 		t.Fatalf("%d calls were pruned", n)
 	}
 	if f := succeeded(t, s.Run(run(text)), text); f.Usage.Calls != 2 || f.Usage.Cached != 0 || s.requests("pruned") != 4 {
@@ -120,7 +123,7 @@ func TestARunGoesOnWithOtherModels(t *testing.T) {
 	w := s.StartWorker()
 	id := s.Insert(run(text))
 	s.Until("one shard to be read", func() bool {
-		return query[int](t, s, "select count(*) from core_tool_receipts") == 1 && s.requests("models") == 2
+		return testdb.Value[int](t, s.DB, "select count(*) from core_tool_receipts") == 1 && s.requests("models") == 2
 	})
 	s.UntilItWaits(id, "call")
 	w.Kill()

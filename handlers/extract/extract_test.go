@@ -15,11 +15,11 @@ func TestMain(m *testing.M) { testdb.Main(m) }
 // ended is a call of extract.run that succeeded with that result.
 func ended(t *testing.T, db *pgxpool.Pool, createdBy, result string) (call string) {
 	t.Helper()
-	call = value[string](t, db, "insert into core_tool_calls (tool_name, created_by) values ('extract.run', $1) "+
+	call = testdb.Value[string](t, db, "insert into core_tool_calls (tool_name, created_by) values ('extract.run', $1) "+
 		"returning id::text", createdBy)
-	execute(t, db, "select gem.start_worker('w', 9, '', '', '1 hour') where not exists (select from core_workers)")
-	execute(t, db, "select gem.claim('w', 9, true)")
-	execute(t, db, "select gem.finish($1, 1, 'w', 'succeeded', $2, '{}', '1')", call, result)
+	testdb.Exec(t, db, "select gem.start_worker('w', 9, '', '', '1 hour') where not exists (select from core_workers)")
+	testdb.Exec(t, db, "select gem.claim('w', 9, true)")
+	testdb.Exec(t, db, "select gem.finish($1, 1, 'w', 'succeeded', $2, '{}', '1')", call, result)
 	return call
 }
 
@@ -34,16 +34,16 @@ func TestExtractionsAreRowsThatTheirCallersRead(t *testing.T) {
 	ended(t, db, "grace", result)
 	ended(t, db, "ada", `{"extractions": []}`)
 	ended(t, db, "ada", `{}`) // of a program's own tool of that name
-	execute(t, db, "insert into core_tool_calls (tool_name, created_by) values ('extract.run', 'ada'), ('os.other', "+
+	testdb.Exec(t, db, "insert into core_tool_calls (tool_name, created_by) values ('extract.run', 'ada'), ('os.other', "+
 		"'ada')")
-	execute(t, db, "select gem.claim('w', 9, true)")
-	execute(t, db, `select gem.finish(id, 1, 'w', 'failed',
+	testdb.Exec(t, db, "select gem.claim('w', 9, true)")
+	testdb.Exec(t, db, `select gem.finish(id, 1, 'w', 'failed',
 		'{"error": {"error_code": "x", "message": "y"}, "extractions": [{"class": "z"}]}', '{}', '1') from core_tool_calls
 		where status = 'running' and tool_name = 'extract.run'`)
-	execute(t, db, `select gem.finish(id, 1, 'w', 'succeeded', '{"extractions": [{"class": "z"}]}', '{}', '1')
+	testdb.Exec(t, db, `select gem.finish(id, 1, 'w', 'succeeded', '{"extractions": [{"class": "z"}]}', '{}', '1')
 		from core_tool_calls where status = 'running'`)
 
-	got := value[string](t, db, `select json_agg(row_to_json(e)::jsonb - 'created_at' - 'call_id' order by e.n)::text
+	got := testdb.Value[string](t, db, `select json_agg(row_to_json(e)::jsonb - 'created_at' - 'call_id' order by e.n)::text
 		from gem.extractions e where call_id = $1`, call)
 	want := `[{"n": 1, "end": 9, "line": 1, "class": "total", "match": "exact", "quote": "12 USD", "shard": 0, "start": 3, "offsets": "utf16", "inferred": false, "attributes": {"amount": "12"}, "document_id": "` + adas + `", "document_sha256": "5f"}, ` +
 		`{"n": 2, "end": 17, "line": 2, "class": "seller", "match": "caseless", "quote": "Ada", "shard": 1, "start": 14, "offsets": "utf16", "inferred": true, "attributes": {}, "document_id": "` + adas + `", "document_sha256": "5f"}]`
@@ -75,7 +75,7 @@ func TestNothingElseOfTheSchemaIsOpenedByTheView(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
 	for _, role := range []string{"anon", "authenticated", "service_role"} {
-		open := value[[]string](t, db, `select coalesce(array_agg(what order by what), '{}') from (
+		open := testdb.Value[[]string](t, db, `select coalesce(array_agg(what order by what), '{}') from (
 			select c.relname::text from pg_class c where c.relnamespace = 'gem'::regnamespace
 				and c.relkind in ('r', 'v', 'm', 'S')
 				and (has_table_privilege($1, c.oid, 'select, insert, update, delete')

@@ -11,6 +11,7 @@ import (
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/internal/provider"
 	"github.com/gemworker/gem/internal/testing/llmtest"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/receipts"
 )
 
@@ -90,17 +91,20 @@ func sameCallAgain(t *testing.T, s *scene) {
 		s.requests("again") != 3 || !g.Shards[0].Cached || len(g.Models) != 1 {
 		t.Errorf("%d requests, then %s", s.requests("again"), r.Result)
 	}
-	hit := query[string](t, s, "select replay_of::text from core_tool_receipts where call_id = $1", g.Shards[0].CallID)
-	first := query[string](t, s, "select id::text from core_tool_receipts where call_id = $1", f.Shards[0].CallID)
+	hit := testdb.Value[string](t, s.DB, "select replay_of::text from core_tool_receipts where call_id = $1",
+		g.Shards[0].CallID)
+	first := testdb.Value[string](t, s.DB, "select id::text from core_tool_receipts where call_id = $1",
+		f.Shards[0].CallID)
 	if hit != first {
 		t.Errorf("the shard repeats %s, and not %s", hit, first)
 	}
-	if external := query[int](t, s, "select count(*) from core_tool_receipts where call_id = $1 and effects ? "+
+	if external := testdb.Value[int](t, s.DB, "select count(*) from core_tool_receipts where call_id = $1 and effects ? "+
 		"'external_calls'", g.Shards[0].CallID); external != 0 {
 		t.Error("a hit has effects outside")
 	}
-	lines := query[int](t, s, "select count(*) from core_tool_events where call_id = $1 and event = 'returned' and data "+
-		"->> 'name' like 'shard %' and data ->> 'status' = 'succeeded'", r.CallID)
+	lines := testdb.Value[int](t, s.DB,
+		"select count(*) from core_tool_events where call_id = $1 and event = 'returned' and data "+
+			"->> 'name' like 'shard %' and data ->> 'status' = 'succeeded'", r.CallID)
 	if lines != 3 {
 		t.Errorf("the journal has %d lines of progress", lines)
 	}
@@ -392,7 +396,8 @@ func instructionsInTheText(t *testing.T, s *scene) {
 			t.Errorf("the model was asked %q", a.User)
 		}
 	}
-	if n := query[int](t, s, "select count(*) from core_tool_calls where tool_name not like 'extract.%'"); n != 0 {
+	if n := testdb.Value[int](t, s.DB,
+		"select count(*) from core_tool_calls where tool_name not like 'extract.%'"); n != 0 {
 		t.Errorf("%d other calls", n)
 	}
 }

@@ -283,12 +283,3 @@ func (f *found) reasons() string {
 	}
 	return strings.Join(all, " ")
 }
-
-// query returns the first column of the first row.
-func query[T any](t *testing.T, s *scene, sql string, args ...any) (v T) {
-	t.Helper()
-	if err := s.DB.QueryRow(t.Context(), sql, args...).Scan(&v); err != nil {
-		t.Fatal(err)
-	}
-	return v
-}

@@ -14,6 +14,7 @@ import (
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/handlers/llm"
 	"github.com/gemworker/gem/internal/testing/llmtest"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/receipts"
 	"github.com/jackc/pgx/v5"
 )
@@ -38,7 +39,7 @@ func TestRunsAtOnceShareTheirShards(t *testing.T) {
 	call := run(text)
 	first, second := s.Insert(call), s.Insert(call)
 	s.Until("the second run's shards to wait for the key", func() bool {
-		return query[int](t, s, "select count(*) from core_tool_calls where waits_for = 'key'") == 3
+		return testdb.Value[int](t, s.DB, "select count(*) from core_tool_calls where waits_for = 'key'") == 3
 	})
 	both()
 	f, g := succeeded(t, s.Await(first), text), succeeded(t, s.Await(second), text)
@@ -88,7 +89,7 @@ func TestAPoisonedHashIsRefusedAndWinsNoKey(t *testing.T) {
 	honest := object{}
 	{ // as extract.run asks it, about another text
 		s.Run(run(paragraph("honest", 1)))
-		if err := json.Unmarshal([]byte(query[string](t, s,
+		if err := json.Unmarshal([]byte(testdb.Value[string](t, s.DB,
 			"select input::text from core_tool_calls where tool_name = 'extract.shard'")), &honest); err != nil {
 			t.Fatal(err)
 		}
@@ -122,8 +123,9 @@ func TestAPoisonedHashIsRefusedAndWinsNoKey(t *testing.T) {
 			t.Errorf("%s: %s", what, r.Result)
 		}
 	}
-	if n := query[int](t, s, "select count(*) from core_tool_receipts where tool_name = 'extract.shard' and status = "+
-		"'succeeded'"); n != 1 {
+	if n := testdb.Value[int](t, s.DB,
+		"select count(*) from core_tool_receipts where tool_name = 'extract.shard' and status = "+
+			"'succeeded'"); n != 1 {
 		t.Errorf("%d keys were won", n)
 	}
 	if r := asked(honest); r.ReplayOf == "" || s.server.Counts().Requests != before {

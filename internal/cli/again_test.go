@@ -13,13 +13,13 @@ func TestAgainMakesANewCallOnceItWasConfirmed(t *testing.T) {
 	url := newDatabase(t)
 	s := scene{t, testdb.Pool(t, url)}
 	env := []string{"DATABASE_URL=" + url}
-	execute(t, s.db, `select gem.record_registry('7', repeat('a', 64), '{"version": "7", "tools": [
+	testdb.Exec(t, s.db, `select gem.record_registry('7', repeat('a', 64), '{"version": "7", "tools": [
 		{"name": "leads.create", "idempotency": {"mode": "none"}, "timeout_ms": 1000}, {"name": "leads.find",
 			"idempotency": {"mode": "safe-retry"}, "timeout_ms": 1000}]}')`)
 	risky := s.failed("execution_error", "no", "{}")
-	execute(t, s.db, "insert into core_tool_calls (tool_name) values ('leads.find')")
-	safe := query[string](t, s.db, "select id::text from core_tool_calls where tool_name = 'leads.find'")
-	execute(t, s.db, "select * from gem.operator_cancel(array[$1]::uuid[], 'ada', 'not today')", safe)
+	testdb.Exec(t, s.db, "insert into core_tool_calls (tool_name) values ('leads.find')")
+	safe := testdb.Value[string](t, s.db, "select id::text from core_tool_calls where tool_name = 'leads.find'")
+	testdb.Exec(t, s.db, "select * from gem.operator_cancel(array[$1]::uuid[], 'ada', 'not today')", safe)
 
 	for _, c := range []struct {
 		args, stdin string
@@ -39,11 +39,11 @@ func TestAgainMakesANewCallOnceItWasConfirmed(t *testing.T) {
 		{"0b8f6e1c-3a52-4c1e-9f63-2d7a1b9c4e55", "", exitUsage, "there is no call"},
 		{safe + " --timeout 1s", "", exitUsage, "--watch"},
 	} {
-		before := query[int](t, s.db, "select count(*)::int from core_tool_calls")
+		before := testdb.Value[int](t, s.db, "select count(*)::int from core_tool_calls")
 		got := gemReading(t, env, c.stdin, append([]string{"again"}, strings.Fields(c.args)...)...)
 		got.wantCode(t, c.code)
 		wants(t, got.stderr, c.stderr)
-		made := query[int](t, s.db, "select count(*)::int from core_tool_calls") - before
+		made := testdb.Value[int](t, s.db, "select count(*)::int from core_tool_calls") - before
 		if want := map[bool]int{true: 1}[c.code == exitDone]; made != want || want == 1 &&
 			len(strings.TrimSpace(got.stdout)) != 36 {
 			t.Errorf("gem again %s made %d calls, and printed %q", c.args, made, got.stdout)

@@ -15,6 +15,7 @@ import (
 	"github.com/gemworker/gem/handlers/builtin"
 	"github.com/gemworker/gem/internal/provider"
 	"github.com/gemworker/gem/internal/testing/llmtest"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/registry"
 	"github.com/jackc/pgx/v5"
@@ -143,11 +144,11 @@ func (a agents) proves() {
 	}
 	got := gemWith(a.T, []string{"DATABASE_URL=" + a.url, "TOOLS_REGISTRY=" + a.registry, "LLM_ROUTES=" + a.routes},
 		"replay", "--tool", "agent.run", "--last", "100")
-	if same, all := strings.Count(got.stdout, "the same"), query[int](a.T, a.db, "select count(*)::int from "+
+	if same, all := strings.Count(got.stdout, "the same"), testdb.Value[int](a.T, a.db, "select count(*)::int from "+
 		"core_tool_receipts where tool_name = 'agent.run'"); got.code != exitDone || same != all {
 		a.Errorf("%d of %d agents come to the same again:\n%s%s", same, all, got.stdout, got.stderr)
 	}
-	if wrong := query[string](a.T, a.db, wrongCosts); wrong != "" {
+	if wrong := testdb.Value[string](a.T, a.db, wrongCosts); wrong != "" {
 		a.Errorf("other costs than the ledger has: %s", wrong)
 	}
 }
@@ -208,8 +209,9 @@ func TestAModelAsksAPersonAndWaitsInNoProcess(t *testing.T) {
 	a.until("select status = 'waiting' and waits_for = 'call' and claimed_by is null from core_tool_calls where id = $1",
 		id)
 	first.stop(t)
-	if shown := query[string](t, a.db, "select concat_ws(' ', tool, text, schema ->> 'enum', by, until at time zone "+
-		"'utc', root) from open_questions where since < gem.now()"); shown !=
+	if shown := testdb.Value[string](t, a.db,
+		"select concat_ws(' ', tool, text, schema ->> 'enum', by, until at time zone "+
+			"'utc', root) from open_questions where since < gem.now()"); shown !=
 		`wait.answer Which color? ["blue", "red"] {owner} 2200-01-01 00:00:00 `+id {
 		t.Errorf("the question is shown as %s", shown)
 	}
@@ -239,7 +241,8 @@ func TestAModelAsksAPersonAndWaitsInNoProcess(t *testing.T) {
 	}
 	a.worker()
 	a.until("select bool_and(status = 'waiting') from core_tool_calls")
-	if n := query[int](t, a.db, "select count(*)::int from core_tool_calls where tool_name = 'wait.answer'"); n != 1 {
+	if n := testdb.Value[int](t, a.db,
+		"select count(*)::int from core_tool_calls where tool_name = 'wait.answer'"); n != 1 {
 		t.Errorf("%d questions", n)
 	}
 	for range 2 {
@@ -251,10 +254,10 @@ func TestAModelAsksAPersonAndWaitsInNoProcess(t *testing.T) {
 		a.did("think 2") != 1 {
 		t.Errorf("%+v", ran)
 	}
-	if n := query[int](t, a.db, "select count(*)::int from core_tool_events where event = 'answered'"); n != 1 {
+	if n := testdb.Value[int](t, a.db, "select count(*)::int from core_tool_events where event = 'answered'"); n != 1 {
 		t.Errorf("%d answers", n)
 	}
-	if n := query[int](t, a.db, "select count(*)::int from open_questions"); n != 0 {
+	if n := testdb.Value[int](t, a.db, "select count(*)::int from open_questions"); n != 0 {
 		t.Errorf("%d open questions", n)
 	}
 	a.proves()
@@ -285,7 +288,7 @@ func TestTheTurnsOfAnAgentCountOverRestarts(t *testing.T) {
 // once it has all of them.
 func TestWhatTheToolsOfAnAgentComeToIsObserved(t *testing.T) {
 	a := newAgents(t)
-	execute(t, a.db, "insert into gem.roles (subject, role) values (session_user, 'approver')")
+	testdb.Exec(t, a.db, "insert into gem.roles (subject, role) values (session_user, 'approver')")
 	a.worker(`TOOLS_RULES={"version": "1.0.0", "rules": [
 		{"name": "forbidden", "tools": ["delta.act"], "when": {"input": {"text": {"const": "forbidden"}}}, "action": "block", "say": "Not today."},
 		{"name": "big", "tools": ["delta.act"], "when": {"input": {"text": {"const": "big"}}}, "action": "ask", "ask": {"of": ["approver"]}}]}`)
@@ -297,7 +300,7 @@ func TestWhatTheToolsOfAnAgentComeToIsObserved(t *testing.T) {
 	a.until("select count(*) = 4 from core_tool_events where call_id = $1 and event = 'returned'", id)
 	a.until("select status = 'waiting' from core_tool_calls where id = $1", id)
 	question := func(tool string) string {
-		return query[string](t, a.db, "select id::text from open_questions where tool = $1", tool)
+		return testdb.Value[string](t, a.db, "select id::text from open_questions where tool = $1", tool)
 	}
 	env := []string{"DATABASE_URL=" + a.url}
 	gemWith(t, env, "deny", question("wait.approval"), "--reason", "too big").wantCode(t, exitDone)
@@ -313,7 +316,7 @@ func TestWhatTheToolsOfAnAgentComeToIsObserved(t *testing.T) {
 			t.Errorf("it saw %s, want %s", ran.Seen[i], want[i])
 		}
 	}
-	if n := query[int](t, a.db, "select count(*)::int from core_tool_events where call_id = $1 and event = 'woken'",
+	if n := testdb.Value[int](t, a.db, "select count(*)::int from core_tool_events where call_id = $1 and event = 'woken'",
 		id); n != 1 {
 		t.Errorf("it was woken %d times", n)
 	}
@@ -335,7 +338,7 @@ func TestAgentsOfOneUserWaitEndAndTakeNothingMore(t *testing.T) {
 	answers := map[string]string{one: "first", two: "second"}
 	for id := range answers {
 		q := a.question(id)
-		attempts := query[int](t, a.db, "select attempt from core_tool_calls where id = $1", q)
+		attempts := testdb.Value[int](t, a.db, "select attempt from core_tool_calls where id = $1", q)
 		done := make(chan error, 8)
 		for range cap(done) {
 			go func() {
@@ -349,13 +352,14 @@ func TestAgentsOfOneUserWaitEndAndTakeNothingMore(t *testing.T) {
 			}
 		}
 		a.until("select status = 'waiting' from core_tool_calls where id = $1", q)
-		if woken := query[int](t, a.db, "select count(*)::int from core_tool_events where call_id = $1 and event = 'woken'",
-			q); query[int](t, a.db, "select attempt from core_tool_calls where id = $1", q) != attempts+woken {
+		if woken := testdb.Value[int](t, a.db,
+			"select count(*)::int from core_tool_events where call_id = $1 and event = 'woken'",
+			q); testdb.Value[int](t, a.db, "select attempt from core_tool_calls where id = $1", q) != attempts+woken {
 			t.Errorf("it was woken %d times", woken)
 		}
 	}
 	for id, answer := range answers {
-		execute(t, a.db, "select answer_tool_call($1, to_jsonb($2::text))", a.question(id), answer)
+		testdb.Exec(t, a.db, "select answer_tool_call($1, to_jsonb($2::text))", a.question(id), answer)
 	}
 	for id, answer := range answers {
 		if ran := a.ran(id); !strings.Contains(ran.Seen[0], `"answer":"`+answer+`"`) {
@@ -404,11 +408,11 @@ func TestAProgramThatCannotReadAnAgentsJournalLeavesItAlone(t *testing.T) {
 	a.until("select status = 'waiting' from core_tool_calls where id = $1", id)
 	first.stop(t)
 	other := a.worker("AGENT_VERSION=2")
-	execute(t, a.db, "select answer_tool_call($1, '\"blue\"')", q)
+	testdb.Exec(t, a.db, "select answer_tool_call($1, '\"blue\"')", q)
 	a.until("select coalesce(waits_for = 'code', false) from core_tool_calls where id = $1", id)
 	wants(t, gemWith(t, []string{"DATABASE_URL=" + a.url}, "explain", id).stdout, `the name "turn 1" in its journal`,
 		"gem resume "+id)
-	if n := query[int](t, a.db, "select count(*)::int from core_tool_receipts where call_id = $1", id); n != 0 {
+	if n := testdb.Value[int](t, a.db, "select count(*)::int from core_tool_receipts where call_id = $1", id); n != 0 {
 		t.Errorf("%d receipts", n)
 	}
 	other.stop(t)

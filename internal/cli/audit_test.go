@@ -20,8 +20,8 @@ func TestAuditExitsWith1OnAnyFault(t *testing.T) {
 	s.worker("w-1", 1)
 	call := s.insert()
 	s.claim("w-1")
-	note := query[string](t, s.db, "insert into notes (title, call_id) values ('x', $1) returning id::text", call)
-	execute(t, s.db, `select gem.finish($1, 1, 'w-1', 'succeeded', '{}', $2, '7')`, call,
+	note := testdb.Value[string](t, s.db, "insert into notes (title, call_id) values ('x', $1) returning id::text", call)
+	testdb.Exec(t, s.db, `select gem.finish($1, 1, 'w-1', 'succeeded', '{}', $2, '7')`, call,
 		`{"db_writes": [{"table": "notes", "action": "insert", "id": "`+note+`"}]}`)
 
 	sound := gemWith(t, env, "audit")
@@ -29,7 +29,7 @@ func TestAuditExitsWith1OnAnyFault(t *testing.T) {
 	wants(t, sound.stdout, "receipt-missing             1 finished calls  ok\n",
 		"journal-order               3 events          ok\n", "\nNo fault was found, in ")
 
-	execute(t, s.db, "insert into notes (title, call_id) select 'x', id from core_tool_calls")
+	testdb.Exec(t, s.db, "insert into notes (title, call_id) select 'x', id from core_tool_calls")
 	broken := gemWith(t, env, "audit")
 	broken.wantCode(t, exitFailed)
 	wants(t, broken.stdout, "effects-unlisted            1 receipts        1 fault\n    ", "notes ",
@@ -54,7 +54,7 @@ func TestAuditRemarksAreNoFaults(t *testing.T) {
 	s.worker("w-1", 1)
 	s.insert()
 	s.claim("w-1")
-	execute(t, s.db, "update core_workers set alive_until = now() - interval '5 minutes'")
+	testdb.Exec(t, s.db, "update core_workers set alive_until = now() - interval '5 minutes'")
 	got := gemWith(t, []string{"DATABASE_URL=" + url}, "audit")
 	got.wantCode(t, exitDone)
 	wants(t, got.stdout, "1 remark\n", "which was alive until", "\nNo fault was found, and 1 remark, in ")

@@ -138,9 +138,9 @@ func TestAWorkerCallsAServiceOfItsDomainsFile(t *testing.T) {
 	p.start(t)
 	p.stderr.waitFor(t, "worker started")
 	db := testdb.Pool(t, url)
-	execute(t, db, "insert into core_tool_calls (tool_name) values ('crm.refund')")
+	testdb.Exec(t, db, "insert into core_tool_calls (tool_name) values ('crm.refund')")
 	p.stderr.waitFor(t, "call ended")
-	if got := query[string](t, db,
+	if got := testdb.Value[string](t, db,
 		"select status || result from core_tool_receipts"); got != `succeeded{"path": "/refund"}` {
 		t.Error(got)
 	}

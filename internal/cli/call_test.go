@@ -155,11 +155,11 @@ func TestACallWhoseEndCannotBeAskedForHasACodeOfItsOwn(t *testing.T) {
 	db := testdb.Pool(t, url)
 	p := startGem(t, []string{"DATABASE_URL=" + url}, "call", "os.health_check", "--wait")
 	p.stderr.waitFor(t, "No worker is running")
-	execute(t, db, "alter table core_tool_receipts rename to elsewhere") // what it reads is gone
+	testdb.Exec(t, db, "alter table core_tool_receipts rename to elsewhere") // what it reads is gone
 	if code := p.wait(t); code != exitUnknown {
 		t.Errorf("exit code: got %d, want %d", code, exitUnknown)
 	}
-	id := query[string](t, db, "select id::text from core_tool_calls")
+	id := testdb.Value[string](t, db, "select id::text from core_tool_calls")
 	wants(t, p.stderr.String(), "The call continues; read its receipt later: gem receipt "+id)
 }
 
@@ -229,7 +229,7 @@ func TestCallThatDoesNotEndInTimeGoesOn(t *testing.T) {
 	url := newDatabase(t)
 	got := gemWith(t, []string{"DATABASE_URL=" + url}, "call", "os.health_check", "--wait", "--timeout", "400ms")
 	got.wantCode(t, exitUnknown)
-	id := query[string](t, testdb.Pool(t, url), "select id::text from core_tool_calls where status = 'queued'")
+	id := testdb.Value[string](t, testdb.Pool(t, url), "select id::text from core_tool_calls where status = 'queued'")
 	wants(t, got.stderr, "has not ended within 400ms", "gem receipt "+id)
 	if said := strings.Count(got.stderr, "No worker is running"); said != 1 {
 		t.Errorf("that no worker is running was said %d times, want once:\n%s", said, got.stderr)
@@ -248,7 +248,7 @@ func TestCallThatIsNoLongerWaitedForGoesOn(t *testing.T) {
 	if code := p.wait(t); code != 130 {
 		t.Errorf("exit code: got %d, want 130", code)
 	}
-	id := query[string](t, testdb.Pool(t, url), "select id::text from core_tool_calls where status = 'queued'")
+	id := testdb.Value[string](t, testdb.Pool(t, url), "select id::text from core_tool_calls where status = 'queued'")
 	wants(t, p.stderr.String(), "The call continues; read its receipt later: gem receipt "+id)
 }
 
@@ -277,7 +277,7 @@ func TestAKeyThatCountsForNothingIsRefused(t *testing.T) {
 		`{"domain": "both", "title": "a", "content": "b"}`, "--key", "k")
 	got.wantCode(t, exitUsage)
 	wants(t, got.stderr, "os.create_note takes no --key", "none")
-	if n := query[int](t, testdb.Pool(t, url), "select count(*)::int from core_tool_calls"); n != 0 {
+	if n := testdb.Value[int](t, testdb.Pool(t, url), "select count(*)::int from core_tool_calls"); n != 0 {
 		t.Errorf("%d calls were made", n)
 	}
 }
@@ -288,9 +288,10 @@ func TestExplainSaysWhatBecameOfAKey(t *testing.T) {
 	db, env := testdb.Pool(t, url), []string{"DATABASE_URL=" + url}
 	startWorker(t, url)
 	call := func(tool, key, input string) (said string) {
-		id := query[string](t, db, "insert into core_tool_calls (tool_name, idempotency_key, input) values ($1, $2, $3) "+
-			"returning id::text", tool, key, input)
-		for query[int](t, db, "select count(*)::int from core_tool_receipts where call_id = $1", id) == 0 {
+		id := testdb.Value[string](t, db,
+			"insert into core_tool_calls (tool_name, idempotency_key, input) values ($1, $2, $3) "+
+				"returning id::text", tool, key, input)
+		for testdb.Value[int](t, db, "select count(*)::int from core_tool_receipts where call_id = $1", id) == 0 {
 		}
 		return gemWith(t, env, "explain", id).stdout
 	}
@@ -306,7 +307,8 @@ func TestReceiptThatIsNotThere(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	db, env := testdb.Pool(t, url), []string{"DATABASE_URL=" + url}
-	id := query[string](t, db, "insert into core_tool_calls (tool_name) values ('os.health_check') returning id::text")
+	id := testdb.Value[string](t, db,
+		"insert into core_tool_calls (tool_name) values ('os.health_check') returning id::text")
 
 	queued := gemWith(t, env, "receipt", strings.ToUpper(id))
 	queued.wantCode(t, exitFailed)
@@ -314,7 +316,7 @@ func TestReceiptThatIsNotThere(t *testing.T) {
 
 	scene{t, db}.worker("w-1", 1)
 	scene{t, db}.claim("w-1")
-	receipt := query[string](t, db, `select gem.finish($1, 1, 'w-1', 'succeeded', '{}', '{}', '1')::text`, id)
+	receipt := testdb.Value[string](t, db, `select gem.finish($1, 1, 'w-1', 'succeeded', '{}', '{}', '1')::text`, id)
 	mistaken := gemWith(t, env, "receipt", receipt)
 	mistaken.wantCode(t, exitFailed)
 	wants(t, mistaken.stderr, "there is no call "+receipt, "the receipt's call is "+id)

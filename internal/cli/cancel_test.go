@@ -28,15 +28,16 @@ func TestCancelSaysWhatItCameTo(t *testing.T) {
 		got.wantCode(t, exitDone)
 		wants(t, got.stdout, c.want, "gem receipt "+c.id+"\n")
 	}
-	if status := query[string](t, s.db, "select status || ' ' || (cancel_requested_at is not null) from core_tool_calls "+
-		"where id = $1", running); status != "running true" {
+	if status := testdb.Value[string](t, s.db,
+		"select status || ' ' || (cancel_requested_at is not null) from core_tool_calls "+
+			"where id = $1", running); status != "running true" {
 		t.Errorf("the running call is %s", status)
 	}
 
 	none := gemWith(t, env, "cancel", "0b8f6e1c-3a52-4c1e-9f63-2d7a1b9c4e55")
 	none.wantCode(t, exitFailed)
 	wants(t, none.stderr, "there is no call 0b8f6e1c-3a52-4c1e-9f63-2d7a1b9c4e55 in this database")
-	receipt := query[string](t, s.db, "select id::text from core_tool_receipts where call_id = $1", ended)
+	receipt := testdb.Value[string](t, s.db, "select id::text from core_tool_receipts where call_id = $1", ended)
 	wants(t, gemWith(t, env, "cancel", receipt).stderr, "it is the id of a receipt, and the receipt's call is "+ended)
 
 	wrong := gemWith(t, env, "cancel", "42")
@@ -52,7 +53,7 @@ func TestAnOperatorCancels(t *testing.T) {
 	ended := s.ended("succeeded", "{}")
 	running := s.insert()
 	s.claim("w-1")
-	execute(t, s.db, "update core_tool_calls set steps = 1, events = events + 1 where id = $1", running)
+	testdb.Exec(t, s.db, "update core_tool_calls set steps = 1, events = events + 1 where id = $1", running)
 	queued := s.insert()
 	env := []string{"DATABASE_URL=" + operator}
 	for _, c := range []struct{ id, want string }{
@@ -66,10 +67,10 @@ func TestAnOperatorCancels(t *testing.T) {
 		got.wantCode(t, exitDone)
 		wants(t, got.stdout, c.want)
 	}
-	execute(t, s.db, "select gem.release(id, attempt, claimed_by) from core_tool_calls where id = $1", running)
+	testdb.Exec(t, s.db, "select gem.release(id, attempt, claimed_by) from core_tool_calls where id = $1", running)
 	// nobody runs it, and its end was asked for before
 	wants(t, gemWith(t, env, "cancel", running).stdout, "cancelled: the call has ended")
-	if n := query[int](t, s.db,
+	if n := testdb.Value[int](t, s.db,
 		"select count(*)::int from core_tool_events where data ->> 'by' like 'gem_test_%'"); n != 3 {
 		t.Errorf("%d events name the operator", n)
 	}
@@ -95,12 +96,12 @@ func TestCancelEndsARunningCall(t *testing.T) {
 	if _, err := lock.Exec(t.Context(), "lock table notes in access exclusive mode"); err != nil {
 		t.Fatal(err)
 	}
-	id := query[string](t, db, `insert into core_tool_calls (tool_name, input)
+	id := testdb.Value[string](t, db, `insert into core_tool_calls (tool_name, input)
 		values ('os.create_note', '{"title": "a", "content": "b", "domain": "both"}') returning id::text`)
-	for query[string](t, db, "select status from core_tool_calls where id = $1", id) == "queued" {
+	for testdb.Value[string](t, db, "select status from core_tool_calls where id = $1", id) == "queued" {
 	}
 	gemWith(t, env, "cancel", id).wantCode(t, exitDone)
-	for query[string](t, db, "select status from core_tool_calls where id = $1", id) == "running" {
+	for testdb.Value[string](t, db, "select status from core_tool_calls where id = $1", id) == "running" {
 	}
 	if err := lock.Rollback(t.Context()); err != nil {
 		t.Fatal(err)

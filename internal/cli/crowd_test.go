@@ -17,6 +17,7 @@ import (
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/internal/rulesreplay"
 	"github.com/gemworker/gem/internal/testing/llmtest"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -84,7 +85,7 @@ func newCrowd(t *testing.T, workers int, seed uint64) *crowd {
 	}
 	c.registry = agentRegistry(t, entry("delta.keep", map[string]any{"mode": "none"}),
 		entry("delta.keep_once", map[string]any{"mode": "keyed", "key_field": "key", "on_other_input": "replay"}, "key"))
-	execute(t, c.db, `create table delta_rows (id bigint generated always as identity, call_id uuid not null,
+	testdb.Exec(t, c.db, `create table delta_rows (id bigint generated always as identity, call_id uuid not null,
 		mark text not null, key text);
 		create table delta_requests (n integer, name text, turn integer, input_tokens bigint, output_tokens bigint);
 		insert into gem.roles (subject, role) values (session_user, 'approver')`)
@@ -129,7 +130,7 @@ func (c *crowd) begin(size, turns int) {
 		if err := errors.Join(err1, err2); err != nil {
 			c.Fatal(err)
 		}
-		execute(c.T, c.db, "insert into core_tool_calls (id, tool_name, input, created_by, session_id) values ($1, "+
+		testdb.Exec(c.T, c.db, "insert into core_tool_calls (id, tool_name, input, created_by, session_id) values ($1, "+
 			"'agent.run', $2, 'ada', $3)", callOf(e.Name), input, fmt.Sprintf("s-%d", i/10))
 	}
 }
@@ -192,7 +193,7 @@ func (c *crowd) rage(troubles []string, requests int) {
 		case events != last:
 			last, moved = events, time.Now()
 		case time.Since(moved) > patience:
-			c.Fatalf("%d calls are open, and nothing moves:\n%s", open, query[string](c.T, c.db, `
+			c.Fatalf("%d calls are open, and nothing moves:\n%s", open, testdb.Value[string](c.T, c.db, `
 				select string_agg(concat_ws(' ', id, tool_name, status, waits_for, parent_step), e'\n')
 					from (select * from core_tool_calls where status in ('queued', 'running', 'waiting') limit 20) c`))
 		}
@@ -306,8 +307,9 @@ func (c *crowd) check(size int) (faults []string) {
 		c.Fatal(err)
 	}
 	for promise, broken := range crowdPromises {
-		if cases := query[string](c.T, c.db, "select coalesce(string_agg(broken, '; '), '') from (select * from ("+broken+
-			") b (broken) limit 5) b"); cases != "" {
+		if cases := testdb.Value[string](c.T, c.db,
+			"select coalesce(string_agg(broken, '; '), '') from (select * from ("+broken+
+				") b (broken) limit 5) b"); cases != "" {
 			faults = append(faults, "not so that "+promise+": "+cases)
 		}
 	}
@@ -322,8 +324,9 @@ func (c *crowd) check(size int) (faults []string) {
 	c.sound()
 	got := gemWith(c.T, []string{"DATABASE_URL=" + c.url, "TOOLS_REGISTRY=" + c.registry, "LLM_ROUTES=" + c.routes,
 		"TOOLS_RULES=" + crowdRules}, "replay", "--tool", "agent.run", "--last", "10000")
-	agents := query[int](c.T, c.db, "select count(*)::int from core_tool_receipts where tool_name = 'agent.run' and "+
-		"replay_of is null")
+	agents := testdb.Value[int](c.T, c.db,
+		"select count(*)::int from core_tool_receipts where tool_name = 'agent.run' and "+
+			"replay_of is null")
 	c.counts["replays"] = strings.Count(got.stdout, "  the same: ")
 	if got.code != exitDone || c.counts["replays"] != agents || agents < size {
 		faults = append(faults, fmt.Sprintf("%d of %d agents come to the same again: %.2000s%s", c.counts["replays"], agents,
@@ -415,7 +418,7 @@ var crowdPromises = map[string]string{
 // figures describes the outcome of a run.
 func (c *crowd) figures() string {
 	tally := func(of, sql string) string {
-		return fmt.Sprintf("%-12s%s\n", of, query[string](c.T, c.db,
+		return fmt.Sprintf("%-12s%s\n", of, testdb.Value[string](c.T, c.db,
 			"select coalesce(string_agg(n || ' ' || what, ', ' order by n desc), 'none') from ("+sql+") t (what, n)"))
 	}
 	return tally("agents", `select coalesce(result #>> '{error,error_code}', status), count(*) from core_tool_receipts
@@ -425,10 +428,11 @@ func (c *crowd) figures() string {
 				group by 1`) +
 		tally("requests", `select status, count(*) from core_llm_requests group by 1`) +
 		tally("events", `select event, count(*) from core_tool_events group by 1`) +
-		fmt.Sprintf("%-12s%s, %s USD\n", "money", query[string](c.T, c.db, `select count(*) || ' receipts'
+		fmt.Sprintf("%-12s%s, %s USD\n", "money", testdb.Value[string](c.T, c.db, `select count(*) || ' receipts'
 			from core_tool_receipts where coalesce(result #>> '{usage,cost_usd}',
 				result #>> '{error,details,usage,cost_usd}') is not null`),
-			query[string](c.T, c.db, "select round(sum(coalesce(cost, reserved)) / 1e9, 3)::text from core_llm_requests")) +
-		fmt.Sprintf("%-12s%s rows\n", "effects", query[string](c.T, c.db, "select count(*)::text from delta_rows")) +
+			testdb.Value[string](c.T, c.db,
+				"select round(sum(coalesce(cost, reserved)) / 1e9, 3)::text from core_llm_requests")) +
+		fmt.Sprintf("%-12s%s rows\n", "effects", testdb.Value[string](c.T, c.db, "select count(*)::text from delta_rows")) +
 		fmt.Sprintf("%-12s%v, answers %v\n", "outside", c.counts, c.answers)
 }

@@ -170,7 +170,7 @@ func TestADashboardWaitsForItsDatabase(t *testing.T) {
 func loginOf(t *testing.T, db *pgxpool.Pool, database, roles string) string {
 	t.Helper()
 	role := "gem_test_" + strings.ToLower(rand.Text())
-	execute(t, db, "create role "+role+" login password 'secret' in role "+roles)
+	testdb.Exec(t, db, "create role "+role+" login password 'secret' in role "+roles)
 	t.Cleanup(func() { _, _ = db.Exec(context.Background(), "drop role "+role) })
 	u, err := url.Parse(database)
 	if err != nil {

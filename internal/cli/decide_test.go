@@ -21,12 +21,12 @@ func stopped(t *testing.T, db *pgxpool.Pool, title string) (id, question string)
 	if err != nil {
 		t.Fatal(err)
 	}
-	id = query[string](t, db, `insert into core_tool_calls (tool_name, input, created_by)
+	id = testdb.Value[string](t, db, `insert into core_tool_calls (tool_name, input, created_by)
 		values ('os.create_reminder', $1, 'ada') returning id::text`, string(input))
 	const asking = "from core_tool_calls where parent_call_id = $1 and waits_for = 'answer'"
-	for query[int](t, db, "select count(*)::int "+asking, id) == 0 {
+	for testdb.Value[int](t, db, "select count(*)::int "+asking, id) == 0 {
 	}
-	return id, query[string](t, db, "select id::text "+asking, id)
+	return id, testdb.Value[string](t, db, "select id::text "+asking, id)
 }
 
 func receiptIn(t *testing.T, out string) (r receipts.Receipt) {
@@ -43,8 +43,8 @@ func TestADecisionPrintsTheReceiptOfTheCallThatWaited(t *testing.T) {
 	db := testdb.Pool(t, url)
 	startWorker(t, url, "TOOLS_RULES="+writeFile(t, remindersAreAsked))
 	env := []string{"DATABASE_URL=" + url}
-	me := query[string](t, db, "select session_user::text")
-	execute(t, db, "insert into gem.roles values ($1, 'boss')", me)
+	me := testdb.Value[string](t, db, "select session_user::text")
+	testdb.Exec(t, db, "insert into gem.roles values ($1, 'boss')", me)
 
 	id, question := stopped(t, db, "the roof?\x1b[2J\nIt was approved.")
 	shown := gemWith(t, env, "questions").stdout
@@ -118,7 +118,7 @@ func TestADecisionForAHandlerPrintsTheReceiptOfTheQuestion(t *testing.T) {
 	db := testdb.Pool(t, url)
 	w := startWorker(t, url)
 	env := []string{"DATABASE_URL=" + url}
-	execute(t, db, "insert into gem.roles values (session_user, 'boss')")
+	testdb.Exec(t, db, "insert into gem.roles values (session_user, 'boss')")
 	const approval = `{"tool": "comms.send_sms", "input": {"to": "+1555"}, "by": ["role:boss"],
 		"digest": "` + digest + `"}`
 	id := askedIn(t, db, "wait.approval", approval)
@@ -138,7 +138,7 @@ func TestADecisionForAHandlerPrintsTheReceiptOfTheQuestion(t *testing.T) {
 	wants(t, late.stderr, "denied; waiting for call "+open, "No worker is running", "The call has not ended within 50ms. ",
 		"read its receipt later: gem receipt "+open)
 	const answers = "select count(*)::int from core_tool_events where call_id = $1 and event = 'answered'"
-	if n := query[int](t, db, answers, open); n != 1 || late.stdout != "" {
+	if n := testdb.Value[int](t, db, answers, open); n != 1 || late.stdout != "" {
 		t.Errorf("%d answers, and %q", n, late.stdout)
 	}
 }

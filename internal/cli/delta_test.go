@@ -158,7 +158,7 @@ func newDelta(t *testing.T) delta {
 	t.Parallel()
 	url := newDatabase(t)
 	d := delta{t, url, deltaRegistry(t), testdb.Pool(t, url)}
-	execute(t, d.db, "create table delta_log (call_id uuid, what text); create table delta_hold (what text)")
+	testdb.Exec(t, d.db, "create table delta_log (call_id uuid, what text); create table delta_hold (what text)")
 	return d
 }
 
@@ -170,22 +170,26 @@ func (d delta) worker(env ...string) *process {
 // insert makes a call of delta.run, whose model says this.
 func (d delta) insert(script string, maxTurns int) (id string) {
 	d.Helper()
-	return query[string](d.T, d.db, "insert into core_tool_calls (tool_name, input, created_by) values ('delta.run', "+
-		"jsonb_build_object('script', $1::jsonb, 'max_turns', $2::int), 'ada') returning id::text",
+	return testdb.Value[string](d.T, d.db,
+		"insert into core_tool_calls (tool_name, input, created_by) values ('delta.run', "+
+			"jsonb_build_object('script', $1::jsonb, 'max_turns', $2::int), 'ada') returning id::text",
 		script, maxTurns)
 }
 
-func (d delta) hold(what string) { execute(d.T, d.db, "insert into delta_hold values ($1)", what) }
-func (d delta) free(what string) { execute(d.T, d.db, "delete from delta_hold where what = $1", what) }
+func (d delta) hold(what string) { testdb.Exec(d.T, d.db, "insert into delta_hold values ($1)", what) }
+func (d delta) free(what string) {
+	testdb.Exec(d.T, d.db, "delete from delta_hold where what = $1", what)
+}
 
 func (d delta) did(what string) int {
 	d.Helper()
-	return query[int](d.T, d.db, "select count(*)::int from delta_log where what = $1", what)
+	return testdb.Value[int](d.T, d.db, "select count(*)::int from delta_log where what = $1", what)
 }
 
 func (d delta) until(sql string, args ...any) {
 	d.Helper()
-	for deadline := time.Now().Add(patience); !query[bool](d.T, d.db, sql, args...); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); !testdb.Value[bool](d.T, d.db, sql, args...); time.Sleep(
+		5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			d.Fatalf("still waiting for %s %v", sql, args)
 		}
@@ -226,7 +230,7 @@ func (d delta) ran(id string) (out agentRan) {
 func (d delta) question(id string) string {
 	d.Helper()
 	d.until("select exists (select from open_questions where root = $1)", id)
-	return query[string](d.T, d.db, "select id::text from open_questions where root = $1", id)
+	return testdb.Value[string](d.T, d.db, "select id::text from open_questions where root = $1", id)
 }
 
 // sound fails if an audit finds a fault, or the journal has a gap.
@@ -300,7 +304,8 @@ func TestAnAgentAsksAndWaitsInNoProcess(t *testing.T) {
 	gemWith(t, env, "resume", q).wantCode(t, exitDone)
 	d.worker()
 	d.until("select bool_and(status = 'waiting') from core_tool_calls")
-	if n := query[int](t, d.db, "select count(*)::int from core_tool_calls where tool_name = 'wait.answer'"); n != 1 {
+	if n := testdb.Value[int](t, d.db,
+		"select count(*)::int from core_tool_calls where tool_name = 'wait.answer'"); n != 1 {
 		t.Errorf("%d questions", n)
 	}
 	for range 2 {
@@ -316,7 +321,7 @@ func TestAnAgentAsksAndWaitsInNoProcess(t *testing.T) {
 		!strings.Contains(ran.Seen[0], `"answer":"blue"`) || d.did("think 1") != 1 {
 		t.Errorf("%+v", ran)
 	}
-	if n := query[int](t, d.db, "select count(*)::int from core_tool_events where event = 'answered'"); n != 1 {
+	if n := testdb.Value[int](t, d.db, "select count(*)::int from core_tool_events where event = 'answered'"); n != 1 {
 		t.Errorf("%d answers", n)
 	}
 	gemWith(t, env, "answer", q, "blue").wantCode(t, exitDone) // also after the end
@@ -363,7 +368,7 @@ func TestWhatAToolComesToIsObserved(t *testing.T) {
 			t.Errorf("it saw %s, want %s", ran.Seen[i], want[i])
 		}
 	}
-	if n := query[int](t, d.db, "select count(*)::int from core_tool_events where call_id = $1 and event = 'woken'",
+	if n := testdb.Value[int](t, d.db, "select count(*)::int from core_tool_events where call_id = $1 and event = 'woken'",
 		id); n != 1 {
 		t.Errorf("it was woken %d times", n)
 	}
@@ -383,7 +388,7 @@ func TestTwoAgentsOfOneUserWait(t *testing.T) {
 	one, two := d.insert(asks, 0), d.insert(asks, 0)
 	for id, answer := range map[string]string{one: "first", two: "second"} {
 		q := d.question(id)
-		execute(t, d.db, "select answer_tool_call($1, to_jsonb($2::text))", q, answer)
+		testdb.Exec(t, d.db, "select answer_tool_call($1, to_jsonb($2::text))", q, answer)
 	}
 	for id, answer := range map[string]string{one: "first", two: "second"} {
 		if ran := d.ran(id); !strings.Contains(ran.Seen[0], answer) {
@@ -392,7 +397,7 @@ func TestTwoAgentsOfOneUserWait(t *testing.T) {
 	}
 	id := d.insert(asks, 0)
 	q := d.question(id)
-	attempts := query[int](t, d.db, "select attempt from core_tool_calls where id = $1", q)
+	attempts := testdb.Value[int](t, d.db, "select attempt from core_tool_calls where id = $1", q)
 	done := make(chan error, 8)
 	for range cap(done) {
 		go func() {
@@ -406,8 +411,9 @@ func TestTwoAgentsOfOneUserWait(t *testing.T) {
 		}
 	}
 	d.until("select status = 'waiting' from core_tool_calls where id = $1", q)
-	if woken := query[int](t, d.db, "select count(*)::int from core_tool_events where call_id = $1 and event = 'woken'",
-		q); query[int](t, d.db, "select attempt from core_tool_calls where id = $1", q) != attempts+woken {
+	if woken := testdb.Value[int](t, d.db,
+		"select count(*)::int from core_tool_events where call_id = $1 and event = 'woken'",
+		q); testdb.Value[int](t, d.db, "select attempt from core_tool_calls where id = $1", q) != attempts+woken {
 		t.Errorf("it was woken %d times", woken)
 	}
 	d.sound()
@@ -436,7 +442,7 @@ func TestAProgramThatCannotReadAJournalLeavesItAlone(t *testing.T) {
 	q := d.question(id)
 	first.stop(t)
 	other := d.worker("DELTA_VERSION=2")
-	execute(t, d.db, "select answer_tool_call($1, '\"blue\"')", q)
+	testdb.Exec(t, d.db, "select answer_tool_call($1, '\"blue\"')", q)
 	d.until("select coalesce(waits_for = 'code', false) from core_tool_calls where id = $1", id)
 	wants(t, gemWith(t, []string{"DATABASE_URL=" + d.url}, "explain", id).stdout, `the name "think" in its journal`,
 		"gem resume "+id)

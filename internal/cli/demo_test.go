@@ -71,10 +71,11 @@ func TestDemoOnADatabaseThatHasData(t *testing.T) {
 		}
 	}
 	db := testdb.Pool(t, url)
-	if leads := query[int](t, db, "select count(*)::int from leads"); leads != 2 {
+	if leads := testdb.Value[int](t, db, "select count(*)::int from leads"); leads != 2 {
 		t.Errorf("leads after two demos: got %d, want 2", leads)
 	}
-	if working := query[int](t, db, "select count(*)::int from core_workers where stopped_at is null"); working != 0 {
+	if working := testdb.Value[int](t, db,
+		"select count(*)::int from core_workers where stopped_at is null"); working != 0 {
 		t.Errorf("workers that did not say goodbye: got %d, want none", working)
 	}
 }
@@ -87,12 +88,12 @@ func TestDemoLeavesTheCallsOfOthersAlone(t *testing.T) {
 		{"insert into core_tool_calls (tool_name, run_at) values ('x.y', now() + '1 hour')", "has calls that have not ended"},
 		{"select gem.start_worker('w-1', 1, 'test', '1', '1 minute')", "has a worker"},
 	} {
-		execute(t, db, test.sql)
+		testdb.Exec(t, db, test.sql)
 		got := gemWith(t, []string{"DATABASE_URL=" + url}, "demo", "--use-database")
 		got.wantCode(t, exitFailed)
 		wants(t, got.stderr, test.want, "without --use-database")
 	}
-	if calls := query[int](t, db, "select count(*)::int from core_tool_calls"); calls != 1 {
+	if calls := testdb.Value[int](t, db, "select count(*)::int from core_tool_calls"); calls != 1 {
 		t.Errorf("calls: got %d, want the one that was there", calls)
 	}
 }
@@ -100,7 +101,7 @@ func TestDemoLeavesTheCallsOfOthersAlone(t *testing.T) {
 func TestDemoSaysWhenSomethingIsNotAsPromised(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
-	execute(t, testdb.Pool(t, url), `
+	testdb.Exec(t, testdb.Pool(t, url), `
 		create function refuse() returns trigger language plpgsql as $$ begin raise 'no leads today'; end $$;
 		create trigger refuse before insert on leads for each row execute function refuse();`)
 	got := gemWith(t, []string{"DATABASE_URL=" + url}, "demo", "--use-database")

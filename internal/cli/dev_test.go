@@ -268,18 +268,18 @@ func TestWhoeverUsesAPrivateDatabaseMayAnswerWhateverIsAsked(t *testing.T) {
 		}
 	}
 	const roles = "select string_agg(subject || ' ' || role, ', ' order by subject = 'operator', role) from gem.roles"
-	owner := query[string](t, db, "select session_user::text")
-	if got, want := query[string](t, db, roles), owner+" boss, "+owner+
+	owner := testdb.Value[string](t, db, "select session_user::text")
+	if got, want := testdb.Value[string](t, db, roles), owner+" boss, "+owner+
 		" clerk, operator boss, operator clerk"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 
 	// It is not granted again after someone took it back.
-	execute(t, db, "delete from gem.roles where role = 'boss' and subject = 'operator'")
+	testdb.Exec(t, db, "delete from gem.roles where role = 'boss' and subject = 'operator'")
 	if granted, err := store.TakeRoles(t.Context(), db, operatorLogin); err != nil || len(granted) > 0 {
 		t.Errorf("granted again: %v, %v", granted, err)
 	}
-	if got := query[int](t, db, "select count(*)::int from gem.roles"); got != 3 {
+	if got := testdb.Value[int](t, db, "select count(*)::int from gem.roles"); got != 3 {
 		t.Errorf("got %d roles, want 3", got)
 	}
 }

@@ -31,7 +31,7 @@ func TestDevTakesFilesThatAppearChangeAndGo(t *testing.T) {
 	// has waits until a worker has recorded a version that has a text.
 	has := func(column, text string) {
 		t.Helper()
-		for query[int](t, db, `select count(*)::int from core_workers w
+		for testdb.Value[int](t, db, `select count(*)::int from core_workers w
 				join core_registry_versions v on v.version = w.registry_version
 				left join core_rules_versions r on r.version = w.rules_version
 				left join gem.domains_versions d on true
@@ -82,7 +82,7 @@ func TestDevTakesRoutesThatAppear(t *testing.T) {
 		"targets": {"small": {"provider": "here", "model": "small", "context": 8000, "max_output": 1000}},
 		"routes": {"default": {"targets": ["small"]}}}`)
 	p.stderr.waitFor(t, "repaired: llm.routes.json")
-	for query[int](t, db, "select count(*)::int from core_llm_versions") == 0 {
+	for testdb.Value[int](t, db, "select count(*)::int from core_llm_versions") == 0 {
 		time.Sleep(10 * time.Millisecond)
 	}
 	got := inFolder(t, p.cmd.Dir, "call", "llm.models", "{}", "--wait", "--timeout", "1m")
@@ -231,7 +231,7 @@ func TestSQLOfTheFolderRunsNoPrograms(t *testing.T) {
 			t.Errorf("the owner %s", what)
 		}
 	}
-	if n := query[int](t, db, `select count(*)::int from pg_roles r where rolname in (session_user, current_user)
+	if n := testdb.Value[int](t, db, `select count(*)::int from pg_roles r where rolname in (session_user, current_user)
 		and (rolsuper or rolcreaterole or exists (select from pg_roles of where of.oid < 16384
 			and of.rolname like 'pg!_%' escape '!'
 			and of.rolname <> 'pg_database_owner' and pg_has_role(r.oid, of.oid, 'member')))`); n != 0 {

@@ -40,7 +40,7 @@ func registryWithout(t *testing.T, domain string) string {
 // relations are the tables and views of everyone but Postgres, except the core's.
 func relations(t *testing.T, db *pgxpool.Pool) string {
 	t.Helper()
-	return query[string](t, db, `select coalesce(string_agg(c.relname, ' ' order by c.relname), '') from pg_class c
+	return testdb.Value[string](t, db, `select coalesce(string_agg(c.relname, ' ' order by c.relname), '') from pg_class c
 		join pg_namespace n on n.oid = c.relnamespace
 		where c.relkind in ('r', 'v', 'm', 'p') and n.nspname not in ('gem', 'pg_catalog', 'pg_toast', 'information_schema')
 			and c.relname not like 'core\_%' and c.relname <> 'open_questions'`)
@@ -90,7 +90,7 @@ func TestAnyDomainCanBeLeftOut(t *testing.T) {
 					continue
 				}
 				got.wantCode(t, exitDone)
-				id = query[string](t, db, "select id::text from core_tool_calls order by created_at desc limit 1")
+				id = testdb.Value[string](t, db, "select id::text from core_tool_calls order by created_at desc limit 1")
 			}
 			if without != "os" {
 				for _, tool := range []string{"os.refresh_state_snapshot", "os.health_check"} {
@@ -121,10 +121,10 @@ func TestAnyDomainCanBeLeftOut(t *testing.T) {
 			gemWith(t, env, "status").wantCode(t, exitDone)
 			gemWith(t, env, "audit").wantCode(t, exitDone)
 			archive := filepath.Join(t.TempDir(), "calls.jsonl")
-			execute(t, db, "select pg_sleep(1.1)")
+			testdb.Exec(t, db, "select pg_sleep(1.1)")
 			pruned := gemWith(t, env, "prune", "--older-than", "1s", "--archive", archive)
 			pruned.wantCode(t, exitDone)
-			if n := query[int](t, db, "select count(*)::int from core_tool_calls"); n != 0 {
+			if n := testdb.Value[int](t, db, "select count(*)::int from core_tool_calls"); n != 0 {
 				t.Errorf("%d calls are left: %s", n, pruned.stdout)
 			}
 			gemWith(t, env, "audit", "--archive", archive).wantCode(t, exitDone)
@@ -152,13 +152,13 @@ func TestAProgramOfToolsInSQLGetsTheCoresTablesOnly(t *testing.T) {
 		{"name": "leads.score", ` + entry + `]}`}
 	db := testdb.Pool(t, url)
 	// a stranger's
-	execute(t, db, "create table leads (id serial primary key, name text); insert into leads (name) values ('Ada')")
+	testdb.Exec(t, db, "create table leads (id serial primary key, name text); insert into leads (name) values ('Ada')")
 	before := relations(t, db)
 	gemWith(t, env, "migrate").wantCode(t, exitDone)
 	if got := relations(t, db); got != before {
 		t.Errorf("there are %s, want %s", got, before)
 	}
-	execute(t, db, `create function tools.leads_score(jsonb) returns jsonb
+	testdb.Exec(t, db, `create function tools.leads_score(jsonb) returns jsonb
 		language sql as 'select jsonb_build_object(''leads'', count(*)) from leads'`)
 	startWorker(t, url, env[1])
 	got := gemWith(t, env, "call", "leads.score", "--wait", "--timeout", "1m")

@@ -17,28 +17,28 @@ type scene struct {
 // insert makes a call of leads.create.
 func (s scene) insert() string {
 	s.Helper()
-	return query[string](s.T, s.db, `insert into core_tool_calls (tool_name, input)
+	return testdb.Value[string](s.T, s.db, `insert into core_tool_calls (tool_name, input)
 		values ('leads.create', '{"phone": "1"}') returning id::text`)
 }
 
 // worker registers a worker with that many slots.
 func (s scene) worker(id string, slots int) {
 	s.Helper()
-	execute(s.T, s.db, `select gem.record_registry('7', repeat('0', 64),
+	testdb.Exec(s.T, s.db, `select gem.record_registry('7', repeat('0', 64),
 		'{"tools": [{"name": "leads.create", "timeout_ms": 15000}]}')`)
-	execute(s.T, s.db, "select gem.start_worker($1, $2, 'test', '7', '1 hour')", id, slots)
+	testdb.Exec(s.T, s.db, "select gem.start_worker($1, $2, 'test', '7', '1 hour')", id, slots)
 }
 
 // silence makes a worker look dead, as if it had been killed ten minutes ago.
 func (s scene) silence(id string) {
 	s.Helper()
-	execute(s.T, s.db, "update core_workers set heartbeat_at = now() - interval '10 minutes', alive_until = now() - "+
+	testdb.Exec(s.T, s.db, "update core_workers set heartbeat_at = now() - interval '10 minutes', alive_until = now() - "+
 		"interval '9 minutes' where worker_id = $1", id)
 }
 
 func (s scene) claim(worker string) {
 	s.Helper()
-	if claimed := query[int](s.T, s.db, "select count(*)::int from gem.claim($1, 1, true)", worker); claimed != 1 {
+	if claimed := testdb.Value[int](s.T, s.db, "select count(*)::int from gem.claim($1, 1, true)", worker); claimed != 1 {
 		s.Fatalf("%s claimed %d calls, want 1", worker, claimed)
 	}
 }
@@ -46,7 +46,7 @@ func (s scene) claim(worker string) {
 // ended is a call that ended in its first attempt.
 func (s scene) ended(status, result string) string {
 	s.Helper()
-	if query[int](s.T, s.db, "select count(*)::int from core_workers where worker_id = 'w-1'") == 0 {
+	if testdb.Value[int](s.T, s.db, "select count(*)::int from core_workers where worker_id = 'w-1'") == 0 {
 		s.worker("w-1", 4)
 	}
 	id := s.insert()
@@ -57,7 +57,7 @@ func (s scene) ended(status, result string) string {
 
 func (s scene) finish(id, worker, status, result string) {
 	s.Helper()
-	execute(s.T, s.db, "select gem.finish($1, 1, $2, $3, $4, '{}', '7')", id, worker, status, result)
+	testdb.Exec(s.T, s.db, "select gem.finish($1, 1, $2, $3, $4, '{}', '7')", id, worker, status, result)
 }
 
 // answered is a call whose service answered with a status, or did not answer if it is 0.
@@ -66,7 +66,7 @@ func (s scene) answered(status int, code, message string) string {
 	s.worker("w-1", 4)
 	id := s.insert()
 	s.claim("w-1")
-	execute(s.T, s.db, `select gem.finish($1, 1, 'w-1', 'failed',
+	testdb.Exec(s.T, s.db, `select gem.finish($1, 1, 'w-1', 'failed',
 		jsonb_build_object('error', jsonb_build_object('error_code', $2::text, 'message', $3::text)),
 		jsonb_build_object('external_calls', jsonb_build_array(jsonb_build_object('service', 'leads', 'endpoint',
 			'https://leads.example/x', 'status_code', $4::int))), '7')`,
@@ -88,14 +88,14 @@ func TestExplain(t *testing.T) {
 		not  string
 	}{
 		"for later": {func(s scene) string {
-			return query[string](s.T, s.db, "insert into core_tool_calls (tool_name, run_at) values ('x.y', now() + '10 "+
+			return testdb.Value[string](s.T, s.db, "insert into core_tool_calls (tool_name, run_at) values ('x.y', now() + '10 "+
 				"days') returning id::text")
 		}, []string{"It is scheduled to run no earlier than", "in 10 d", "run_at"}, ""},
 		"no worker ever": {func(s scene) string { return s.insert() },
 			[]string{"It is queued, and no worker is running", "no worker has ever connected", "gem worker"}, ""},
 		"no worker any more": {func(s scene) string {
 			s.worker("w-1", 1)
-			execute(s.T, s.db, "update core_workers set stopped_at = now() - interval '5 hours'")
+			testdb.Exec(s.T, s.db, "update core_workers set stopped_at = now() - interval '5 hours'")
 			return s.insert()
 		}, []string{"no worker is running", "the last one, w-1, was seen 5 h"}, ""},
 		"next in line": {func(s scene) string {
@@ -111,19 +111,19 @@ func TestExplain(t *testing.T) {
 			s.claim("w-2")
 			s.insert()
 			id := s.insert()
-			execute(s.T, s.db, "insert into core_tool_calls (tool_name, priority) values ('x.y', 5), ('x.y', -5)")
+			testdb.Exec(s.T, s.db, "insert into core_tool_calls (tool_name, priority) values ('x.y', 5), ('x.y', -5)")
 			return id
 		}, []string{"queued behind 2 other calls", "2 of the 2 slots of 2 workers are busy", "WORKER_CONCURRENCY"}, ""},
 		"behind very many": {func(s scene) string {
 			s.worker("w-1", 1)
-			execute(s.T, s.db, "insert into core_tool_calls (tool_name) select 'x.y' from generate_series(1, 1200)")
+			testdb.Exec(s.T, s.db, "insert into core_tool_calls (tool_name) select 'x.y' from generate_series(1, 1200)")
 			return s.insert()
 		}, []string{"queued behind more than 1000 other calls"}, ""},
 		"retried": {func(s scene) string {
 			s.worker("w-1", 1)
 			id := s.insert()
 			s.claim("w-1")
-			execute(s.T, s.db, `select gem.retry($1, 1, 'w-1',
+			testdb.Exec(s.T, s.db, `select gem.retry($1, 1, 'w-1',
 				'{"error_code": "execution_error", "message": "the service answered 503"}', 3, '10 minutes')`, id)
 			return id
 		}, []string{"Attempt 1 ended with a transient error: the service answered 503.",
@@ -134,7 +134,7 @@ func TestExplain(t *testing.T) {
 			id := s.insert()
 			s.claim("w-dead")
 			s.silence("w-dead")
-			execute(s.T, s.db, "select gem.recover('w-1', null)")
+			testdb.Exec(s.T, s.db, "select gem.recover('w-1', null)")
 			return id
 		}, []string{"Attempt 1 lost its worker, w-dead", "next in line"}, ""},
 		"lost twice": {func(s scene) string {
@@ -144,7 +144,7 @@ func TestExplain(t *testing.T) {
 				s.worker(dead, 1)
 				s.claim(dead)
 				s.silence(dead)
-				execute(s.T, s.db, "select gem.recover('w-1', null)")
+				testdb.Exec(s.T, s.db, "select gem.recover('w-1', null)")
 			}
 			return id
 		}, []string{"Attempt 2 lost its worker, w-dead-2", "It has lost 2 workers", "no other such call"}, ""},
@@ -152,26 +152,26 @@ func TestExplain(t *testing.T) {
 			s.worker("w-1", 1)
 			id := s.insert()
 			s.claim("w-1")
-			execute(s.T, s.db, "select gem.release($1, 1, 'w-1')", id)
-			execute(s.T, s.db, "select gem.stop_worker('w-1')")
+			testdb.Exec(s.T, s.db, "select gem.release($1, 1, 'w-1')", id)
+			testdb.Exec(s.T, s.db, "select gem.stop_worker('w-1')")
 			return id
 		}, []string{"The worker of attempt 1 stopped and handed it over. It is queued, and no worker is running"}, ""},
 		"left to another program": {func(s scene) string {
 			s.worker("w-1", 1)
-			execute(s.T, s.db, "select gem.start_worker('w-2', 1, 'test', '8', '1 hour', '{tool leads.create}')")
+			testdb.Exec(s.T, s.db, "select gem.start_worker('w-2', 1, 'test', '8', '1 hour', '{tool leads.create}')")
 			id := s.insert()
 			s.claim("w-1")
-			execute(s.T, s.db, "select gem.leave_to($1, 1, 'w-1', 'tool leads.create')", id)
+			testdb.Exec(s.T, s.db, "select gem.leave_to($1, 1, 'w-1', 'tool leads.create')", id)
 			return id
 		}, []string{"The worker of attempt 1 does not have leads.create, and left the call to one that does. It is queued " +
 			"next in line"}, ""},
 		"left to another program, which stopped": {func(s scene) string {
 			s.worker("w-1", 1)
-			execute(s.T, s.db, "select gem.start_worker('w-2', 1, 'test', '8', '1 hour', '{tool leads.create}')")
+			testdb.Exec(s.T, s.db, "select gem.start_worker('w-2', 1, 'test', '8', '1 hour', '{tool leads.create}')")
 			id := s.insert()
 			s.claim("w-1")
-			execute(s.T, s.db, "select gem.leave_to($1, 1, 'w-1', 'tool leads.create')", id)
-			execute(s.T, s.db, "select gem.stop_worker('w-2')")
+			testdb.Exec(s.T, s.db, "select gem.leave_to($1, 1, 'w-1', 'tool leads.create')", id)
+			testdb.Exec(s.T, s.db, "select gem.stop_worker('w-2')")
 			return id
 		}, []string{"It is queued for a worker whose registry has leads.create, and none is alive.", "gem cancel"}, ""},
 		"running": {func(s scene) string {
@@ -184,14 +184,14 @@ func TestExplain(t *testing.T) {
 			s.worker("w-1", 1)
 			id := s.insert()
 			s.claim("w-1")
-			execute(s.T, s.db, "update core_tool_calls set claimed_at = now() - interval '5 minutes' where id = $1", id)
+			testdb.Exec(s.T, s.db, "update core_tool_calls set claimed_at = now() - interval '5 minutes' where id = $1", id)
 			return id
 		}, []string{"its timeout is 15 s. That time is over", "The worker's log says why"}, ""},
 		"a clock that went back": {func(s scene) string {
 			s.worker("w-1", 1)
-			execute(s.T, s.db, "update core_workers set heartbeat_at = now() + interval '10 days'")
-			execute(s.T, s.db, "select gem.heartbeat('w-1', '1 hour', '{}', '{}', false)")
-			return query[string](s.T, s.db, "insert into core_tool_calls (tool_name, run_at) values ('x.y', now() + '20 "+
+			testdb.Exec(s.T, s.db, "update core_workers set heartbeat_at = now() + interval '10 days'")
+			testdb.Exec(s.T, s.db, "select gem.heartbeat('w-1', '1 hour', '{}', '{}', false)")
+			return testdb.Value[string](s.T, s.db, "insert into core_tool_calls (tool_name, run_at) values ('x.y', now() + '20 "+
 				"days') returning id::text")
 		}, []string{"It is scheduled for", "Postgres's clock was set back by 10 d, and has not caught up."}, ""},
 		"running on a silent worker": {func(s scene) string {
@@ -213,14 +213,14 @@ func TestExplain(t *testing.T) {
 			s.worker("w-1", 1)
 			id := s.insert()
 			s.claim("w-1")
-			execute(s.T, s.db, "select cancel_tool_call($1)", id)
+			testdb.Exec(s.T, s.db, "select cancel_tool_call($1)", id)
 			return id
 		}, []string{"It has been running on w-1", "asked to cancel it"}, ""},
 		"running on a worker that nobody knows": {func(s scene) string {
 			s.worker("w-9", 1)
 			id := s.insert()
 			s.claim("w-9")
-			execute(s.T, s.db, "delete from core_workers")
+			testdb.Exec(s.T, s.db, "delete from core_workers")
 			return id
 		}, []string{"running on w-9", "the database does not know that worker"}, "timeout"},
 		"waiting": {func(s scene) string {
@@ -228,15 +228,15 @@ func TestExplain(t *testing.T) {
 			holder, id := s.insert(), s.insert()
 			s.claim("w-1")
 			s.claim("w-1")
-			execute(s.T, s.db, "select gem.hold_key($1, 1, 'w-1', 'leads.create:phone=1')", holder)
-			execute(s.T, s.db, "select gem.hold_key($1, 1, 'w-1', 'leads.create:phone=1')", id)
+			testdb.Exec(s.T, s.db, "select gem.hold_key($1, 1, 'w-1', 'leads.create:phone=1')", holder)
+			testdb.Exec(s.T, s.db, "select gem.hold_key($1, 1, 'w-1', 'leads.create:phone=1')", id)
 			return id
 		}, []string{"It waits for call ", "holds the same key, leads.create:phone=1,", "running on w-1 since"}, ""},
 		"waiting for a call of its handler": {func(s scene) string {
 			s.worker("w-1", 4)
 			id := s.insert()
 			s.claim("w-1")
-			execute(s.T, s.db, `select gem.wait($1, 1, 'w-1',
+			testdb.Exec(s.T, s.db, `select gem.wait($1, 1, 'w-1',
 				'[{"id": "00000000-0000-7000-8000-000000000001", "name": "a", "tool": "leads.update", "input": {}}]',
 				'call', '{a}', 1, '{"a": 3600000}', null)`, id)
 			return id
@@ -246,15 +246,16 @@ func TestExplain(t *testing.T) {
 			s.worker("w-1", 4)
 			id := s.insert()
 			s.claim("w-1")
-			execute(s.T, s.db, "select gem.wait($1, 1, 'w-1', '[]', 'time', '{nap}', 1, '{\"nap\": 3600000}', null)", id)
+			testdb.Exec(s.T, s.db, "select gem.wait($1, 1, 'w-1', '[]', 'time', '{nap}', 1, '{\"nap\": 3600000}', null)", id)
 			return id
 		}, []string{"Its handler sleeps. It continues at"}, ""},
 		"waiting to clean up": {func(s scene) string {
 			s.worker("w-1", 4)
 			id := s.insert()
 			s.claim("w-1")
-			execute(s.T, s.db, "select gem.operator_cancel(array[$1::uuid], 'ada', 'a drill')", id)
-			execute(s.T, s.db, "select gem.wait($1, 1, 'w-1', '[]', 'time', '{nap}', 1, '{\"nap\": 600000}', null, true)", id)
+			testdb.Exec(s.T, s.db, "select gem.operator_cancel(array[$1::uuid], 'ada', 'a drill')", id)
+			testdb.Exec(s.T, s.db, "select gem.wait($1, 1, 'w-1', '[]', 'time', '{nap}', 1, '{\"nap\": 600000}', null, true)",
+				id)
 			return id
 		}, []string{"Its handler sleeps.", "Its cancellation was requested at ", " by ada",
 			"(a drill). Its handler may clean up until ", "To end it without that: gem cancel "}, ""},
@@ -262,11 +263,11 @@ func TestExplain(t *testing.T) {
 			s.worker("w-1", 4)
 			holder := s.insert()
 			s.claim("w-1")
-			execute(s.T, s.db, "select gem.hold_key($1, 1, 'w-1', 'K')", holder)
-			execute(s.T, s.db, "select gem.wait($1, 1, 'w-1', '[]', 'time', '{nap}', 1, '{\"nap\": 3600000}', null)", holder)
+			testdb.Exec(s.T, s.db, "select gem.hold_key($1, 1, 'w-1', 'K')", holder)
+			testdb.Exec(s.T, s.db, "select gem.wait($1, 1, 'w-1', '[]', 'time', '{nap}', 1, '{\"nap\": 3600000}', null)", holder)
 			id := s.insert()
 			s.claim("w-1")
-			execute(s.T, s.db, "select gem.hold_key($1, 1, 'w-1', 'K')", id)
+			testdb.Exec(s.T, s.db, "select gem.hold_key($1, 1, 'w-1', 'K')", id)
 			return id
 		}, []string{"It waits for call ", "which holds the same key, K, and is waiting."}, ""},
 		"succeeded": {func(s scene) string { return s.ended("succeeded", `{"lead_id": "L-1"}`) },
@@ -276,10 +277,10 @@ func TestExplain(t *testing.T) {
 			first, id := s.insert(), s.insert()
 			s.claim("w-1")
 			s.claim("w-1")
-			execute(s.T, s.db, "select gem.hold_key($1, 1, 'w-1', 'K')", first)
+			testdb.Exec(s.T, s.db, "select gem.hold_key($1, 1, 'w-1', 'K')", first)
 			s.finish(first, "w-1", "succeeded", `{"lead_id": "L-1"}`)
-			execute(s.T, s.db, "select gem.hold_key($1, 1, 'w-1', 'K')", id)
-			execute(s.T, s.db, `select gem.finish($1, 1, 'w-1', 'succeeded', '{"lead_id": "L-1"}', '{}', '7',
+			testdb.Exec(s.T, s.db, "select gem.hold_key($1, 1, 'w-1', 'K')", id)
+			testdb.Exec(s.T, s.db, `select gem.finish($1, 1, 'w-1', 'succeeded', '{"lead_id": "L-1"}', '{}', '7',
 				(select id from core_tool_receipts))`, id)
 			return id
 		}, []string{"by repeating receipt ", "with the same key, K", "lead_id L-1"}, ""},
@@ -293,14 +294,14 @@ func TestExplain(t *testing.T) {
 		}, []string{"It failed unexpectedly. That is a fault in the tool's code, not in the input."},
 			"If the input is wrong"},
 		"waiting for the answer to a question of its handler": {func(s scene) string {
-			execute(s.T, s.db, "select gem.start_worker('w-1', 9, 'test', '7', '1 hour', '{steps}')")
+			testdb.Exec(s.T, s.db, "select gem.start_worker('w-1', 9, 'test', '7', '1 hour', '{steps}')")
 			id := s.insert()
 			s.claim("w-1")
-			execute(s.T, s.db, `select gem.wait($1, 1, 'w-1',
+			testdb.Exec(s.T, s.db, `select gem.wait($1, 1, 'w-1',
 				'[{"id": "00000000-0000-7000-8000-000000000001", "name": "a", "tool": "wait.answer",
 				"input": {"text": "Which color?"}}]', 'call', '{a}', 1, '{}', null)`, id)
 			s.claim("w-1")
-			execute(s.T, s.db, `select gem.wait('00000000-0000-7000-8000-000000000001', 1, 'w-1', '[]', 'answer', '{#answer}', 1,
+			testdb.Exec(s.T, s.db, `select gem.wait('00000000-0000-7000-8000-000000000001', 1, 'w-1', '[]', 'answer', '{#answer}', 1,
 				'{}', null)`)
 			return id
 		}, []string{"It waits for an answer: gem answer 00000000-0000-7000-8000-000000000001 VALUE. ",
@@ -362,7 +363,7 @@ func TestExplain(t *testing.T) {
 			s.worker("w-1", 1)
 			id := s.insert()
 			s.claim("w-1")
-			execute(s.T, s.db, `select gem.retry($1, 1, 'w-1',
+			testdb.Exec(s.T, s.db, `select gem.retry($1, 1, 'w-1',
 				'{"error_code": "execution_error", "message": "dial tcp 127.0.0.1:9: connect: connection refused"}', 3,
 					'10 minutes')`, id)
 			return id
@@ -370,7 +371,7 @@ func TestExplain(t *testing.T) {
 			""},
 		"cancelled": {func(s scene) string {
 			id := s.insert()
-			execute(s.T, s.db, "select cancel_tool_call($1)", id)
+			testdb.Exec(s.T, s.db, "select cancel_tool_call($1)", id)
 			return id
 		}, []string{"Cancelled by postgres. The call was cancelled before it ran. Make a new call"}, ""},
 		"a code of the handler's own": {func(s scene) string { return s.failed("no_credit", "The account is empty", "null") },
@@ -420,12 +421,12 @@ func TestExplainShowsWhereAFunctionFailed(t *testing.T) {
 	s.worker("w-1", 4)
 	ended, retried := s.insert(), s.insert()
 	s.claim("w-1")
-	execute(t, s.db, `select gem.finish($1, 1, 'w-1', 'failed',
+	testdb.Exec(t, s.db, `select gem.finish($1, 1, 'w-1', 'failed',
 		'{"error": {"error_code": "execution_error", "message": "leads.create failed unexpectedly"}}', '{}', '7',
 		p_context => $2)`, ended, "division by zero\nPL/pgSQL function \x1b[31mtools.leads_create(jsonb) line 3 at "+
 		"assignment")
 	s.claim("w-1")
-	execute(t, s.db, `select gem.retry($1, 1, 'w-1',
+	testdb.Exec(t, s.db, `select gem.retry($1, 1, 'w-1',
 		'{"error_code": "execution_error", "message": "busy", "context": "deadlock detected"}', 3, '10 minutes')`, retried)
 	for id, want := range map[string]string{
 		ended: "\n\nThe error, for operators:\n  division by zero\n  PL/pgSQL function  [31mtools.leads_create(jsonb) " +

@@ -12,11 +12,12 @@ import (
 // judged starts the worker w-1 with rules, makes a call that it claims, and asks gem.gate about it.
 func (s scene) judged(want string, checks ...string) (id string) {
 	s.Helper()
-	execute(s.T, s.db, `select gem.start_worker('w-1', 9, 'test', '7', '1 hour', '{steps}', '1.2.0')
+	testdb.Exec(s.T, s.db, `select gem.start_worker('w-1', 9, 'test', '7', '1 hour', '{steps}', '1.2.0')
 		where not exists (select from core_workers where worker_id = 'w-1')`)
 	id = s.insert()
 	s.claim("w-1")
-	got := query[string](s.T, s.db, "select outcome from gem.gate($1, 1, 'w-1', null, $2, '1.2.0', false, null)", id,
+	got := testdb.Value[string](s.T, s.db, "select outcome from gem.gate($1, 1, 'w-1', null, $2, '1.2.0', false, null)",
+		id,
 		"["+strings.Join(checks, ",")+"]")
 	if got != want {
 		s.Fatalf("the gate says %s, want %s", got, want)
@@ -49,7 +50,7 @@ func TestExplainSaysWhatRulesDo(t *testing.T) {
 		"a turn that has come": {func(s scene) string {
 			s.judged("run", paceCheck)
 			id := s.judged("delayed", paceCheck)
-			execute(s.T, s.db, "update core_tool_calls set run_at = now() - interval '1 second' where id = $1", id)
+			testdb.Exec(s.T, s.db, "update core_tool_calls set run_at = now() - interval '1 second' where id = $1", id)
 			return id
 		}, []string{"It was scheduled by the rule pace (rules 1.2.0), and its time has come. It is queued next in line"}, ""},
 		"people are asked": {func(s scene) string { return s.judged("asked", bigCheck) },
@@ -58,8 +59,9 @@ func TestExplainSaysWhatRulesDo(t *testing.T) {
 			"handler"},
 		"people decided": {func(s scene) string {
 			id := s.judged("asked", bigCheck)
-			execute(s.T, s.db, "set session_replication_role = replica; update core_tool_calls set status = 'succeeded' where "+
-				"parent_call_id = '"+id+"'; reset session_replication_role")
+			testdb.Exec(s.T, s.db,
+				"set session_replication_role = replica; update core_tool_calls set status = 'succeeded' where "+
+					"parent_call_id = '"+id+"'; reset session_replication_role")
 			return id
 		}, []string{"It waited for an approval, as the rule big (rules 1.2.0) requires. Everything is decided: a worker " +
 			"claims it within seconds."}, ""},
@@ -83,7 +85,7 @@ func TestExplainSaysWhatRulesDo(t *testing.T) {
 			s.worker("w-1", 4)
 			id := s.insert()
 			s.claim("w-1")
-			execute(s.T, s.db, `select gem.finish($1, 1, 'w-1', 'succeeded', '{}', '{"rules": {"version": "1.2.0",
+			testdb.Exec(s.T, s.db, `select gem.finish($1, 1, 'w-1', 'succeeded', '{}', '{"rules": {"version": "1.2.0",
 				"verdicts": [{"rule": "pace", "action": "warn", "message": "Not so fast"}, {"rule": "big", "action": "ask",
 					"message": "May it?"}],
 				"approvals": [{"rule": "big", "by": "grace", "id": "1", "at": "2026-01-01T00:00:00Z", "digest": "x"}]}}', '7')`, id)
@@ -111,14 +113,14 @@ func TestTraceShowsWhatRulesDid(t *testing.T) {
 	s := scene{t, testdb.Pool(t, url)}
 	s.judged("run", paceCheck)
 	id := s.judged("delayed", paceCheck)
-	execute(t, s.db, "update core_tool_calls set run_at = now() where id = $1", id)
+	testdb.Exec(t, s.db, "update core_tool_calls set run_at = now() where id = $1", id)
 	s.claim("w-1")
-	execute(t, s.db, "select gem.gate($1, 2, 'w-1', null, $2, '1.2.0', true, null)", id, "["+bigCheck+"]")
-	question := query[string](t, s.db, "select id::text from core_tool_calls where parent_call_id = $1", id)
-	execute(t, s.db, "select cancel_tool_call($1)", question)
-	execute(t, s.db, "select gem.run_timers('w-1', 9)")
+	testdb.Exec(t, s.db, "select gem.gate($1, 2, 'w-1', null, $2, '1.2.0', true, null)", id, "["+bigCheck+"]")
+	question := testdb.Value[string](t, s.db, "select id::text from core_tool_calls where parent_call_id = $1", id)
+	testdb.Exec(t, s.db, "select cancel_tool_call($1)", question)
+	testdb.Exec(t, s.db, "select gem.run_timers('w-1', 9)")
 	s.claim("w-1")
-	execute(t, s.db, `select gem.note_ruling($1, 3, 'w-1',
+	testdb.Exec(t, s.db, `select gem.note_ruling($1, 3, 'w-1',
 		'{"version": "1.2.0", "verdicts": [{"rule": "pace", "action": "warn", "message": "m"}],
 		"approvals": [{"rule": "big", "by": "grace"}]}')`, id)
 	got := gemWith(t, []string{"DATABASE_URL=" + url}, "trace", id)

@@ -98,8 +98,9 @@ func newReading(t *testing.T, shards, slots, stopAt int) *reading {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.id = query[string](t, r.db, "insert into core_tool_calls (tool_name, input) values ('extract.run', $1) returning "+
-		"id::text", input)
+	r.id = testdb.Value[string](t, r.db,
+		"insert into core_tool_calls (tool_name, input) values ('extract.run', $1) returning "+
+			"id::text", input)
 	return r
 }
 
@@ -131,7 +132,7 @@ func (r *reading) killOne() (before, after int64) {
 		r.Fatal(err)
 	}
 	_ = victim.cmd.Wait()
-	after = query[int64](r.T, r.db, "select count(*) "+sent+" and c.claimed_by = $1", name)
+	after = testdb.Value[int64](r.T, r.db, "select count(*) "+sent+" and c.claimed_by = $1", name)
 	close(r.release)
 	return before, after
 }
@@ -142,7 +143,7 @@ func (r *reading) result() string {
 	if receipt := r.await(r.id); receipt.Status != receipts.Succeeded {
 		r.Fatalf("%s: %s", receipt.Status, receipt.Result)
 	}
-	return query[string](r.T, r.db, `select (jsonb_set(result, '{shards}',
+	return testdb.Value[string](r.T, r.db, `select (jsonb_set(result, '{shards}',
 		(select jsonb_agg(s - 'call_id' order by n) from jsonb_array_elements(result -> 'shards') with ordinality a (s, n)))
 		#- '{usage,requests}' #- '{usage,unknown_requests}')::text from core_tool_receipts where call_id = $1`, r.id)
 }

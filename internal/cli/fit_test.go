@@ -208,7 +208,7 @@ func TestDevTakesAChangedRegistryAndChangedDomainsUnderTheSameVersion(t *testing
 	p.stderr.waitFor(t, "domains.json has changed")
 	db := testdb.Pool(t, url)
 	// recorded by the next worker
-	for query[int](t, db,
+	for testdb.Value[int](t, db,
 		"select count(*)::int from gem.domains_versions where domains::text like '%OTHER_SECRET%'") == 0 {
 		time.Sleep(10 * time.Millisecond)
 	}

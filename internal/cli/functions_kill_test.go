@@ -22,7 +22,7 @@ func TestEachRowOfAFunctionIsThereOnceWhateverDies(t *testing.T) {
 	}
 	url := newDatabase(t)
 	d := delta{T: t, url: url, db: testdb.Pool(t, url)}
-	execute(t, d.db, `create table ordered (call_id uuid);
+	testdb.Exec(t, d.db, `create table ordered (call_id uuid);
 		create function tools.shop_order(input jsonb, call jsonb) returns jsonb language plpgsql as $$
 		begin
 			insert into ordered values ((call ->> 'id')::uuid);
@@ -36,7 +36,7 @@ func TestEachRowOfAFunctionIsThereOnceWhateverDies(t *testing.T) {
 	}
 	start("one")
 	start("two")
-	execute(t, d.db, "insert into core_tool_calls (tool_name) select 'shop.order' from generate_series(1, $1)", calls)
+	testdb.Exec(t, d.db, "insert into core_tool_calls (tool_name) select 'shop.order' from generate_series(1, $1)", calls)
 
 	for n := range kills {
 		// At least one of its calls is in its function, and none would end with its third lost worker.
@@ -45,7 +45,7 @@ func TestEachRowOfAFunctionIsThereOnceWhateverDies(t *testing.T) {
 			if time.Now().After(deadline) {
 				t.Fatal("no worker is busy")
 			}
-			victim = query[string](t, d.db, `select coalesce((select left(claimed_by, 3) from core_tool_calls
+			victim = testdb.Value[string](t, d.db, `select coalesce((select left(claimed_by, 3) from core_tool_calls
 				where status = 'running'
 				and (select count(*) from ordered) >= $1 and exists (select from pg_stat_activity where datname = current_database()
 					and wait_event = 'PgSleep')
@@ -57,20 +57,22 @@ func TestEachRowOfAFunctionIsThereOnceWhateverDies(t *testing.T) {
 		}
 		_ = workers[victim].cmd.Wait()
 		// Nobody waits until its heartbeat has been missed.
-		execute(t, d.db, "update core_workers set alive_until = now() - interval '1 second' where worker_id like $1 || '%' "+
+		testdb.Exec(t, d.db, "update core_workers set alive_until = now() - interval '1 second' where worker_id like $1 || "+
+			"'%' "+
 			"and stopped_at is null", victim)
 		start(victim)
 	}
-	for deadline := time.Now().Add(2 * patience); query[int](t, d.db, "select count(*) from core_tool_receipts where "+
-		"status = 'succeeded'") < calls; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * patience); testdb.Value[int](t, d.db,
+		"select count(*) from core_tool_receipts where "+
+			"status = 'succeeded'") < calls; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("calls have no receipt")
 		}
 	}
-	if lost := query[int](t, d.db, "select count(*) from core_tool_events where event = 'lost'"); lost < kills {
+	if lost := testdb.Value[int](t, d.db, "select count(*) from core_tool_events where event = 'lost'"); lost < kills {
 		t.Errorf("%d attempts were lost with %d workers", lost, kills)
 	}
-	got := query[string](t, d.db, `select format('%s calls, %s rows of %s, %s receipts that tell of their row',
+	got := testdb.Value[string](t, d.db, `select format('%s calls, %s rows of %s, %s receipts that tell of their row',
 		(select count(*) from core_tool_calls), count(*), count(distinct o.call_id),
 		(select count(*) from core_tool_receipts r where r.effects -> 'db_writes' =
 			jsonb_build_array(jsonb_build_object('table', 'ordered', 'action', 'insert', 'id', r.call_id)))) from ordered o`)

@@ -9,7 +9,7 @@ import (
 func TestTheRegistryIsHeldAgainstTheFunctionsOfTheDatabase(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
-	execute(t, testdb.Pool(t, url), `
+	testdb.Exec(t, testdb.Pool(t, url), `
 		create function tools.os_search_notes(jsonb) returns jsonb language sql as 'select $1';
 		create function tools.shop_slow(jsonb) returns jsonb language sql as 'select $1'`)
 	const entry = `"input_schema": {"type": "object", "properties": {"query": {}, "domain": {}, "limit": {}}}, "output_schema": {"type": "object"}, "idempotency": {"mode": "none"}, "timeout_ms": 1000`

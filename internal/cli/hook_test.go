@@ -304,7 +304,7 @@ func TestHookKeepsFactsAndNoContents(t *testing.T) {
 	a.fails("TOKEN=hunter2 go test ./...", goFailure)
 	a.passes("curl -H 'Authorization: hunter2' example.com > out.txt")
 	a.passes("ls")
-	got := query[[]string](t, db, `select array_agg(concat_ws(' ', source, event, part, kind, replace(path, $1, ''),
+	got := testdb.Value[[]string](t, db, `select array_agg(concat_ws(' ', source, event, part, kind, replace(path, $1, ''),
 		command, outcome, nullif(failed, '{}')) order by seq) from core_hook_events`, a.dir)
 	want := []string{
 		"claude-code PostToolUse 0 read /auth.go", "claude-code PostToolUse 0 edit /auth.go",
@@ -314,7 +314,8 @@ func TestHookKeepsFactsAndNoContents(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	if n := query[int](t, db, "select count(*)::int from core_hook_events e where e::text like '%hunter2%'"); n != 0 {
+	if n := testdb.Value[int](t, db,
+		"select count(*)::int from core_hook_events e where e::text like '%hunter2%'"); n != 0 {
 		t.Errorf("%d rows hold a secret", n)
 	}
 }
@@ -332,7 +333,7 @@ func TestHookRecordsAnEventOnce(t *testing.T) {
 	a.want(decision, words, "")
 	other := gemReading(t, a.env, event, "hook", "--source", "codex")
 	other.wantCode(t, 0)
-	if n := query[int](t, testdb.Pool(t, url), "select count(*)::int from core_hook_events"); n != 2 {
+	if n := testdb.Value[int](t, testdb.Pool(t, url), "select count(*)::int from core_hook_events"); n != 2 {
 		t.Errorf("%d rows, want one for each kind of agent", n)
 	}
 }
@@ -355,7 +356,7 @@ func TestHooksOfOneSessionAtOnceLoseNoFact(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if n := query[int](t, testdb.Pool(t, url), "select count(distinct path)::int from core_hook_events"); n != 20 {
+	if n := testdb.Value[int](t, testdb.Pool(t, url), "select count(distinct path)::int from core_hook_events"); n != 20 {
 		t.Errorf("%d facts of 20 are there", n)
 	}
 	decision, words := a.mayEdit("auth.go")

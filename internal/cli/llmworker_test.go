@@ -51,7 +51,7 @@ func TestAWorkerWithWrongRoutesDoesNotStartAndSaysWhere(t *testing.T) {
 		}
 		wants(t, got.stderr, want...)
 	}
-	if n := query[int](t, testdb.Pool(t, url), "select count(*)::int from core_workers"); n != 0 {
+	if n := testdb.Value[int](t, testdb.Pool(t, url), "select count(*)::int from core_workers"); n != 0 {
 		t.Errorf("%d workers have started", n)
 	}
 }
@@ -76,7 +76,7 @@ func TestAProgramThatIsKilledWhileAModelAnswersCostsOneRequestMore(t *testing.T)
 		"routes": {"default": {"targets": ["quick"]}}, "budgets": [{"name": "all", "scope": "all", "period": "month", "usd": "1"}]}`, server.BaseURL(llmtest.Anthropic))
 	d := delta{T: t, url: url, db: db}
 	first := startWorker(t, url, "LLM_ROUTES="+routes)
-	id := query[string](t, db, `insert into core_tool_calls (tool_name, input)
+	id := testdb.Value[string](t, db, `insert into core_tool_calls (tool_name, input)
 		values ('llm.chat', '{"messages": [{"role": "user", "content": "hello"}]}') returning id::text`)
 	<-streams
 	if err := first.cmd.Process.Kill(); err != nil {
@@ -101,7 +101,7 @@ func TestAProgramThatIsKilledWhileAModelAnswersCostsOneRequestMore(t *testing.T)
 	if n := server.Counts().Requests; n != 2 {
 		t.Errorf("%d requests", n)
 	}
-	if got := query[string](t, db,
+	if got := testdb.Value[string](t, db,
 		"select string_agg(status, ' ' order by n) from core_llm_requests"); got != "lost done" {
 		t.Errorf("the ledger has %s", got)
 	}

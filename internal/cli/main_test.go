@@ -19,7 +19,6 @@ import (
 	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/migrations"
 	"github.com/gemworker/gem/registry"
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // A command is tested as a user runs it: in a process of its own, with an environment of its own. The test binary plays
@@ -262,23 +261,6 @@ func (e ended) wantCode(t *testing.T, code int) {
 	t.Helper()
 	if e.code != code {
 		t.Errorf("exit code: got %d, want %d\nstdout:\n%s\nstderr:\n%s", e.code, code, e.stdout, e.stderr)
-	}
-}
-
-// query returns the one value of a statement.
-func query[T any](t *testing.T, db *pgxpool.Pool, sql string, args ...any) T {
-	t.Helper()
-	var value T
-	if err := db.QueryRow(t.Context(), sql, args...).Scan(&value); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	return value
-}
-
-func execute(t *testing.T, db *pgxpool.Pool, sql string, args ...any) {
-	t.Helper()
-	if _, err := db.Exec(t.Context(), sql, args...); err != nil {
-		t.Fatalf("%s: %v", sql, err)
 	}
 }
 

@@ -138,7 +138,7 @@ func TestACallSurvivesThatMCPIsKilledAndIsTheSameWhenAskedAgain(t *testing.T) {
 	env := []string{"DATABASE_URL=" + url, "LOG_LEVEL=debug"}
 	killed := startMCP(t, env, "--as", "ada")
 	killed.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":` + aNote + `}`)
-	for query[int](t, db, "select count(*) from core_tool_calls") == 0 {
+	for testdb.Value[int](t, db, "select count(*) from core_tool_calls") == 0 {
 		time.Sleep(5 * time.Millisecond)
 	}
 	killed.signal(t, syscall.SIGKILL)
@@ -147,16 +147,17 @@ func TestACallSurvivesThatMCPIsKilledAndIsTheSameWhenAskedAgain(t *testing.T) {
 	startWorker(t, url)
 	s := startMCP(t, env, "--as", "ada")
 	first, again := s.ask("first", "tools/call", aNote), s.ask("again", "tools/call", aNote)
-	receipt := query[string](t, db, "select id::text from core_tool_receipts")
+	receipt := testdb.Value[string](t, db, "select id::text from core_tool_receipts")
 	wants(t, first, `"io.github.gemworker/receiptId":"`+receipt+`"`, `"structuredContent":{`)
 	if strings.ReplaceAll(again, "again", "first") != first {
 		t.Errorf("asked again:\n%s\nwant\n%s", again, first)
 	}
-	if n := query[int](t, db, "select count(*) from core_tool_calls where created_by = 'ada' and signed_in and attempt "+
-		"= 1"); n != 1 {
+	if n := testdb.Value[int](t, db,
+		"select count(*) from core_tool_calls where created_by = 'ada' and signed_in and attempt "+
+			"= 1"); n != 1 {
 		t.Errorf("%d calls, want one", n)
 	}
-	if n := query[int](t, db, "select count(*) from notes"); n != 1 {
+	if n := testdb.Value[int](t, db, "select count(*) from notes"); n != 1 {
 		t.Errorf("%d notes, want one", n)
 	}
 	s.isJSONRPC()
@@ -169,7 +170,7 @@ func TestMCPEndsWithItsClientAndItsCallGoesOn(t *testing.T) {
 	db := testdb.Pool(t, url)
 	s := startMCP(t, []string{"DATABASE_URL=" + url, "LOG_LEVEL=debug"})
 	s.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":` + aNote + `}`)
-	for query[int](t, db, "select count(*) from core_tool_calls") == 0 {
+	for testdb.Value[int](t, db, "select count(*) from core_tool_calls") == 0 {
 		time.Sleep(5 * time.Millisecond)
 	}
 	s.stdin.Close()
@@ -178,7 +179,7 @@ func TestMCPEndsWithItsClientAndItsCallGoesOn(t *testing.T) {
 	}
 	s.isJSONRPC()
 	startWorker(t, url)
-	for query[string](t, db, "select status from core_tool_calls") != "succeeded" {
+	for testdb.Value[string](t, db, "select status from core_tool_calls") != "succeeded" {
 		time.Sleep(5 * time.Millisecond)
 	}
 }
@@ -213,11 +214,11 @@ func TestARequestThatIsCancelledEndsAQueuedCall(t *testing.T) {
 	db := testdb.Pool(t, url)
 	s := startMCP(t, []string{"DATABASE_URL=" + url})
 	s.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":` + aNote + `}`)
-	for query[int](t, db, "select count(*) from core_tool_calls") == 0 {
+	for testdb.Value[int](t, db, "select count(*) from core_tool_calls") == 0 {
 		time.Sleep(5 * time.Millisecond)
 	}
 	s.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
-	for query[string](t, db, "select coalesce(error ->> 'error_code', '') from core_tool_calls") != "cancelled" {
+	for testdb.Value[string](t, db, "select coalesce(error ->> 'error_code', '') from core_tool_calls") != "cancelled" {
 		time.Sleep(5 * time.Millisecond)
 	}
 	s.stop(t)

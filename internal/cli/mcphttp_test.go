@@ -91,7 +91,7 @@ func TestACallOverHTTPSurvivesTheServer(t *testing.T) {
 		lost <- err
 	}()
 	// the insert is asked for until it is there
-	for query[int](t, db, "select count(c) from pg_sleep(0.01) left join core_tool_calls c on true") == 0 {
+	for testdb.Value[int](t, db, "select count(c) from pg_sleep(0.01) left join core_tool_calls c on true") == 0 {
 	}
 	first.signal(t, syscall.SIGKILL)
 	<-lost
@@ -100,10 +100,10 @@ func TestACallOverHTTPSurvivesTheServer(t *testing.T) {
 	startWorker(t, url)
 	second, messages := mcpOverHTTP(t, url, tokens)
 	status, id, text, err := ask(messages)
-	if err != nil || status != http.StatusOK || id != query[string](t, db, "select id::text from core_tool_calls") {
+	if err != nil || status != http.StatusOK || id != testdb.Value[string](t, db, "select id::text from core_tool_calls") {
 		t.Errorf("asked again: %d %s, %v", status, text, err)
 	}
-	if n := query[int](t, db, "select count(*) from core_tool_receipts where status = 'succeeded'"); n != 1 {
+	if n := testdb.Value[int](t, db, "select count(*) from core_tool_receipts where status = 'succeeded'"); n != 1 {
 		t.Errorf("%d receipts", n)
 	}
 	second.stop(t)

@@ -31,7 +31,7 @@ func TestMigratePrintsWhatItWouldDo(t *testing.T) {
 	printed := gemWith(t, nil, "migrate", "--print")
 	printed.wantCode(t, exitDone)
 	url := testdb.NewEmpty(t)
-	execute(t, testdb.Pool(t, url), printed.stdout)
+	testdb.Exec(t, testdb.Pool(t, url), printed.stdout)
 	migrated := gemWith(t, []string{"DATABASE_URL=" + url}, "migrate")
 	wants(t, migrated.stdout, "the schema is up to date\n")
 }
@@ -41,28 +41,29 @@ func TestMigrateSaysWhatFailed(t *testing.T) {
 	t.Parallel()
 	url := testdb.NewEmpty(t)
 	db := testdb.Pool(t, url)
-	execute(t, db, `create function refuse() returns event_trigger language plpgsql as $$ begin
+	testdb.Exec(t, db, `create function refuse() returns event_trigger language plpgsql as $$ begin
 		raise exception 'no triggers today'; end $$;
 		create event trigger refuse on ddl_command_start when tag in ('CREATE TRIGGER') execute function refuse()`)
 	dry := gemWith(t, []string{"DATABASE_URL=" + url}, "migrate", "--dry-run")
 	dry.wantCode(t, exitFailed)
 	wants(t, dry.stderr, "functions/functions", "no triggers today", "in PL/pgSQL function public.refuse() line 2",
 		"Nothing was changed: this was a dry run")
-	if n := query[int](t, db, "select count(*)::int from pg_namespace where nspname = 'gem'"); n != 0 || dry.stdout != "" {
+	if n := testdb.Value[int](t, db, "select count(*)::int from pg_namespace where nspname = 'gem'"); n != 0 ||
+		dry.stdout != "" {
 		t.Errorf("a dry run that fails leaves the schema gem, or says: %s", dry.stdout)
 	}
 	first := gemWith(t, []string{"DATABASE_URL=" + url}, "migrate")
 	first.wantCode(t, exitFailed)
 	wants(t, first.stderr, "gem migrate: ", "functions/functions", "no triggers today", "\nNothing was changed\n")
-	if n := query[int](t, db, "select count(*)::int from pg_namespace where nspname = 'gem'"); n != 0 ||
+	if n := testdb.Value[int](t, db, "select count(*)::int from pg_namespace where nspname = 'gem'"); n != 0 ||
 		first.stdout != "" {
 		t.Errorf("a first migration that fails leaves the schema gem, or says: %s", first.stdout)
 	}
 
 	// A later migration commits each file. This one lacks two.
-	execute(t, db, "alter event trigger refuse disable")
+	testdb.Exec(t, db, "alter event trigger refuse disable")
 	gemWith(t, []string{"DATABASE_URL=" + url}, "migrate").wantCode(t, exitDone)
-	execute(t, db, `update gem.migrations set version = 0 where source = 'functions';
+	testdb.Exec(t, db, `update gem.migrations set version = 0 where source = 'functions';
 		with last as (delete from gem.migrations where file = '00005_llm.sql' returning objects)
 		update gem.migrations m set objects = m.objects || l.objects from last l where m.file = '00004_hook.sql';
 		drop index gem_llm_sent; alter event trigger refuse enable`)
@@ -79,7 +80,7 @@ func TestMigrateSaysWhatFailed(t *testing.T) {
 	again := gemWith(t, []string{"DATABASE_URL=" + url}, "migrate")
 	again.wantCode(t, exitFailed)
 	wants(t, again.stderr, "no triggers today", "\nNothing was changed\n")
-	execute(t, db, "drop event trigger refuse")
+	testdb.Exec(t, db, "drop event trigger refuse")
 	rest := gemWith(t, []string{"DATABASE_URL=" + url}, "migrate")
 	rest.wantCode(t, exitDone)
 	wants(t, rest.stdout, "applied functions/functions\n")
@@ -115,7 +116,7 @@ func dumped(t *testing.T, url string) string {
 func TestCommandsLeaveAStrangersDatabaseAsItIs(t *testing.T) {
 	t.Parallel()
 	url := testdb.NewEmpty(t)
-	execute(t, testdb.Pool(t, url), strangers)
+	testdb.Exec(t, testdb.Pool(t, url), strangers)
 	before := dumped(t, url)
 	for _, args := range [][]string{{"migrate"}, {"migrate", "--dry-run"}, {"migrate", "--adopt", "tasks", "--yes"},
 		{"worker", "--patience", "1s"}, {"audit"}, {"prune", "--older-than", "1h", "--no-archive"}} {
@@ -143,7 +144,7 @@ func TestMigrateAsksBeforeItAdoptsTables(t *testing.T) {
 	t.Parallel()
 	url := testdb.NewEmpty(t)
 	db := testdb.Pool(t, url)
-	execute(t, db, "create table tasks (id uuid primary key default gen_random_uuid(), title text, status text check "+
+	testdb.Exec(t, db, "create table tasks (id uuid primary key default gen_random_uuid(), title text, status text check "+
 		"(status in ('todo'))); insert into tasks (title) values ('roof')")
 	env := []string{"DATABASE_URL=" + url}
 	before := dumped(t, url)
@@ -160,7 +161,7 @@ func TestMigrateAsksBeforeItAdoptsTables(t *testing.T) {
 	adopted := gemReading(t, env, "y\n", "migrate", "--adopt", "tasks")
 	adopted.wantCode(t, exitDone)
 	wants(t, adopted.stdout, "changed the table public.tasks: ", "the schema was created")
-	if title := query[string](t, db,
+	if title := testdb.Value[string](t, db,
 		"select title from tasks where domain = 'business' or domain is not null"); title != "roof" {
 		t.Errorf("the task is %q", title)
 	}
@@ -175,7 +176,7 @@ func TestMigrateLocksNothingBeforeItIsConfirmed(t *testing.T) {
 	t.Parallel()
 	url := testdb.NewEmpty(t)
 	db := testdb.Pool(t, url)
-	execute(t, db, `create table tasks (id uuid primary key default gen_random_uuid(), title text);
+	testdb.Exec(t, db, `create table tasks (id uuid primary key default gen_random_uuid(), title text);
 		insert into tasks (title) values ('roof')`)
 	tx, err := db.Begin(t.Context())
 	if err != nil {
@@ -202,7 +203,7 @@ func TestMigrateLocksNothingBeforeItIsConfirmed(t *testing.T) {
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	execute(t, db, "begin; lock table tasks in access exclusive mode nowait; update tasks set title = 'wall'; commit")
+	testdb.Exec(t, db, "begin; lock table tasks in access exclusive mode nowait; update tasks set title = 'wall'; commit")
 	if _, err := io.WriteString(answer, "n\n"); err != nil {
 		t.Error(err)
 	}

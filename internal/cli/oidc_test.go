@@ -64,11 +64,11 @@ func TestPeopleSignInAtAnIssuerAndApproveAsThemselves(t *testing.T) {
 			p.stdout.waitFor(t, pages+"/gem/")
 
 			startWorker(t, database)
-			execute(t, db, "insert into gem.roles values ('cleo', 'boss') on conflict do nothing")
-			id := query[string](t, db, `insert into core_tool_calls (tool_name, input, created_by)
+			testdb.Exec(t, db, "insert into gem.roles values ('cleo', 'boss') on conflict do nothing")
+			id := testdb.Value[string](t, db, `insert into core_tool_calls (tool_name, input, created_by)
 				values ('wait.approval', $1, 'bob') returning id::text`,
 				`{"tool": "a.b", "input": {}, "text": "May it?", "by": ["role:boss"], "digest": "`+digest+`"}`)
-			for query[string](t, db, "select status from core_tool_calls where id = $1", id) != "waiting" {
+			for testdb.Value[string](t, db, "select status from core_tool_calls where id = $1", id) != "waiting" {
 			}
 
 			cleo, question := newBrowser(t), pages+"/gem/questions/"+id

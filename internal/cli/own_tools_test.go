@@ -54,14 +54,15 @@ func TestAProgramOfAnotherModuleHasEveryCommandForItsOwnTools(t *testing.T) {
 	worker.stderr.waitFor(t, "worker started")
 	wantDone(own("call", "shop.order", `{"item": "a lamp"}`, "--wait", "--timeout", "1m"), `"order_id"`)
 	db := testdb.Pool(t, url)
-	id := query[string](t, db, "select id::text from core_tool_calls order by seq desc limit 1")
+	id := testdb.Value[string](t, db, "select id::text from core_tool_calls order by seq desc limit 1")
 	wantDone(own("explain", id), "It succeeded in", "order_id")
 	wantDone(own("trace", id), "succeeded")
 	worker.stop(t)
 	wantDone(own("audit"), "No fault was found")
 
-	got := query[[]string](t, db, "select array_agg(tablename order by tablename) from pg_tables where schemaname = "+
-		"'public'")
+	got := testdb.Value[[]string](t, db,
+		"select array_agg(tablename order by tablename) from pg_tables where schemaname = "+
+			"'public'")
 	want := []string{"core_hook_events", "core_llm_requests", "core_llm_versions", "core_registry_versions",
 		"core_rules_versions", "core_tool_calls", "core_tool_events", "core_tool_progress", "core_tool_receipts",
 		"core_workers", "orders"}

@@ -80,7 +80,8 @@ func TestWorkerSaysWhatItIsConnectedThrough(t *testing.T) {
 			if strings.Contains(strings.Join(c.wants, ""), "by notification") {
 				p.stderr.waitFor(t, "notifications arrive")
 			}
-			execute(t, testdb.Pool(t, url), `insert into core_tool_calls (tool_name, input) values ('os.health_check', '{}')`)
+			testdb.Exec(t, testdb.Pool(t, url),
+				`insert into core_tool_calls (tool_name, input) values ('os.health_check', '{}')`)
 			p.stop(t)
 			if strings.Contains(p.stderr.String(), "get notifications") {
 				t.Error("it listened where nothing comes through")
@@ -98,7 +99,7 @@ func TestNothingListensBehindATransactionPooler(t *testing.T) {
 	got := gemWith(t, []string{"DATABASE_URL=" + p.URL(url)}, "call", "os.health_check", "--wait", "--timeout", "1m")
 	got.wantCode(t, 0)
 	w.stop(t)
-	if n := query[int](t, testdb.Pool(t, url), "select count(*)::int from pg_stat_activity where datname = "+
+	if n := testdb.Value[int](t, testdb.Pool(t, url), "select count(*)::int from pg_stat_activity where datname = "+
 		"current_database() and query ilike 'listen%'"); n != 0 {
 		t.Errorf("%d connections listen", n)
 	}
@@ -188,7 +189,7 @@ func TestTroubleWithAPoolerLosesNothing(t *testing.T) {
 					t.Errorf("%d workers had %d connections, and may have %d", c.workers, most, limit)
 				}
 				// A worker that is too slow to send heartbeats loses its calls, and its effects outside must not happen twice.
-				if failed := query[string](t, b.db, `select coalesce(string_agg(tool_name || ' ' || result, E'\n'), '')
+				if failed := testdb.Value[string](t, b.db, `select coalesce(string_agg(tool_name || ' ' || result, E'\n'), '')
 					from core_tool_receipts r where status <> 'succeeded'
 					and not (result -> 'error' ->> 'error_code' = 'outcome_unknown'
 						and exists (select from core_tool_events e where e.call_id = r.call_id and event = 'lost'))`); failed != "" {
@@ -234,9 +235,9 @@ func startBehind(t *testing.T, url string, o pgbouncer.Options) *behind {
 // insert inserts calls of both kinds: with a transaction, and with effects outside.
 func (b *behind) insert(t *testing.T, n int) {
 	t.Helper()
-	execute(t, b.db, `insert into core_tool_calls (tool_name, input) select 'os.create_note',
+	testdb.Exec(t, b.db, `insert into core_tool_calls (tool_name, input) select 'os.create_note',
 		'{"domain": "both", "title": "a", "content": "b"}' from generate_series(1, $1::int)`, n/2)
-	execute(t, b.db, `insert into core_tool_calls (tool_name, input) select 'http.request',
+	testdb.Exec(t, b.db, `insert into core_tool_calls (tool_name, input) select 'http.request',
 		jsonb_build_object('method', 'GET', 'url', 'http://' || $2) from generate_series(1, $1::int)`, n/2, b.outside)
 	b.inserted += n
 }
@@ -261,7 +262,7 @@ func (b *behind) until(t *testing.T, receipts int) {
 // crash kills a server process, upon which Postgres ends all others and recovers, at the same address.
 func (b *behind) crash(t *testing.T) {
 	t.Helper()
-	pid := query[int](t, b.db, "select pg_backend_pid()")
+	pid := testdb.Value[int](t, b.db, "select pg_backend_pid()")
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}

@@ -24,7 +24,7 @@ func TestPruneArchivesWhatItRemoves(t *testing.T) {
 		s.finish(id, "w-1", "succeeded", `{"lead_id": "L-1"}`)
 	}
 	s.insert()
-	calls := func() int { return query[int](t, s.db, "select count(*)::int from core_tool_calls") }
+	calls := func() int { return testdb.Value[int](t, s.db, "select count(*)::int from core_tool_calls") }
 
 	young := gemWith(t, env, "prune", "--older-than", "1h", "--archive", file)
 	young.wantCode(t, exitDone)
@@ -85,7 +85,7 @@ func TestASecondPruneOfAnArchiveIsRefusedAndAnAuditIsNot(t *testing.T) {
 	second := gemWith(t, env, "prune", "--older-than", "1s", "--archive", path)
 	second.wantCode(t, exitFailed)
 	wants(t, second.stderr, path+": another gem prune writes to the file: wait until it ends")
-	if n := query[int](t, s.db, "select count(*)::int from core_tool_calls"); n != 1 {
+	if n := testdb.Value[int](t, s.db, "select count(*)::int from core_tool_calls"); n != 1 {
 		t.Errorf("%d calls are left, want the one that was there", n)
 	}
 	audited := gemWith(t, env, "audit", "--archive", path)

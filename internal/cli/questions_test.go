@@ -14,11 +14,13 @@ import (
 // askedIn inserts a call that asks, waits until it does, and returns its id.
 func askedIn(t *testing.T, db *pgxpool.Pool, tool, input string) string {
 	t.Helper()
-	id := query[string](t, db, "insert into core_tool_calls (tool_name, input) values ($1, $2) returning id::text", tool,
+	id := testdb.Value[string](t, db, "insert into core_tool_calls (tool_name, input) values ($1, $2) returning id::text",
+		tool,
 		input)
-	for query[string](t, db, "select coalesce(waits_for, status) from core_tool_calls where id = $1", id) != "answer" {
-		if status := query[string](t, db, "select status from core_tool_calls where id = $1", id); status == "failed" {
-			t.Fatal(query[string](t, db, "select result::text from core_tool_receipts where call_id = $1", id))
+	for testdb.Value[string](t, db, "select coalesce(waits_for, status) from core_tool_calls where id = $1",
+		id) != "answer" {
+		if status := testdb.Value[string](t, db, "select status from core_tool_calls where id = $1", id); status == "failed" {
+			t.Fatal(testdb.Value[string](t, db, "select result::text from core_tool_receipts where call_id = $1", id))
 		}
 	}
 	return id
@@ -80,7 +82,7 @@ func TestWhoWaitsForACallIsToldWhatItWaitsFor(t *testing.T) {
 	startWorker(t, url)
 	p := startGem(t, []string{"DATABASE_URL=" + url}, "call", "wait.answer", `{"text": "Which color?\u001b[2J"}`, "--wait")
 	p.stderr.waitFor(t, "It asks “Which color?")
-	id := query[string](t, db, "select id::text from core_tool_calls")
+	id := testdb.Value[string](t, db, "select id::text from core_tool_calls")
 	gemWith(t, []string{"DATABASE_URL=" + url}, "answer", id, "blue").wantCode(t, exitDone)
 	if code := p.wait(t); code != exitDone {
 		t.Errorf("exit code %d", code)
@@ -97,7 +99,7 @@ func TestApprovalsTakeARole(t *testing.T) {
 	db := testdb.Pool(t, url)
 	startWorker(t, url)
 	env := []string{"DATABASE_URL=" + url}
-	me := query[string](t, db, "select session_user::text")
+	me := testdb.Value[string](t, db, "select session_user::text")
 	approval := `{"tool": "comms.send_sms", "input": {"to": "+1555"}, "text": "Tell the customer.", "by": ["role:boss"], "until": "2200-01-01T00:00:00Z", "digest": "` + digest + `"}`
 	id := askedIn(t, db, "wait.approval", approval)
 	denied := gemWith(t, env, "approve", id)
@@ -116,13 +118,13 @@ func TestApprovalsTakeARole(t *testing.T) {
 	wants(t, gemWith(t, env, "questions").stdout, `arguments of comms.send_sms: {"to": "+1555"}`, "gem approve "+id,
 		"gem deny "+id, "until 2200-01-01", "by role:boss")
 	gemWith(t, env, "approve", id, "--reason", "fine").wantCode(t, exitDone)
-	for query[int](t, db, "select count(*)::int from core_tool_receipts where call_id = $1", id) == 0 {
+	for testdb.Value[int](t, db, "select count(*)::int from core_tool_receipts where call_id = $1", id) == 0 {
 	}
 	wants(t, gemWith(t, env, "receipt", id).stdout, `"approved": true`, `"reason": "fine"`, `"by": "`+me+`"`)
 
 	second := askedIn(t, db, "wait.approval", approval)
 	gemWith(t, env, "deny", second).wantCode(t, exitDone)
-	for query[int](t, db, "select count(*)::int from core_tool_receipts where call_id = $1", second) == 0 {
+	for testdb.Value[int](t, db, "select count(*)::int from core_tool_receipts where call_id = $1", second) == 0 {
 	}
 	wants(t, gemWith(t, env, "receipt", second).stdout, `"approved": false`)
 	wants(t, gemWith(t, env, "roles", "remove", me, "boss").stdout, me+" no longer has the role boss")
@@ -151,7 +153,7 @@ func TestQuestionsSayWhoAsksAndShowAFewOfEachAsker(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	db := testdb.Pool(t, url)
-	execute(t, db, `set session_replication_role = replica;
+	testdb.Exec(t, db, `set session_replication_role = replica;
 		insert into core_tool_calls (id, tool_name, input, created_by, asked_for, parent_call_id, parent_step, status,
 			attempt, events, steps, run_at, created_at, updated_at,
 			waits_for, waits, need, answer_by, answer_others)
@@ -177,7 +179,7 @@ func TestQuestionsSayWhoAsksAndShowAFewOfEachAsker(t *testing.T) {
 		strings.Contains(all, "more from this asker") {
 		t.Errorf("got\n%s", all)
 	}
-	eve := query[string](t, db, "select id::text from core_tool_calls where created_by = 'eve' limit 1")
+	eve := testdb.Value[string](t, db, "select id::text from core_tool_calls where created_by = 'eve' limit 1")
 	wants(t, gemWith(t, env, "explain", eve).stdout, "eve asks. Neither a rule nor a handler asks this",
 		"It asks “Ok?\" A rule asks about a call of ada: \"Is it won?”")
 }
@@ -192,7 +194,8 @@ func TestResumeLetsACallLookAgain(t *testing.T) {
 	got := gemWith(t, env, "resume", id)
 	got.wantCode(t, exitDone)
 	wants(t, got.stdout, "resumed: the call is in the queue")
-	for query[int](t, db, "select count(*)::int from core_tool_events where call_id = $1 and event = 'waiting'", id) < 2 {
+	for testdb.Value[int](t, db, "select count(*)::int from core_tool_events where call_id = $1 and event = 'waiting'",
+		id) < 2 {
 	}
 	gemWith(t, env, "cancel", id).wantCode(t, exitDone)
 	wants(t, gemWith(t, env, "resume", id).stderr, "its handler does not wait for anything")
@@ -222,9 +225,9 @@ func TestReplayRunsACallAgainAndWritesNothing(t *testing.T) {
 	wants(t, got.stdout, open+"  fits, up to the wait for #answer")
 	ended := askedIn(t, db, "wait.answer", `{"text": "?"}`)
 	gemWith(t, env, "answer", ended, "yes").wantCode(t, exitDone)
-	for query[int](t, db, "select count(*)::int from core_tool_receipts where call_id = $1", ended) == 0 {
+	for testdb.Value[int](t, db, "select count(*)::int from core_tool_receipts where call_id = $1", ended) == 0 {
 	}
-	events := query[int](t, db, "select count(*)::int from core_tool_events")
+	events := testdb.Value[int](t, db, "select count(*)::int from core_tool_events")
 	folder := t.TempDir()
 	if err := os.WriteFile(filepath.Join(folder, open+".json"), nil, 0o644); err != nil {
 		t.Fatal(err)
@@ -242,14 +245,15 @@ func TestReplayRunsACallAgainAndWritesNothing(t *testing.T) {
 		}
 	}
 	wants(t, got.stdout, ended+"  the same: succeeded\n"+open+"  fits, up to")
-	if n := query[int](t, db, "select count(*)::int from core_tool_events"); n != events {
+	if n := testdb.Value[int](t, db, "select count(*)::int from core_tool_events"); n != events {
 		t.Errorf("%d events were written", n-events)
 	}
 	wants(t, gemWith(t, env, "replay").stderr, "name one call, or a tool")
 	wants(t, gemWith(t, env, "replay", "--tool", "os.list_taks").stderr, "did you mean os.list_tasks?")
 	wants(t, gemWith(t, env, "replay", "--tool", "os.list_tasks").stderr,
 		"No call of os.list_tasks has a step or a wait.")
-	execute(t, db, "insert into core_tool_calls (tool_name) values ('os.health_check')")
-	wants(t, gemWith(t, env, "replay", query[string](t, db, "select id::text from core_tool_calls where tool_name = "+
-		"'os.health_check'")).stdout, "does not fit: The program has no durable handler for os.health_check.")
+	testdb.Exec(t, db, "insert into core_tool_calls (tool_name) values ('os.health_check')")
+	wants(t, gemWith(t, env, "replay", testdb.Value[string](t, db,
+		"select id::text from core_tool_calls where tool_name = "+
+			"'os.health_check'")).stdout, "does not fit: The program has no durable handler for os.health_check.")
 }

@@ -15,10 +15,10 @@ func TestRulesReplayExitsWith1WhereADecisionComesOutOtherwise(t *testing.T) {
 	s := scene{t, testdb.Pool(t, url)}
 	env := []string{"DATABASE_URL=" + url}
 	const few = `{"version": "1.2.0", "rules": [{"name": "few", "tools": ["leads.*"], "action": "block", "limit": {"max": 1, "within": "1h"}}]}`
-	execute(t, s.db, "select gem.record_registry('7', repeat('0', 64), $1)",
+	testdb.Exec(t, s.db, "select gem.record_registry('7', repeat('0', 64), $1)",
 		`{"version": "7", "tools": [{"name": "leads.create", "input_schema": {"type": "object"},
 		"output_schema": {"type": "object"}, "idempotency": {"mode": "none"}, "timeout_ms": 1000}]}`)
-	execute(t, s.db, "select gem.record_rules('1.2.0', repeat('1', 64), $1, '1 hour')", few)
+	testdb.Exec(t, s.db, "select gem.record_rules('1.2.0', repeat('1', 64), $1, '1 hour')", few)
 	s.finish(s.judged("run",
 		`{"rule": "few", "action": "block", "kind": "count", "counter": "few/calls per all []", "max": 1, "within_ms": 3600000}`), "w-1", "succeeded", "{}")
 
@@ -32,7 +32,7 @@ func TestRulesReplayExitsWith1WhereADecisionComesOutOtherwise(t *testing.T) {
 	wants(t, draft.stdout, "few   block   1    0       1        0      0                      1  ",
 		"1 call judged by rules 2.0.0, with the tools of registry 7: 1 would have been stopped\n")
 
-	execute(t, s.db, "update gem.rule_runs set counter = 'few/calls per all [1]'")
+	testdb.Exec(t, s.db, "update gem.rule_runs set counter = 'few/calls per all [1]'")
 	forged := gemWith(t, env, "rules", "replay", "--json")
 	forged.wantCode(t, exitFailed)
 	var report rulesreplay.Report
@@ -44,7 +44,7 @@ func TestRulesReplayExitsWith1WhereADecisionComesOutOtherwise(t *testing.T) {
 	wants(t, text.stdout, "differs: ", " leads.create, rules 1.2.0, as of ", "\n  recorded:   counted in few/calls per "+
 		"all [1]\n  recomputed: counted in few/calls per all []\n", ": 2 differ\n")
 
-	execute(t, s.db, "delete from gem.rule_runs; delete from core_workers")
+	testdb.Exec(t, s.db, "delete from gem.rule_runs; delete from core_workers")
 	unknown := gemWith(t, env, "rules", "replay")
 	unknown.wantCode(t, exitDone)
 	wants(t, unknown.stdout, "not computed again: 1 call: the rules or registry that judged it are not recorded\n")

@@ -12,7 +12,7 @@ func TestRulesAreRequiredUntilSomeoneSaysOtherwise(t *testing.T) {
 	url := newDatabase(t)
 	s := scene{t, testdb.Pool(t, url)}
 	s.worker("w-1", 1)
-	execute(t, s.db, "select gem.start_worker('w-2', 1, 'test', '7', '1 hour', '{}', '1.0.0')")
+	testdb.Exec(t, s.db, "select gem.start_worker('w-2', 1, 'test', '7', '1 hour', '{}', '1.0.0')")
 	env := []string{"DATABASE_URL=" + url}
 	for _, step := range []struct {
 		args     []string
@@ -32,7 +32,7 @@ func TestRulesAreRequiredUntilSomeoneSaysOtherwise(t *testing.T) {
 		if strings.Contains(got.stdout, step.not) {
 			t.Errorf("%q: %s", step.args, got.stdout)
 		}
-		if required := query[bool](t, s.db, "select rules_required from gem.limits"); required != step.required {
+		if required := testdb.Value[bool](t, s.db, "select rules_required from gem.limits"); required != step.required {
 			t.Errorf("%q: rules are required: %t", step.args, required)
 		}
 	}

@@ -25,11 +25,12 @@ func TestAWorkerKeepsToItsRulesAndSaysSo(t *testing.T) {
 	gemWith(t, env, "rules", "require").wantCode(t, exitDone)
 	w := startWorker(t, url, "TOOLS_RULES="+file)
 	call := func(tool, input string) string {
-		return query[string](t, db, "insert into core_tool_calls (tool_name, input) values ($1, $2) returning id::text", tool,
+		return testdb.Value[string](t, db,
+			"insert into core_tool_calls (tool_name, input) values ($1, $2) returning id::text", tool,
 			input)
 	}
 	explained := func(id string) string {
-		for query[int](t, db, "select count(*)::int from core_tool_receipts where call_id = $1", id) == 0 {
+		for testdb.Value[int](t, db, "select count(*)::int from core_tool_receipts where call_id = $1", id) == 0 {
 		}
 		got := gemWith(t, env, "explain", id)
 		got.wantCode(t, exitDone)
@@ -44,19 +45,21 @@ func TestAWorkerKeepsToItsRulesAndSaysSo(t *testing.T) {
 	first, second := call("os.list_tasks", "{}"), call("os.list_tasks", "{}")
 	wants(t, explained(first), "It succeeded")
 	wants(t, explained(second), "It succeeded")
-	if delayed := query[int](t, db, "select count(*)::int from core_tool_events where event = 'delayed'"); delayed != 1 {
+	if delayed := testdb.Value[int](t, db,
+		"select count(*)::int from core_tool_events where event = 'delayed'"); delayed != 1 {
 		t.Errorf("%d calls were delayed", delayed)
 	}
 
 	id := call("os.create_reminder", `{"title": "Roof", "remind_at": "2030-01-01T00:00:00Z"}`)
-	for query[int](t, db, "select count(*)::int from core_tool_calls where parent_call_id = $1 and waits_for = 'answer'",
+	for testdb.Value[int](t, db,
+		"select count(*)::int from core_tool_calls where parent_call_id = $1 and waits_for = 'answer'",
 		id) == 0 {
 	}
-	question := query[string](t, db, "select id::text from core_tool_calls where parent_call_id = $1", id)
+	question := testdb.Value[string](t, db, "select id::text from core_tool_calls where parent_call_id = $1", id)
 	wants(t, gemWith(t, env, "explain", id).stdout, "as the rule ask_first (rules 1.2.0) requires",
 		"Only someone with the role boss may approve it, until ", "gem approve "+question)
 	gemWith(t, env, "approve", question).wantCode(t, exitFailed)
-	me := query[string](t, db, "select session_user::text")
+	me := testdb.Value[string](t, db, "select session_user::text")
 	gemWith(t, env, "roles", "add", me, "boss").wantCode(t, exitDone)
 	wants(t, gemWith(t, env, "questions").stdout, "arguments of os.create_reminder: {", "gem approve "+question)
 	gemWith(t, env, "approve", question).wantCode(t, exitDone)

@@ -29,7 +29,8 @@ func traceScene(t *testing.T) map[string]string {
 	env := []string{"DATABASE_URL=" + url}
 	startWorker(t, url, "WORKER_ID=web-1")
 	gemWith(t, env, "call", "leads.create", ada, "--wait").wantCode(t, exitDone)
-	traced := gemWith(t, env, "trace", query[string](t, testdb.Pool(t, url), "select id::text from core_tool_calls"))
+	traced := gemWith(t, env, "trace", testdb.Value[string](t, testdb.Pool(t, url),
+		"select id::text from core_tool_calls"))
 	return map[string]string{"call": traced.stdout}
 }
 
@@ -39,13 +40,14 @@ func rulesScene(t *testing.T) map[string]string {
 	url := newDatabase(t)
 	db, env := testdb.Pool(t, url), []string{"DATABASE_URL=" + url}
 	startWorker(t, url, "TOOLS_RULES="+rulesOfTheGuide(t, "sms_once_a_day", "won_is_checked"))
-	gemWith(t, env, "roles", "add", query[string](t, db, "select session_user::text"), "sales").wantCode(t, exitDone)
+	gemWith(t, env, "roles", "add", testdb.Value[string](t, db, "select session_user::text"), "sales").wantCode(t,
+		exitDone)
 	const sms = `{"to": "+61400000001", "message": "Hello", "context_ref": {"type": "lead", "id": "1"}}`
 	gemWith(t, env, "call", "comms.send_sms", sms, "--wait")
 	limited := gemWith(t, env, "call", "comms.send_sms", sms, "--wait")
 
 	gemWith(t, env, "call", "leads.create", ada, "--wait").wantCode(t, exitDone)
-	id := query[string](t, db, `insert into core_tool_calls (tool_name, input)
+	id := testdb.Value[string](t, db, `insert into core_tool_calls (tool_name, input)
 		select 'leads.update_stage', jsonb_build_object('lead_id', id, 'stage', 'won') from leads returning id::text`)
 	question := delta{T: t, db: db}.question(id)
 	questions := gemWith(t, env, "questions")
@@ -183,7 +185,7 @@ func renderScene(t *testing.T) map[string]string {
 	if !ok {
 		t.Fatal("docs/render.md has no call")
 	}
-	first := query[string](t, db, insert)
+	first := testdb.Value[string](t, db, insert)
 	awaitReceipt(t, db, first)
 	w.stderr.waitFor(t, `"msg":"call ended"`)
 	receipt := (&follower{env: map[string]string{"DATABASE_URL": url}}).query(t, look)
@@ -198,8 +200,9 @@ func renderScene(t *testing.T) map[string]string {
 	if _, err := lock.Exec(t.Context(), "lock table notes"); err != nil {
 		t.Fatal(err)
 	}
-	query[string](t, db, insert)
-	for !query[bool](t, db, "select exists (select from pg_locks where relation = 'notes'::regclass and not granted)") {
+	testdb.Value[string](t, db, insert)
+	for !testdb.Value[bool](t, db,
+		"select exists (select from pg_locks where relation = 'notes'::regclass and not granted)") {
 	}
 	w.signal(t, syscall.SIGTERM)
 	w.stderr.waitFor(t, "stopping: ")

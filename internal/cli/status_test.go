@@ -43,7 +43,7 @@ func TestStatusSaysWhatNeedsSomeoneFirst(t *testing.T) {
 	}
 	s.failed("rule_error", "The rule big could not be judged", "{}")
 	s.failed("limit_reached", "Not now", "{}")
-	execute(t, s.db, `insert into gem.outcome_minutes (minute, tool_name, succeeded, failed, refused, cancelled,
+	testdb.Exec(t, s.db, `insert into gem.outcome_minutes (minute, tool_name, succeeded, failed, refused, cancelled,
 		not_configured, hits, durations, waits)
 		values (date_trunc('minute', gem.now()), '', 11, 22, 33, 44, 55, 6, '{}', '{}')`)
 	s.failed("outcome_unknown", `order 17 of 'ada' was on its way`, "{}")
@@ -129,31 +129,31 @@ func TestAListShowsWhatAHandlerWaitsForAndHowLongItTook(t *testing.T) {
 	t.Parallel()
 	s, env := watcher(t)
 	s.worker("w-2", 4)
-	execute(t, s.db, "select gem.start_worker('w-1', 4, 'test', '7', '1 hour', '{steps}')")
+	testdb.Exec(t, s.db, "select gem.start_worker('w-1', 4, 'test', '7', '1 hour', '{steps}')")
 	id := s.insert()
-	execute(t, s.db, `do $$ begin
+	testdb.Exec(t, s.db, `do $$ begin
 		set local session_replication_role = replica; -- or a trigger keeps the time
 		update core_tool_calls set created_at = created_at - interval '5 hours';
 	end $$`)
 	s.claim("w-1")
 	const question = "00000000-0000-7000-8000-000000000001"
-	execute(t, s.db, `select gem.wait($1, 1, 'w-1',
+	testdb.Exec(t, s.db, `select gem.wait($1, 1, 'w-1',
 		'[{"id": "`+question+
 		`", "name": "a", "tool": "wait.answer", "input": {"text": "Which?"}}]', 'call', '{a}', 1, '{}', null)`, id)
 	s.claim("w-1")
-	execute(t, s.db, "select gem.wait($1, 1, 'w-1', '[]', 'answer', '{#answer}', 1, '{}', null)", question)
+	testdb.Exec(t, s.db, "select gem.wait($1, 1, 'w-1', '[]', 'answer', '{#answer}', 1, '{}', null)", question)
 	asking := gemWith(t, env, "list")
 	wants(t, asking.stdout, "TOOK  NOTE\n")
 	if strings.Count(asking.stdout, "waiting for an answer") != 2 {
 		t.Errorf("got:\n%s", asking.stdout)
 	}
 
-	execute(t, s.db, "select cancel_tool_call($1)", question)
+	testdb.Exec(t, s.db, "select cancel_tool_call($1)", question)
 	s.claim("w-1")
-	execute(t, s.db, `select gem.finish($1, 2, 'w-1', 'succeeded', '{"answer": "this"}', '{}', '7')`, question)
-	execute(t, s.db, "select gem.run_timers('w-1', 9)")
+	testdb.Exec(t, s.db, `select gem.finish($1, 2, 'w-1', 'succeeded', '{"answer": "this"}', '{}', '7')`, question)
+	testdb.Exec(t, s.db, "select gem.run_timers('w-1', 9)")
 	s.claim("w-1")
-	execute(t, s.db, `select gem.finish($1, 2, 'w-1', 'succeeded', '{}',
+	testdb.Exec(t, s.db, `select gem.finish($1, 2, 'w-1', 'succeeded', '{}',
 		'{"durable": {"steps": 0, "calls": 1}}', '7')`, id)
 	wants(t, gemWith(t, env, "list", "--tool", "leads.create").stdout, "  5 h   run 2, which took ")
 	env = []string{"DATABASE_URL=" + s.db.Config().ConnString()}
@@ -177,7 +177,7 @@ func TestWorkersShowWhatTheyRun(t *testing.T) {
 func TestWorkersAreTimedByPostgressClock(t *testing.T) {
 	t.Parallel()
 	s, env := watcher(t)
-	execute(t, s.db, "create or replace function gem.now() returns timestamptz language sql volatile as 'select "+
+	testdb.Exec(t, s.db, "create or replace function gem.now() returns timestamptz language sql volatile as 'select "+
 		"pg_catalog.clock_timestamp() - interval ''3 days'' '")
 	s.worker("w-1", 5)
 	s.insert()

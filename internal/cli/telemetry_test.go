@@ -79,7 +79,7 @@ func TestWorkerSendsTracesAndMetricsBeforeItEnds(t *testing.T) {
 	url, c := newDatabase(t), newCollector(t)
 	p := startWorker(t, url, "OTEL_EXPORTER_OTLP_ENDPOINT="+c.URL, "OTEL_BSP_SCHEDULE_DELAY="+never,
 		"OTEL_METRIC_EXPORT_INTERVAL="+never)
-	execute(t, testdb.Pool(t, url), `insert into core_tool_calls (tool_name, traceparent)
+	testdb.Exec(t, testdb.Pool(t, url), `insert into core_tool_calls (tool_name, traceparent)
 		values ('os.health_check', '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01')`)
 	insertNote(t, url)
 	p.stop(t)

@@ -22,13 +22,13 @@ func TestTextOfOthersStaysInItsLineOfATerminal(t *testing.T) {
 	said := string(encoded)
 	s.worker("w-1", 8)
 	insert := func() string {
-		return query[string](t, s.db, `insert into core_tool_calls (tool_name, input, session_id, created_by, idempotency_key)
+		return testdb.Value[string](t, s.db, `insert into core_tool_calls (tool_name, input, session_id, created_by, idempotency_key)
 			values ($1::text, jsonb_build_object('text', $1::text), $1::text, $1::text, $1::text) returning id::text`, hostile)
 	}
 	end := func(status, result string) string {
 		id := insert()
 		s.claim("w-1")
-		execute(t, s.db, `select gem.finish($1, 1, $2, $3, $4::jsonb, '{}', $5)`, id, "w-1", status, result, hostile)
+		testdb.Exec(t, s.db, `select gem.finish($1, 1, $2, $3, $4::jsonb, '{}', $5)`, id, "w-1", status, result, hostile)
 		return id
 	}
 	ids := []string{
@@ -40,15 +40,15 @@ func TestTextOfOthersStaysInItsLineOfATerminal(t *testing.T) {
 	}
 	retried := insert()
 	s.claim("w-1")
-	execute(t, s.db, `select gem.retry($1, 1, $2, $3::jsonb, 3, '10 minutes')`, retried, "w-1",
+	testdb.Exec(t, s.db, `select gem.retry($1, 1, $2, $3::jsonb, 3, '10 minutes')`, retried, "w-1",
 		`{"error_code": `+said+`, "message": `+said+`, "context": `+said+`}`)
 	running := insert()
 	s.claim("w-1")
-	question := query[string](t, s.db, `insert into core_tool_calls (tool_name, input, created_by)
+	question := testdb.Value[string](t, s.db, `insert into core_tool_calls (tool_name, input, created_by)
 		values ('wait.answer', jsonb_build_object('text', $1::text, 'by', array['user:' || $1::text, 'owner']), $1::text)
 			returning id::text`, hostile)
 	waiting := insert()
-	execute(t, s.db, "insert into gem.roles values ($1, 'boss')", hostile)
+	testdb.Exec(t, s.db, "insert into gem.roles values ($1, 'boss')", hostile)
 	ids = append(ids, retried, running, question, waiting)
 
 	commands := [][]string{{"status"}, {"workers"}, {"list"}, {"list", "--failed"}, {"list", "--state", "queued"},

@@ -132,7 +132,8 @@ func TestTheGuideToToolsInSQLIsFollowed(t *testing.T) {
 	save("tools.sql", "drop function tools.shop_refund; create function tools.shop_refund(id bigint) returns jsonb "+
 		"language sql as 'select null::jsonb';")
 	db := testdb.Pool(t, f.env["DATABASE_URL"])
-	for query[int](t, db, "select count(*) from pg_proc where oid = to_regprocedure('tools.shop_refund(bigint)')") == 0 {
+	for testdb.Value[int](t, db,
+		"select count(*) from pg_proc where oid = to_regprocedure('tools.shop_refund(bigint)')") == 0 {
 	}
 	wants(t, in("registry", "list").stdout, "SQL tools.shop_refund(id bigint), which is no tool: it takes other arguments")
 	wants(t, in("registry", "check").stderr, "warning: shop.refund: calls end as not_configured: tools.shop_refund(id "+
@@ -232,9 +233,9 @@ func TestTheFunctionOfTheReadmeOrders(t *testing.T) {
 		t.Fatal("it has none")
 	}
 	db := testdb.Pool(t, newDatabase(t))
-	execute(t, db, "create table orders (id bigint generated always as identity, item text)")
-	execute(t, db, string(block[1]))
-	if got := query[string](t, db,
+	testdb.Exec(t, db, "create table orders (id bigint generated always as identity, item text)")
+	testdb.Exec(t, db, string(block[1]))
+	if got := testdb.Value[string](t, db,
 		`select output from gem.run_tool('shop_order', '{"item": "a lamp"}', null)`); got != `{"order_id": 1}` {
 		t.Error(got)
 	}

@@ -17,25 +17,25 @@ func TestTraceShowsTheWholeSummary(t *testing.T) {
 		s.worker(w, 4)
 	}
 	holder := s.insert()
-	id := query[string](t, s.db, "insert into core_tool_calls (tool_name, priority) values ('leads.create', -1) "+
+	id := testdb.Value[string](t, s.db, "insert into core_tool_calls (tool_name, priority) values ('leads.create', -1) "+
 		"returning id::text")
 	s.claim("w-1")
 	s.claim("w-1")
-	execute(t, s.db, "select gem.hold_key($1, 1, 'w-1', 'K')", holder)
-	execute(t, s.db, "select gem.hold_key($1, 1, 'w-1', 'K')", id) // waits
+	testdb.Exec(t, s.db, "select gem.hold_key($1, 1, 'w-1', 'K')", holder)
+	testdb.Exec(t, s.db, "select gem.hold_key($1, 1, 'w-1', 'K')", id) // waits
 	s.finish(holder, "w-1", "failed", `{"error": {"error_code": "timeout", "message": "late"}}`)
 	s.claim("w-2") // the second attempt
-	execute(t, s.db, "select gem.release($1, 2, 'w-2')", id)
+	testdb.Exec(t, s.db, "select gem.release($1, 2, 'w-2')", id)
 	s.claim("w-3")
 	s.silence("w-3")
-	execute(t, s.db, "select gem.recover('w-1', null)")
+	testdb.Exec(t, s.db, "select gem.recover('w-1', null)")
 	s.claim("w-1")
-	execute(t, s.db, `select gem.retry($1, 4, 'w-1',
+	testdb.Exec(t, s.db, `select gem.retry($1, 4, 'w-1',
 		'{"error_code": "execution_error", "message": "the service answered 503"}', 9, '1 millisecond')`, id)
-	execute(t, s.db, "select pg_sleep(0.02)") // longer than the pause of the retry
+	testdb.Exec(t, s.db, "select pg_sleep(0.02)") // longer than the pause of the retry
 	s.claim("w-1")
-	execute(t, s.db, "select cancel_tool_call($1)", id)
-	execute(t, s.db, `select gem.finish($1, 5, 'w-1', 'succeeded', '{"lead_id": "L-1"}', '{}', '7')`, id)
+	testdb.Exec(t, s.db, "select cancel_tool_call($1)", id)
+	testdb.Exec(t, s.db, `select gem.finish($1, 5, 'w-1', 'succeeded', '{"lead_id": "L-1"}', '{}', '7')`, id)
 
 	env := []string{"DATABASE_URL=" + url}
 	got := gemWith(t, env, "trace", id)
@@ -81,8 +81,9 @@ func TestTraceShowsTheWholeSummary(t *testing.T) {
 func TestTraceOfACallThatHasNotEnded(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
-	id := query[string](t, testdb.Pool(t, url), "insert into core_tool_calls (tool_name, run_at) values ('x.y', now() + "+
-		"'1 hour') returning id::text")
+	id := testdb.Value[string](t, testdb.Pool(t, url),
+		"insert into core_tool_calls (tool_name, run_at) values ('x.y', now() + "+
+			"'1 hour') returning id::text")
 	got := gemWith(t, []string{"DATABASE_URL=" + url}, "trace", id)
 	got.wantCode(t, 0)
 	wants(t, got.stdout, "to run no earlier than 2", "no receipt yet: the call is queued")

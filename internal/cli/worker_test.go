@@ -38,7 +38,7 @@ func TestWorkerStopsInOrder(t *testing.T) {
 				t.Errorf("exit code: got %d, want 0", code)
 			}
 			wants(t, p.stderr.String(), "registry loaded", "built in", "worker stopped")
-			stopped := query[string](t, testdb.Pool(t, url),
+			stopped := testdb.Value[string](t, testdb.Pool(t, url),
 				"select string_agg(worker_id, ',') from core_workers where stopped_at is not null")
 			if !strings.HasPrefix(stopped, "mine-") {
 				t.Errorf("the stopped workers: got %q, want one that begins with mine-", stopped)
@@ -55,15 +55,15 @@ func TestWorkerOpensNoMoreConnectionsThanItSays(t *testing.T) {
 	url := newDatabase(t)
 	db := testdb.Pool(t, url)
 	startWorker(t, url, "WORKER_CONCURRENCY=50", "WORKER_CONNECTIONS=2")
-	execute(t, db, `insert into core_tool_calls (tool_name, input) select 'os.create_note',
+	testdb.Exec(t, db, `insert into core_tool_calls (tool_name, input) select 'os.create_note',
 		'{"domain": "both", "title": "a", "content": "b"}' from generate_series(1, 200)`)
 	for most := 0; ; {
-		now := query[int](t, db, "select count(*)::int from pg_stat_activity where datname = current_database() and "+
+		now := testdb.Value[int](t, db, "select count(*)::int from pg_stat_activity where datname = current_database() and "+
 			"application_name like 'gem%'")
 		if most = max(most, now); most > 5 {
 			t.Fatalf("connections: got %d, want at most WORKER_CONNECTIONS + 3 = 5", most)
 		}
-		if query[int](t, db, "select count(*)::int from core_tool_receipts") == 200 {
+		if testdb.Value[int](t, db, "select count(*)::int from core_tool_receipts") == 200 {
 			break
 		}
 	}
@@ -80,7 +80,7 @@ func TestSecondSignalEndsTheWorkerAtOnce(t *testing.T) {
 	defer close(answer)
 	url := newDatabase(t)
 	p := startWorker(t, url, "HTTP_ALLOWED_HOSTS="+strings.TrimPrefix(service.URL, "http://"), "WORKER_SHUTDOWN_GRACE=60s")
-	execute(t, testdb.Pool(t, url), "insert into core_tool_calls (tool_name, input) values ('http.request', "+
+	testdb.Exec(t, testdb.Pool(t, url), "insert into core_tool_calls (tool_name, input) values ('http.request', "+
 		"jsonb_build_object('method', 'GET', 'url', $1::text))", service.URL)
 	select {
 	case <-arrived:
@@ -102,12 +102,12 @@ func TestWorkerWantsItsSchemaAndTakesANewerOne(t *testing.T) {
 	url := newDatabase(t)
 	db := testdb.Pool(t, url)
 
-	execute(t, db, "update gem.migrations set version = 0 where source = 'functions'")
+	testdb.Exec(t, db, "update gem.migrations set version = 0 where source = 'functions'")
 	older := gemWith(t, []string{"DATABASE_URL=" + url}, "worker")
 	older.wantCode(t, exitFailed)
 	wants(t, older.stderr, "the database lacks the migration functions/functions: run `gem migrate`")
 
-	execute(t, db, "update gem.migrations set version = 99, sha256 = 'newer' where source = 'functions'")
+	testdb.Exec(t, db, "update gem.migrations set version = 99, sha256 = 'newer' where source = 'functions'")
 	startWorker(t, url)
 }
 
@@ -168,11 +168,11 @@ func TestWorkerWaitsForAServerThatTakesWrites(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	db := testdb.Pool(t, url)
-	database := query[string](t, db, "select current_database()")
-	execute(t, db, "alter database "+database+" set default_transaction_read_only = on")
+	database := testdb.Value[string](t, db, "select current_database()")
+	testdb.Exec(t, db, "alter database "+database+" set default_transaction_read_only = on")
 	p := startGem(t, []string{"DATABASE_URL=" + url}, "worker")
 	p.stderr.waitFor(t, "the server takes no writes")
-	execute(t, db, "alter database "+database+" reset default_transaction_read_only")
+	testdb.Exec(t, db, "alter database "+database+" reset default_transaction_read_only")
 	p.stderr.waitFor(t, "worker started")
 	p.stop(t)
 }
@@ -202,17 +202,17 @@ func TestWorkerSetsItsOwnIsolationLevelOrSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	db := testdb.Pool(t, url)
-	database := query[string](t, db, "select current_database()")
-	execute(t, db, "alter database "+database+" set default_transaction_isolation = serializable")
+	database := testdb.Value[string](t, db, "select current_database()")
+	testdb.Exec(t, db, "alter database "+database+" set default_transaction_isolation = serializable")
 	pooler := pgbouncer.Start(t, url, pgbouncer.Options{Mode: pgbouncer.Transaction}).URL(url)
 
 	direct := startWorker(t, url)
-	execute(t, db, `insert into core_tool_calls (tool_name, input) select 'os.create_note',
+	testdb.Exec(t, db, `insert into core_tool_calls (tool_name, input) select 'os.create_note',
 		'{"domain": "both", "title": "a", "content": "b"}' from generate_series(1, 200)`)
-	for query[int](t, db, "select count(*)::int from core_tool_receipts where status = 'succeeded'") < 200 {
+	for testdb.Value[int](t, db, "select count(*)::int from core_tool_receipts where status = 'succeeded'") < 200 {
 	}
 	direct.stop(t)
-	if n := query[int](t, db, "select count(*)::int from core_tool_events where event = 'retried'"); n != 0 {
+	if n := testdb.Value[int](t, db, "select count(*)::int from core_tool_events where event = 'retried'"); n != 0 {
 		t.Errorf("%d attempts met a conflict", n)
 	}
 	const warning = "transactions are serializable by default"

@@ -101,3 +101,30 @@ func closePool(t testing.TB, pool *pgxpool.Pool, patience time.Duration) {
 			"without Rollback, rows without Close, or a goroutine that still runs", pool.Stat().AcquiredConns(), patience)
 	}
 }
+
+// Exec runs SQL, several statements if it has no arguments. The test fails if Postgres rejects it.
+func Exec(t testing.TB, db *pgxpool.Pool, sql string, args ...any) {
+	t.Helper()
+	if _, err := db.Exec(context.WithoutCancel(t.Context()), sql, args...); err != nil {
+		t.Fatalf("%.1000s: %v", sql, err)
+	}
+}
+
+// Value returns the only value of a query. The test fails if Postgres rejects the query, or returns no row.
+func Value[T any](t testing.TB, db *pgxpool.Pool, sql string, args ...any) (value T) {
+	t.Helper()
+	if err := db.QueryRow(context.WithoutCancel(t.Context()), sql, args...).Scan(&value); err != nil {
+		t.Fatalf("%.1000s: %v", sql, err)
+	}
+	return value
+}
+
+// Eventually returns when holds returns true. The test fails if that takes longer than a minute.
+func Eventually(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !holds(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited a minute for this: %s", what)
+		}
+	}
+}
