@@ -1,4 +1,4 @@
-// Package gem is the complete program of GEM, with all commands, to which you add your own tools.
+// Package gem is the whole gem command as a library, to which you add your own tools.
 //
 // A frontend inserts a row into core_tool_calls. A worker claims it, checks it against the registry, runs the tool's
 // handler, and writes exactly one receipt. Your program defines the tools:
@@ -21,33 +21,33 @@ import (
 	"github.com/gemworker/gem/internal/cli"
 )
 
-// Program has a program's additions to GEM: its domains, the registry of their tools, and its own tables.
+// Program is what your program adds to GEM: domains, their registry, migrations, rules and backends.
 type Program struct {
 	// Domains are the domains of tools. Each is a value whose exported methods are its tools, or a handlers.Domain if
 	// it needs configuration, connections or tables. The tool shop.order dispatches to the method Order of a domain
 	// whose type is named Shop. Domain names must be unique, and every domain has at least one method.
 	Domains []any
 	// Registry is the tools.registry.json of the program: the tools' names, schemas, idempotency and timeouts. It is
-	// required. It may include entries of GEM's own tools, whose domains must be in Domains; the domain wait is
-	// always present. At run time the variable TOOLS_REGISTRY (a path, or the JSON itself) overrides it, then a file
-	// tools.registry.json in the working directory; the log and the command version show which one is in use.
+	// required. It may include entries of GEM's own tools, whose domains must be in Domains; the domain wait is always
+	// present. At run time, TOOLS_REGISTRY (a path, or the JSON itself) takes precedence, then a file tools.registry.json
+	// in the working directory, then this field. The log and `gem version` show which one is in use.
 	Registry []byte
 	// Migrations are SQL files of the program, in addition to those of its domains: NNNNN_name.sql in the root of the
 	// file system. The command migrate applies each once, in the order of their numbers, in a transaction. Their
 	// numbers are independent of GEM's. Nil means none.
 	Migrations fs.FS
-	// Rules is the rules.json of the program: the restrictions of its operators. Nil means none. At run time the
-	// variable TOOLS_RULES (a path, or the JSON itself) overrides it, then a file rules.json in the working
-	// directory.
+	// Rules is the program's rules.json: the restrictions that its operators put on calls. Nil means none. At run time,
+	// TOOLS_RULES (a path, or the JSON itself) takes precedence, then a file rules.json in the working directory, then
+	// this field.
 	Rules []byte
 	// Backends is the domains.json of the program: the domains whose tools are behind HTTP or in MCP servers. Nil means
-	// none. At run time the variable GEM_DOMAINS (a path, or the JSON itself) overrides it, and then a file domains.json
-	// in the working directory.
+	// none. At run time, GEM_DOMAINS (a path, or the JSON itself) takes precedence, then a file domains.json in the
+	// working directory, then this field.
 	Backends []byte
 }
 
-// BuiltInRegistry is the tools.registry.json of the built-in domains, from GEM's build. It includes the
-// entries of GEM's own tools: registry.Parse adds them.
+// BuiltInRegistry is the tools.registry.json of the built-in domains, embedded in this package. Its "include" field
+// lists GEM's own tools, whose entries registry.Parse adds.
 //
 //go:embed tools.registry.json
 var BuiltInRegistry []byte
@@ -57,9 +57,9 @@ var BuiltInRegistry []byte
 var version, commit string
 
 // Main runs the command that the arguments of the process name, such as worker, migrate or demo, and ends the process
-// with its exit code; --help lists them. Its texts call the program gem, so build it under that name. If the Program is
-// invalid, for example without a registry, every command fails. SIGINT and SIGTERM shut a command down gracefully, and
-// a second one ends it at once.
+// with its exit code; --help lists them. Help texts and error messages call the program gem, so give your binary that
+// name. If the Program is invalid, for example without a registry, every command fails. SIGINT and SIGTERM shut a
+// command down gracefully, and a second one ends it at once.
 func Main(p Program) {
 	cli.Main(cli.Program{Domains: p.Domains, Registry: p.Registry, Migrations: p.Migrations, Rules: p.Rules,
 		Backends: p.Backends, Version: version, Commit: commit})

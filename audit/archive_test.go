@@ -113,7 +113,7 @@ func TestEachCheckOfAnArchiveReportsWhatBreaksIt(t *testing.T) {
 			return nil
 		}
 	}
-	// The line of the call of no.such_tool, with its fields changed.
+	// The line of the call to no.such_tool, with its fields changed.
 	edit := func(edit func(line, call, receipt object, events []any)) func(*testing.T) []string {
 		return func(t *testing.T) []string {
 			t.Helper()

@@ -80,8 +80,8 @@
 //	idle-cpu               CPU of that worker, in percent of a core
 //	start                  ms from before the worker's exec to its first claim, on a migrated database
 //	binary                 MB of the stripped program
-//	memory                 peak MB of the worker's process after 10,000 calls of os.create_note
-//	llm-chats              calls of llm.chat per second. A provider in the bench's process answers at once. 200 slots and
+//	memory                 peak MB of the worker's process after 10,000 calls to os.create_note
+//	llm-chats              calls to llm.chat per second. A provider in the bench's process answers at once. 200 slots and
 //	                       10 connections, as for all of llm-….
 //	llm-cpu-worker         CPU time of the worker per such call, in µs
 //	llm-meanwhile, -p99    ms from the insert of a leads.create to the commit of its receipt, at 20 per second, while
@@ -104,7 +104,7 @@
 //	                       the same text with one changed paragraph
 //	extract-500ms          seconds of extract-0ms with a model that answers after half a second. With 20 slots the
 //	                       minimum is 12.5.
-//	mcp-http, mcp-stdio    ms of a tools/call of os.health_check over HTTP and over stdio, in turns, ten of each per
+//	mcp-http, mcp-stdio    ms of a tools/call to os.health_check over HTTP and over stdio, in turns, ten of each per
 //	                       second
 //	mcp-http-base, mcp-stdio-base
 //	                       the same call in the bench's process, in turns with them: an insert with the rights of a

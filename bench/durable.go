@@ -66,7 +66,7 @@ func whileWorking(measure func(ctx context.Context, db *pgxpool.Pool, d durable)
 	}
 }
 
-// durableCalls runs the durable calls and computes the times from their journals, by Postgres's clock.
+// durableCalls runs the durable calls and computes the times from their journals, on Postgres's clock.
 func durableCalls(ctx context.Context, db *pgxpool.Pool, d durable) ([]figure, error) {
 	for _, part := range []struct {
 		tool           string

@@ -22,7 +22,7 @@ type extracting struct {
 const (
 	shardSize     = 4000 // characters of a paragraph with the blank line after it; each paragraph is a shard
 	itemsOfShard  = 10
-	partOfText    = 100 * shardSize // of a call of extract.add_document
+	partOfText    = 100 * shardSize // of a call to extract.add_document
 	extractLimit  = 3 * time.Minute
 	slotsOfReader = 10
 )

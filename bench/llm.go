@@ -38,7 +38,7 @@ func chat(kind string) string {
 	return jsonOf(map[string]any{"messages": []map[string]string{{"role": "user", "content": kind}}})
 }
 
-// chats queues calls of llm.chat.
+// chats queues calls to llm.chat.
 func (s *stage) chats(ctx context.Context, n int, kind string) error {
 	_, err := s.db.Exec(ctx, "insert into core_tool_calls (tool_name, input) select 'llm.chat', $1::jsonb from "+
 		"generate_series(1, $2::int)", chat(kind), n)
@@ -91,7 +91,7 @@ func (b *bench) withModels(ctx context.Context, c contestant, slots int,
 	return run(s, pid, server, release)
 }
 
-// chatsAtOnce measures GEM's overhead for calls of llm.chat whose answers come at once.
+// chatsAtOnce measures GEM's overhead for calls to llm.chat whose answers come at once.
 func chatsAtOnce(ctx context.Context, b *bench, c contestant) (figures []figure, err error) {
 	n := b.sizes.chatting.chats
 	err = b.withModels(ctx, c, 200, func(s *stage, pid int, _ *llmtest.Server, _ chan struct{}) error {

@@ -151,7 +151,7 @@ func (d *mcpServer) program(ctx context.Context, args []string, variables ...str
 	return cmd, end, nil
 }
 
-// healthCheck returns a tools/call of os.health_check in the form of protocol version 2026-07-28, with further members
+// healthCheck returns a tools/call to os.health_check in the form of protocol version 2026-07-28, with further members
 // of _meta.
 func healthCheck(meta string) []byte {
 	return []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"os_health_check","arguments":{},"_meta":{` +
@@ -246,7 +246,7 @@ func (a *agent) ask(message []byte) ([]byte, error) {
 	return line, err
 }
 
-// call makes a tools/call of os.health_check.
+// call makes a tools/call to os.health_check.
 func (a *agent) call() error {
 	answer, err := a.ask(healthCheck(""))
 	if err == nil {

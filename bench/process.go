@@ -72,7 +72,7 @@ func command(ctx context.Context, folder, program string, args, variables []stri
 	return cmd, end
 }
 
-// notes queues calls of a tool of the gem program.
+// notes queues calls to a tool of the gem program.
 func (s *stage) notes(ctx context.Context, n int) error {
 	_, err := s.db.Exec(ctx, `insert into core_tool_calls (tool_name, input)
 		select 'os.create_note', jsonb_build_object('domain', 'business', 'title', 'Note ' || i, 'content',

@@ -20,19 +20,20 @@ type Call struct {
 	Input json.RawMessage
 	// Status is queued, running, waiting, succeeded, failed or not_configured.
 	Status string
-	// SessionID, CreatedBy and IdempotencyKey are set by the frontend, and may be empty.
+	// SessionID and IdempotencyKey come from the frontend, and CreatedBy from its token if it has one. Each may be empty.
 	SessionID, CreatedBy, IdempotencyKey string
 	// Key is the computed key that the call holds, or waits for: see receipts.Key. It may be empty.
 	Key string
-	// WaitsFor is the reason for which a waiting call waits: key, call, answer, time or code. Otherwise it is empty.
-	// WakeAt is when the call continues at the latest; zero means no limit.
+	// WaitsFor says why a waiting call waits: key, call, answer, time or code. Otherwise it is empty. WakeAt is when the
+	// call continues at the latest; zero means no limit.
 	WaitsFor string
 	WakeAt   time.Time
 	// Needs is the capability that a worker must have to claim the call, such as `tool leads.create`; empty if any
 	// worker can.
 	Needs    string
 	Priority int // -1000 to 1000; higher runs first
-	// the priority, or -500 and less while its caller crowds: such calls come last, in some of the slots
+	// the priority; or -500 or lower if the caller's calls crowd the queue: such calls run last, in some of a worker's
+	// slots
 	Level int
 	RunAt time.Time // the earliest time to run
 	Seq   int64     // rises in the order of inserts
@@ -88,7 +89,7 @@ func readCall(ctx context.Context, db DB, where, value string) (c *Call, now tim
 	return c, now, nil
 }
 
-// LastDurable returns the ids of the last calls of a tool whose durable handlers made progress, the newest first. It
+// LastDurable returns the ids of the last calls to a tool whose durable handlers made progress, the newest first. It
 // returns at most limit ids.
 func LastDurable(ctx context.Context, db DB, tool string, limit int) ([]string, error) {
 	rows, err := db.Query(ctx, "select id::text from public.core_tool_calls where tool_name = $1 and steps > 0 order by "+
@@ -99,7 +100,7 @@ func LastDurable(ctx context.Context, db DB, tool string, limit int) ([]string, 
 			return ids, nil
 		}
 	}
-	return nil, fmt.Errorf("read the calls of %s: %w", tool, err)
+	return nil, fmt.Errorf("read the calls to %s: %w", tool, err)
 }
 
 // Child is a call that a handler made, directly or indirectly below another call.

@@ -1,12 +1,13 @@
 // Package client makes tool calls and reads their outcomes. It has all operations that a frontend, a command or a
-// dashboard needs on GEM's tables. It returns data instead of texts, and needs no worker in its process.
+// dashboard needs on GEM's tables. It returns data instead of formatted text, and needs no worker in its process.
 //
 //	id, err := client.Enqueue(ctx, pool, client.NewCall{Tool: "leads.create", Input: lead})
 //	receipt, err := client.Await(ctx, pool, id)
 //
-// Every function takes a [DB]. With a transaction, [Enqueue] inserts the call together with the caller's own rows, or
+// Most functions take a [DB]. With a transaction, [Enqueue] inserts the call together with the caller's own rows, or
 // not at all. Errors of Postgres are wrapped, so that errors.As finds a *pgconn.PgError: its message, detail and hint
-// explain why the tables reject a call. If no call has the given id, every function returns a [*NotFoundError].
+// explain why the tables reject a call. Functions for a single call return a [*NotFoundError] if it does not exist,
+// unless they say otherwise.
 package client
 
 import (
@@ -30,7 +31,8 @@ type DB = handlers.DB
 
 // NewCall is a call to insert. Only Tool is required.
 type NewCall struct {
-	// Tool is a name of the registry, such as leads.create: 1 to 200 characters. The worker checks it, not the insert.
+	// Tool is the name of a tool in the registry, such as leads.create: 1 to 200 characters. The worker checks that the
+	// tool exists; the insert does not.
 	Tool string
 	// Input is encoded as JSON, which must be an object of at most 1 MiB; nil means {}.
 	Input any
@@ -45,7 +47,7 @@ type NewCall struct {
 	Priority int
 	// RunAt is the earliest time to run, at most 366 days ahead; zero means at once.
 	RunAt time.Time
-	// Delay is the shortest time until the call runs, by Postgres's clock, at most 366 days; 0 means that RunAt
+	// Delay is the shortest time until the call runs, on Postgres's clock, at most 366 days; 0 means that RunAt
 	// applies.
 	Delay time.Duration
 	// ParentCallID is the call on whose behalf this one is made; empty means none. A signed-in user may name only
@@ -102,13 +104,13 @@ func Enqueue(ctx context.Context, db DB, c NewCall) (id string, err error) {
 		statement = "select public.enqueue_tool_call(" + strings.Join(values, ", ") + ")::text"
 	}
 	if err := db.QueryRow(ctx, statement, args...).Scan(&id); err != nil {
-		return "", fmt.Errorf("insert a call of %s: %w", c.Tool, err)
+		return "", fmt.Errorf("insert a call to %s: %w", c.Tool, err)
 	}
 	return id, nil
 }
 
-// IdempotencyMode returns the mode of a tool: none, safe-retry or keyed. It is empty for a tool in no recorded
-// registry. A registry of a living worker takes precedence, then the one recorded last.
+// IdempotencyMode returns the mode of a tool: none, safe-retry or keyed. It is empty if no recorded registry contains
+// the tool. Registries of live workers come first, then the one recorded last.
 func IdempotencyMode(ctx context.Context, db DB, tool string) (mode string, err error) {
 	err = db.QueryRow(ctx, `
 		select t.entry #>> '{idempotency,mode}'
@@ -144,8 +146,8 @@ type Cancellation string
 const (
 	// Cancelled means that the call was queued or waiting, and has ended with a receipt.
 	Cancelled Cancellation = "cancelled"
-	// CancelRequested means that the call runs, and its worker ends it within a heartbeat; or that the call has made
-	// progress, and its handler may clean up first. The call may still succeed before that.
+	// CancelRequested means that the call is running, and its worker will end it within a heartbeat, or that it has made
+	// progress, and its handler may clean up first. Either may still succeed in the meantime.
 	CancelRequested Cancellation = "requested"
 )
 

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype/zeronull"
 )
 
-// WaitsFor names the one thing that a call needs next.
+// WaitsFor names the thing that a call needs next. It is finer than [Call.WaitsFor], and has other values.
 type WaitsFor string
 
 const (
@@ -26,32 +26,32 @@ const (
 	ForCapability WaitsFor = "capability"
 	// ForSlot means that the call is queued and a worker claims it when it is next in line and a slot is free.
 	ForSlot WaitsFor = "slot"
-	// ForIdleWorker means that the call is queued and lost two workers or more, which it may have killed: a worker
-	// claims it only while it runs no other such call.
+	// ForIdleWorker means that the call is queued and may have killed two or more workers: a worker runs only one such
+	// call at a time.
 	ForIdleWorker WaitsFor = "idle worker"
 	// ForHandler means that a living worker has claimed the call.
 	ForHandler WaitsFor = "handler"
 	// ForRecovery means that the call runs on a dead worker while others are alive: one of them requeues it within
 	// seconds.
 	ForRecovery WaitsFor = "recovery"
-	// ForKey means that the call waits: another one runs with its key.
+	// ForKey means that another call holds the idempotency key that this one needs.
 	ForKey WaitsFor = "key"
-	// ForCalls means that the call waits: calls that its handler made have not ended.
+	// ForCalls means that calls that its handler made have not ended.
 	ForCalls WaitsFor = "calls"
 	// ForAnswer means that the call waits for somebody's answer.
 	ForAnswer WaitsFor = "answer"
-	// ForApproval means that the call waits: rules ask people whether it may run. Approvals names the people.
+	// ForApproval means that rules have asked people whether the call may run. Approvals are the open questions.
 	ForApproval WaitsFor = "approval"
 	// ForLimit means that the limit of a rule delays the call, in the queue, until RunAt.
 	ForLimit WaitsFor = "limit"
-	// ForCode means that the call waits: no program that claimed it could continue it. Misfit gives the reason.
+	// ForCode means that no program that claimed the call could continue it. Misfit gives the reason.
 	ForCode WaitsFor = "code"
 )
 
 // Explanation describes the state of a call, and the reason.
 type Explanation struct {
 	Call     Call
-	At       time.Time // the time of the read, by Postgres's clock
+	At       time.Time // the time of the read, on Postgres's clock
 	WaitsFor WaitsFor
 
 	// CameBack is the event that requeued a queued call: retried, delayed, released, lost or woken. It is nil for a
@@ -67,7 +67,7 @@ type Explanation struct {
 	Workers Workers
 	// Worker is the worker of a running call; nil if the database does not know it.
 	Worker *Worker
-	// Timeout is how long a running call may take, by the registry of its worker; 0 if unknown.
+	// Timeout is how long a running call may take, according to the registry of its worker; 0 if unknown.
 	Timeout time.Duration
 	// KeyHolder is the call that holds the key that a waiting call waits for. It is nil if no call holds it any more:
 	// a worker then claims the call within seconds.
@@ -76,8 +76,8 @@ type Explanation struct {
 	Children []Call
 	// Asked are the first questions that these calls, and the calls below them, wait for, up to [MaxChildren].
 	Asked []Asked
-	// Misfit is the reason why no program could continue a call that waits for code: Message, and the Name in its
-	// journal that does not fit. Name is empty if the tool or its handler is missing.
+	// Misfit says why no program could continue a call that waits for code. Message is the reason, and Name the entry of
+	// the journal that the code contradicts. Name is empty if the tool or its handler is missing.
 	Misfit struct{ Name, Message string }
 	// Answers are the names under which the call waits for answers: see [Answer].
 	Answers []string
@@ -85,8 +85,8 @@ type Explanation struct {
 	// call waits for its answer.
 	AskedFor    Asker
 	AskedInside bool
-	// Rules are the rules that ask people about the call, or that delayed it, and their version, if it is still
-	// known.
+	// Rules are the rules that ask people about the call, or that delayed it. RulesVersion is their version, or empty if
+	// it is no longer known.
 	Rules        []string
 	RulesVersion string
 	// Approvals are the open questions to people.
@@ -95,8 +95,7 @@ type Explanation struct {
 	// once. Both are zero without a request.
 	Cancel   Act
 	CancelAt time.Time
-	// AgainOf is the call that an operator repeated with this one, and Again the operator. Both are empty for other
-	// calls.
+	// If an operator made this call by repeating another, AgainOf is that other call, and Again the operator.
 	AgainOf string
 	Again   Act
 	// Context is the place at which a function in SQL failed, with Postgres's message; for a queued call, the failure of

@@ -20,7 +20,7 @@ type Operator struct {
 	Reason string
 }
 
-// Act names the person who acted on a call, by its journal. It is zero if the journal names nobody.
+// Act names the person who acted on a call, according to its journal. It is zero if the journal names nobody.
 type Act struct {
 	By     string `json:"by"`     // the subject, or the person whom an operator's connection named
 	Login  string `json:"login"`  // the login role of that connection; empty if it is the same as By
@@ -44,9 +44,9 @@ type CancelOutcome struct {
 // MaxCancel is the largest number of calls for [OperatorCancel].
 const MaxCancel = 500
 
-// OperatorCancel cancels up to [MaxCancel] calls, and returns the outcome of each, in the order of their ids. A call
-// with an earlier request stays [CancelRequested], since its handler may be cleaning up; atOnce ends it without that
-// if no worker runs it.
+// OperatorCancel cancels up to [MaxCancel] calls, and returns one outcome for each distinct id, sorted by id. If
+// cancellation was already requested, the outcome is [CancelRequested] again, since the handler may be cleaning up.
+// With atOnce, the call ends without cleaning up, unless a worker is running it.
 func OperatorCancel(ctx context.Context, db DB, ids []string, who Operator, atOnce bool) ([]CancelOutcome, error) {
 	rows, err := db.Query(ctx, "select id::text, outcome from gem.operator_cancel($1::uuid[], $2, $3, $4)", ids, who.By,
 		who.Reason, atOnce)
@@ -59,8 +59,8 @@ func OperatorCancel(ctx context.Context, db DB, ids []string, who Operator, atOn
 	return nil, fmt.Errorf("cancel %d calls: %w", len(ids), err)
 }
 
-// AgainMeans describes the effects of repeating a call, by the registry in force.
-type AgainMeans struct {
+// RepeatPreview describes what repeating a call would do, according to the registry in force.
+type RepeatPreview struct {
 	ID        string `json:"id"`
 	Tool      string `json:"tool"`
 	Status    string `json:"status"`
@@ -73,16 +73,16 @@ type AgainMeans struct {
 	SucceededAt time.Time `json:"succeeded_at,omitzero"`
 	// Holder is an open call that holds the key, for which the new one would wait; it may be empty.
 	Holder string `json:"holder,omitempty"`
-	// MayHappenTwice means that the call may have had effects, and that the new one may repeat them. [Again.Confirm]
-	// must then be the tool's name.
+	// MayHappenTwice means that the call may have had effects, and that the new one may repeat them. Then
+	// [RepeatOptions.Confirm] must be the tool's name.
 	MayHappenTwice bool `json:"may_happen_twice"`
-	// Refused is the reason for which the call cannot be repeated; empty if it can.
+	// Refused says why the call cannot be repeated; empty if it can.
 	Refused string `json:"refused,omitempty"`
 }
 
-// AgainWouldMean describes the effects of [OperatorAgain] on a call.
-func AgainWouldMean(ctx context.Context, db DB, id string) (*AgainMeans, error) {
-	all, err := AgainsWouldMean(ctx, db, []string{id})
+// PreviewRepeat describes what [OperatorRepeat] would do with a call.
+func PreviewRepeat(ctx context.Context, db DB, id string) (*RepeatPreview, error) {
+	all, err := PreviewRepeats(ctx, db, []string{id})
 	switch {
 	case err != nil:
 		return nil, err
@@ -92,15 +92,15 @@ func AgainWouldMean(ctx context.Context, db DB, id string) (*AgainMeans, error) 
 	return &all[0], nil
 }
 
-// AgainsWouldMean is [AgainWouldMean] for several calls, in their order. It skips calls that do not exist.
-func AgainsWouldMean(ctx context.Context, db DB, ids []string) ([]AgainMeans, error) {
+// PreviewRepeats is [PreviewRepeat] for several calls, in their order. It skips calls that do not exist.
+func PreviewRepeats(ctx context.Context, db DB, ids []string) ([]RepeatPreview, error) {
 	rows, err := db.Query(ctx, `
 		select m.id::text, m.tool, m.status, m.error_code, m.mode, m.succeeded::text, m.succeeded_at, m.holder::text,
 			m.may_happen_twice, m.refused
 		from pg_catalog.unnest($1::uuid[]) with ordinality u (id, n), gem.operator_again_means(u.id) m order by u.n`, ids)
 	if err == nil {
-		var all []AgainMeans
-		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (m AgainMeans, err error) {
+		var all []RepeatPreview
+		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (m RepeatPreview, err error) {
 			return m, row.Scan(&m.ID, &m.Tool, &m.Status, (*zeronull.Text)(&m.ErrorCode), (*zeronull.Text)(&m.Mode),
 				(*zeronull.Text)(&m.Succeeded),
 				(*zeronull.Timestamptz)(&m.SucceededAt), (*zeronull.Text)(&m.Holder), &m.MayHappenTwice,
@@ -113,8 +113,8 @@ func AgainsWouldMean(ctx context.Context, db DB, ids []string) ([]AgainMeans, er
 	return nil, fmt.Errorf("read the effects of repeating calls: %w", err)
 }
 
-// Again are the options for repeating a call.
-type Again struct {
+// RepeatOptions are the options for repeating a call.
+type RepeatOptions struct {
 	Operator
 	// Confirm is the name of the call's tool, typed by the operator. It is required if something may happen twice.
 	Confirm string
@@ -123,12 +123,12 @@ type Again struct {
 	NewID string
 }
 
-// OperatorAgain makes a new call with the tool, input, session, created_by, idempotency_key and priority of a
-// finished one, for the same caller, and returns its id. The call of a signed-in user remains one. Rules judge it like
-// any other. The old call and its receipt do not change. Errors of Postgres have the codes PT409 (it cannot be
-// repeated, and the message gives the reason), PT428 (something may happen twice, and Confirm is not the tool's name)
-// and 23505 (NewID belongs to another call).
-func OperatorAgain(ctx context.Context, db DB, id string, a Again) (newID string, err error) {
+// OperatorRepeat makes a new call with the tool, input, session, created_by, idempotency_key and priority of a finished
+// one, for the same caller, and returns its id. If a signed-in user made the old call, the new one counts as made by
+// that user, too. Rules judge it like any other. The old call and its receipt do not change. Errors of Postgres have
+// the codes PT409 (it cannot be repeated, and the message gives the reason), PT428 (something may happen twice, and
+// Confirm is not the tool's name) and 23505 (NewID belongs to another call).
+func OperatorRepeat(ctx context.Context, db DB, id string, a RepeatOptions) (newID string, err error) {
 	err = db.QueryRow(ctx, "select gem.operator_again($1, $2, $3, $4, $5)::text", id, a.By, a.Reason, a.Confirm,
 		zeronull.Text(a.NewID)).Scan(&newID)
 	switch {

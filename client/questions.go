@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype/zeronull"
 )
 
-// Question is a row of the view open_questions: a call of wait.answer, wait.approval or wait.event that waits for an
+// Question is a row of the view open_questions: a call to wait.answer, wait.approval or wait.event that waits for an
 // answer which the caller may give.
 type Question struct {
 	ID    string          `json:"id"`     // of its call
@@ -34,7 +34,8 @@ type Question struct {
 	// AskedBy is the created_by of the question's call; it may be empty. AskedFor is the kind of asker.
 	AskedBy  string `json:"asked_by,omitempty"`
 	AskedFor Asker  `json:"asked_for"`
-	// OfAsker numbers the open questions of one AskedBy, and AskerOpen is their number: see gem.open_questions.
+	// OfAsker is the question's position among the open questions of its AskedBy, and AskerOpen is their count: see
+	// gem.open_questions.
 	OfAsker   int `json:"of_asker"`
 	AskerOpen int `json:"asker_open"`
 }
@@ -46,11 +47,11 @@ type Asker string
 const (
 	AskerRule    Asker = "rule"
 	AskerHandler Asker = "handler"
-	AskerUser    Asker = "user" // or a model: its text, its arguments and everything else in it are unverified
+	AskerUser    Asker = "user" // or a model: nothing in the question is verified
 )
 
-// MostOfAsker is the number of questions of one asker that a list shows; it only counts the rest.
-const MostOfAsker = 5
+// MaxPerAsker is how many questions of one asker a list shows. It gives only the count of the rest.
+const MaxPerAsker = 5
 
 // OpenQuestions returns the questions that the caller may answer, up to a limit, in the order of gem.open_questions:
 // questions of rules and handlers first.
@@ -58,21 +59,21 @@ func OpenQuestions(ctx context.Context, db DB, limit int) ([]Question, error) {
 	return readQuestions(ctx, db, "order by place limit $1", limit)
 }
 
-// FirstQuestions is [OpenQuestions] with at most [MostOfAsker] questions of each asker.
+// FirstQuestions is [OpenQuestions] with at most [MaxPerAsker] questions of each asker.
 func FirstQuestions(ctx context.Context, db DB, limit int) ([]Question, error) {
-	return readQuestions(ctx, db, "where of_asker <= $1 order by place limit $2", MostOfAsker, limit)
+	return readQuestions(ctx, db, "where of_asker <= $1 order by place limit $2", MaxPerAsker, limit)
 }
 
 // More returns the number of this asker's questions that a list omits after this one.
 func (q Question) More() int {
-	if q.OfAsker != MostOfAsker {
+	if q.OfAsker != MaxPerAsker {
 		return 0
 	}
 	return q.AskerOpen - q.OfAsker
 }
 
-// OpenQuestionsAbout returns the questions that the caller may answer and that a call waits for, or that were asked
-// below a call without a parent, up to a limit.
+// OpenQuestionsAbout returns, up to a limit, the questions that the caller may answer and that were asked for a call
+// or, if it has no parent, for any call below it.
 func OpenQuestionsAbout(ctx context.Context, db DB, id string, limit int) ([]Question, error) {
 	return readQuestions(ctx, db, "where call_id = $1 or root = $1 order by place limit $2", id, limit)
 }
@@ -131,7 +132,7 @@ type Asked struct {
 	AskedFor Asker
 	AskedBy  string
 	Inside   bool
-	// Names are the names under which the call waits for answers: see [Answer]. A call of wait.* has the default
+	// Names are the names under which the call waits for answers: see [Answer]. A call to wait.* has the default
 	// name.
 	Names []string
 }
@@ -169,7 +170,7 @@ func AskedFor(ctx context.Context, db DB, id string, limit int) ([]Asked, error)
 // ErrMayNotAnswer means that the call exists, but the caller may not answer it.
 var ErrMayNotAnswer = errors.New("you may not answer this call")
 
-// Answer answers a call with JSON of at most 64 KiB, under the name for which its handler waits; an empty name means
+// Answer sends a call an answer: JSON of at most 64 KiB, under the name that its handler waits for. An empty name means
 // `answer`. Repeating the same answer is allowed. Errors of Postgres have the codes PT409 (the call has another answer,
 // has ended, or is a question that is scheduled for later), PT410 (its deadline has passed) and PT422 (the answer does
 // not fit, as the message explains).

@@ -27,7 +27,8 @@ type Subject struct {
 // returns that error. The transaction costs two round trips in addition to the statements of do. The connection keeps
 // no state of the user, so the pool may use a pooler in transaction mode.
 //
-// The connection's role must be a member of the user's: gem_mcp is, and has no other rights.
+// The connection's role must be a member of the user's role. The role gem_mcp is such a member, and has no other
+// rights.
 func As(ctx context.Context, db *pgxpool.Pool, s Subject, do func(DB) error) error {
 	claims, err := s.claims()
 	if err != nil {

@@ -185,7 +185,7 @@ func TestTheSameIDIsTheSameCall(t *testing.T) {
 	// With the rights of the owner, who sees all rows.
 	err := client.As(t.Context(), owner, client.Subject{ID: "grace"},
 		func(db client.DB) error { _, err := client.Enqueue(t.Context(), db, order); return err })
-	told[strings.TrimPrefix(fmt.Sprint(err), "insert a call of shop.order")] = true
+	told[strings.TrimPrefix(fmt.Sprint(err), "insert a call to shop.order")] = true
 	if len(told) != 1 {
 		t.Errorf("the refusals differ: %v", told)
 	}

@@ -107,7 +107,7 @@ func endedAs(status string) string {
 
 // repetition is the data of the page that confirms a repetition.
 type repetition struct {
-	*client.AgainMeans
+	*client.RepeatPreview
 	Confirm, Reason string
 	Fault           string
 }
@@ -120,7 +120,7 @@ func (s *site) askAgain(ctx context.Context, r *request) (*content, error) {
 	}
 	p := repetition{Confirm: r.PostForm.Get("confirm"), Reason: r.PostForm.Get("reason")}
 	err = view.Read(ctx, s.Act, func(ctx context.Context, db view.DB) error {
-		p.AgainMeans, err = client.AgainWouldMean(ctx, db, id)
+		p.RepeatPreview, err = client.PreviewRepeat(ctx, db, id)
 		return err
 	})
 	if err != nil {
@@ -135,8 +135,8 @@ func (s *site) doAgain(ctx context.Context, r *request) (to, done string, err er
 	if err != nil {
 		return "", "", err
 	}
-	made, err := client.OperatorAgain(ctx, s.Act, id,
-		client.Again{Operator: who, Confirm: r.PostForm.Get("confirm"), NewID: idOf(r.PostForm.Get("form"), id)})
+	made, err := client.OperatorRepeat(ctx, s.Act, id,
+		client.RepeatOptions{Operator: who, Confirm: r.PostForm.Get("confirm"), NewID: idOf(r.PostForm.Get("form"), id)})
 	if err != nil {
 		return "", "", s.again(ctx, r, err, s.askAgain)
 	}

@@ -100,7 +100,7 @@ func (b bulk) list() string {
 
 // step reads the next calls, up to a number, and the effects of repeating them. more is the start of the calls after
 // them, or empty.
-func (b bulk) step(ctx context.Context, s *site, before string, most int) (calls []client.AgainMeans, more string,
+func (b bulk) step(ctx context.Context, s *site, before string, most int) (calls []client.RepeatPreview, more string,
 	err error) {
 	err = view.Read(ctx, s.Act, func(ctx context.Context, db view.DB) error {
 		ids := b.Chosen
@@ -115,12 +115,12 @@ func (b bulk) step(ctx context.Context, s *site, before string, most int) (calls
 			for _, c := range page.Calls {
 				ids = append(ids, c.ID)
 				if b.Do == "cancel" {
-					calls = append(calls, client.AgainMeans{ID: c.ID, Tool: c.Tool, Status: c.Status})
+					calls = append(calls, client.RepeatPreview{ID: c.ID, Tool: c.Tool, Status: c.Status})
 				}
 			}
 		}
 		if calls == nil && len(ids) > 0 {
-			calls, err = client.AgainsWouldMean(ctx, db, ids)
+			calls, err = client.PreviewRepeats(ctx, db, ids)
 		}
 		return err
 	})
@@ -242,7 +242,7 @@ func (p *bulkPage) count(ctx context.Context, s *site) error {
 	return nil
 }
 
-func (p *bulkPage) add(tools map[string]*bulkTool, c client.AgainMeans) {
+func (p *bulkPage) add(tools map[string]*bulkTool, c client.RepeatPreview) {
 	t := tools[c.Tool]
 	if t == nil {
 		t = &bulkTool{Tool: c.Tool, Mode: c.Mode}
@@ -286,7 +286,7 @@ type bulkDone struct {
 // leftCall is an unchanged call, and the reason.
 type leftCall struct{ ID, Tool, Why string }
 
-func (d *bulkDone) leave(c client.AgainMeans, why string) {
+func (d *bulkDone) leave(c client.RepeatPreview, why string) {
 	d.LeftCount++
 	if len(d.Left) < mostLeft {
 		d.Left = append(d.Left, leftCall{c.ID, c.Tool, why})
@@ -344,8 +344,8 @@ func (s *site) doBulk(ctx context.Context, r *request) (to, done string, err err
 }
 
 // cancel requests the cancellation of calls.
-func (d *bulkDone) cancel(ctx context.Context, s *site, step []client.AgainMeans, who client.Operator) error {
-	ids, byID := []string{}, map[string]client.AgainMeans{}
+func (d *bulkDone) cancel(ctx context.Context, s *site, step []client.RepeatPreview, who client.Operator) error {
+	ids, byID := []string{}, map[string]client.RepeatPreview{}
 	for _, c := range step {
 		ids, byID[c.ID] = append(ids, c.ID), c
 	}
@@ -365,7 +365,7 @@ func (d *bulkDone) cancel(ctx context.Context, s *site, step []client.AgainMeans
 		case client.CancelBusy:
 			d.leave(byID[o.ID], "it was being changed: try again")
 		case client.CancelUnknown:
-			d.leave(client.AgainMeans{ID: o.ID}, "the call no longer exists")
+			d.leave(client.RepeatPreview{ID: o.ID}, "the call no longer exists")
 		default:
 			d.leave(byID[o.ID], "it had already ended: it "+endedAs(string(o.Outcome)))
 		}
@@ -374,14 +374,14 @@ func (d *bulkDone) cancel(ctx context.Context, s *site, step []client.AgainMeans
 }
 
 // repeat repeats calls. With the form's id each is repeated once, even if an interrupted form is sent again.
-func (d *bulkDone) repeat(ctx context.Context, s *site, step []client.AgainMeans, who client.Operator,
+func (d *bulkDone) repeat(ctx context.Context, s *site, step []client.RepeatPreview, who client.Operator,
 	typed map[string]bool, form string) error {
 	for _, c := range step {
-		a := client.Again{Operator: who, NewID: idOf(form, c.ID)}
+		a := client.RepeatOptions{Operator: who, NewID: idOf(form, c.ID)}
 		if typed[c.Tool] {
 			a.Confirm = c.Tool
 		}
-		_, err := client.OperatorAgain(ctx, s.Act, c.ID, a)
+		_, err := client.OperatorRepeat(ctx, s.Act, c.ID, a)
 		var gone *client.NotFoundError
 		refused := refusalOf(err)
 		switch {

@@ -42,7 +42,7 @@ type callPage struct {
 	Agent     bool            // it has a page for its conversation
 }
 
-// fault is the reason for which a call did not succeed.
+// fault is why a call did not succeed.
 type fault struct {
 	Code, Message string
 	Points        []point

@@ -45,7 +45,7 @@ type wantedCall struct {
 	Not   *view.NotMade
 }
 
-// conversation shows a call of agent.run turn by turn. Its /conversation.json has no payloads.
+// conversation shows a call to agent.run turn by turn. Its /conversation.json has no payloads.
 func (s *site) conversation(ctx context.Context, r *request) (*content, error) {
 	id := r.PathValue("id")
 	if !view.IsID(id) {
@@ -65,7 +65,7 @@ func (s *site) conversation(ctx context.Context, r *request) (*content, error) {
 			return err
 		}
 		if p.Call.Tool != agentRun {
-			return notFound("This is not a call of agent.run, so it has no conversation.")
+			return notFound("This is not a call to agent.run, so it has no conversation.")
 		}
 		if asked, err = view.Turns(ctx, db, []string{id}); err != nil {
 			return err

@@ -120,7 +120,7 @@ func (q quote) MatchWords() string {
 	return q.Match
 }
 
-// extraction shows a call of extract.run: the document with the quotes marked in it.
+// extraction shows a call to extract.run: the document with the quotes marked in it.
 func (s *site) extraction(ctx context.Context, r *request) (*content, error) {
 	id := r.PathValue("id")
 	if !view.IsID(id) {
@@ -136,7 +136,7 @@ func (s *site) extraction(ctx context.Context, r *request) (*content, error) {
 		}
 		switch {
 		case p.Call.Tool != extractRun:
-			return notFound("This is not a call of extract.run, so it has no quotes.")
+			return notFound("This is not a call to extract.run, so it has no quotes.")
 		case p.Call.EndedAt.IsZero():
 			return p.children(ctx, db)
 		case !r.operates():

@@ -17,14 +17,14 @@ const (
 	healthKept = time.Second     // anybody may ask, so Postgres is asked no more often
 )
 
-// health keeps the latest reason why the pages cannot be shown; it is empty if they can.
+// health keeps the latest reason that the pages cannot be shown; it is empty if they can.
 type health struct {
 	mu    sync.Mutex
 	at    time.Time
 	fault string
 }
 
-// healthz answers 200, or 503 and the reason why the pages cannot be shown. It needs no user, and accepts any host
+// healthz answers 200, or 503 and why the pages cannot be shown. It needs no user, and accepts any host
 // name.
 func (s *site) healthz(w http.ResponseWriter, q *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")

@@ -26,7 +26,7 @@ const slowReader = 10 * time.Second
 
 // stream answers /live?watch=PAGE with Server-Sent Events. Each is a changed part of the page: the first line is the
 // id of its element, and the rest its content. Named events are `away` and `back`, for the database, `renew`, which
-// asks for the next stream, and `over`, which gives the reason why the stream ends for good.
+// asks for the next stream, and `over`, which says why the stream ends for good.
 func (s *site) stream(w http.ResponseWriter, q *http.Request) {
 	r, err := s.request(q)
 	if err != nil {

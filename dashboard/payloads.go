@@ -64,7 +64,7 @@ type modelAnswer struct {
 	ErrorCode, Message string
 }
 
-// answerPart is a text, a thought, or a call of a tool, cut.
+// answerPart is a text, a thought, or a call to a tool, cut.
 type answerPart struct {
 	Type string // text, thinking, tool_call
 	Name string // of the called tool, as the model names it
@@ -168,7 +168,7 @@ type agentTask struct {
 	NotOffered                                       []struct{ Tool, Why string }
 }
 
-// readTask reads the input and the result of a call of agent.run.
+// readTask reads the input and the result of a call to agent.run.
 func readTask(ctx context.Context, db view.DB, id string) (*agentTask, error) {
 	var t agentTask
 	var notOffered json.RawMessage
@@ -202,7 +202,7 @@ func readResult(ctx context.Context, db view.DB, id string) (raw json.RawMessage
 	return raw, nil
 }
 
-// readDocument reads the text for a call of extract.run: from its input, or the document of an id. It returns "" if
+// readDocument reads the text for a call to extract.run: from its input, or the document of an id. It returns "" if
 // the text no longer exists. The tables of documents belong to the domain extract, which not every program has.
 func readDocument(ctx context.Context, db view.DB, callID, documentID string) (text string, err error) {
 	if !view.IsID(documentID) {

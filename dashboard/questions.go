@@ -41,7 +41,7 @@ func (s *site) questions(ctx context.Context, r *request) (*content, error) {
 	p.IDs = strings.Join(ids, ",")
 	p.Asks, p.Others = asksOf(p.Yours, p.Open)
 	if r.URL.Query().Get("all") == "" {
-		p.Others = slices.DeleteFunc(p.Others, func(q view.Question) bool { return q.OfAsker > view.MostOfAsker })
+		p.Others = slices.DeleteFunc(p.Others, func(q view.Question) bool { return q.OfAsker > view.MaxPerAsker })
 	}
 	for i := range p.Asks {
 		p.Asks[i].Back, p.Asks[i].Decided = "list", p.IDs

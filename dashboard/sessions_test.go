@@ -15,7 +15,7 @@ import (
 	"github.com/gemworker/gem/internal/testing/llmtest"
 )
 
-// wants is a turn of the model with calls of tools.
+// wants is a turn of the model with calls to tools.
 func wants(namesAndArguments ...string) (turn llmtest.Script) {
 	turn.Parts = append(turn.Parts, provider.Part{Type: provider.Text, Text: "I look: " + hostile})
 	for i := 0; i < len(namesAndArguments); i += 2 {

@@ -47,7 +47,7 @@ func TestAToolIsShownByTheRegistriesThatHaveIt(t *testing.T) {
 		t.Errorf("the registries: %s", body)
 	}
 	shows(t, operator, "/tools/crm.find.json", 200,
-		[]string{"crm.find.json", "a webhook, by domains.json 7", "No call of this tool ended"}, "secret.example")
+		[]string{"crm.find.json", "a webhook, by domains.json 7", "No call to this tool ended"}, "secret.example")
 	shows(t, viewer, "/tools/crm.find.json", 200, nil, "webhook")
 	shows(t, viewer, "/tools/shop.nothing", 404, []string{"This tool does not exist"})
 	shows(t, viewer, "/tools/"+url.PathEscape(hostile), 200, []string{"No registry in force has this tool"})

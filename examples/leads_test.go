@@ -54,7 +54,7 @@ func TestAPageAddsLeads(t *testing.T) {
 	}
 	if n := p.Value(
 		"select count(*) || ' ' || min(created_by) from core_tool_calls where tool_name = 'leads.create'"); n != "2 ada" {
-		t.Errorf("calls of leads.create and their user: %s", n)
+		t.Errorf("calls to leads.create and their user: %s", n)
 	}
 }
 

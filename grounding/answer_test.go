@@ -59,8 +59,8 @@ func TestTheItemsOfAnAnswerAreFoundWhateverStandsAroundThem(t *testing.T) {
 		{"a thought whose beginning is missing", extractions(token("Beta")) + " no</think>" + extractions(a), "Alpha"},
 		{"a damaged thought whose beginning is missing",
 			`{"extractions":[{"class":"token","quote":"Be</think>` + extractions(a), "Alpha"},
-		{"a call of a tool", `{"name":"emit","arguments":` + whole + `}`, "Alpha Gamma"},
-		{"calls of tools with arguments as a string", `{"tool_calls":[{"function":{"name":"emit","arguments":"` + inner +
+		{"a call to a tool", `{"name":"emit","arguments":` + whole + `}`, "Alpha Gamma"},
+		{"calls to tools with arguments as a string", `{"tool_calls":[{"function":{"name":"emit","arguments":"` + inner +
 			`"}}]}`, "Alpha Gamma"},
 		{"a list of calls", `[{"name":"emit","input":` + whole + `}]`, "Alpha Gamma"},
 		{"items as a string", `{"extractions":"[` + strings.ReplaceAll(a, `"`, `\"`) + `]"}`, "Alpha"},

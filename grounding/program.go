@@ -53,7 +53,7 @@ type Expected struct {
 	Inferred   bool            `json:"inferred,omitempty"`
 }
 
-// Fault is the reason why a program is invalid. Pointer is the JSON pointer of the invalid value in the program.
+// Fault is why a program is invalid. Pointer is the JSON pointer of the invalid value in the program.
 type Fault struct{ Pointer, Message string }
 
 func (f *Fault) Error() string { return f.Pointer + ": " + f.Message }

@@ -35,7 +35,7 @@ type Reading struct {
 	// Claimed is the number of items in the answer. It includes the items that begin in the context and belong to the
 	// neighbouring shards. It is 1 for a list that cannot be read.
 	Claimed int
-	// Failure is the reason why no items could be read: [Unreadable], [Truncated] or [AnswerTooLarge]. It is empty if the
+	// Failure is why no items could be read: [Unreadable], [Truncated] or [AnswerTooLarge]. It is empty if the
 	// answer was read.
 	Failure string
 }

@@ -24,7 +24,7 @@ type Question struct {
 	// By names the people who may answer: `owner` (the creator of the call), `user:SUBJECT`, `role:ROLE` (see the table
 	// gem.roles) or `service`. Empty means the owner. service_role and the owner of the database may always answer.
 	By []string `json:"by,omitempty"`
-	// Others forbids the creators of the call and of its ancestors to answer.
+	// Others means that only others may answer: not the users who made the handler's call or a call above it.
 	Others bool `json:"others,omitempty"`
 	// Until is the deadline. After it the question takes no answer, and Wait returns a [Failure] with the code timeout.
 	// Zero means no deadline.
@@ -64,7 +64,7 @@ type Approval struct {
 	Text string
 	// By names the people who may approve, at least one: `user:SUBJECT` or `role:ROLE` (see the table gem.roles).
 	By []string
-	// OwnerToo also allows the creators of the call and of its ancestors to approve it.
+	// OwnerToo also lets the users who made the handler's call, or a call above it, approve.
 	OwnerToo bool
 	// Until is the deadline, after which nobody can approve the call. Zero means no deadline.
 	Until time.Time
@@ -80,7 +80,7 @@ type Decision struct {
 	Digest string `json:"digest"`
 }
 
-// Approve asks people to approve a call, under a name in the journal. The question is a call of wait.approval, which
+// Approve asks people to approve a call, under a name in the journal. The question is a call to wait.approval, which
 // Approve starts like [Start]; the registry must list the tool. A denial is a Decision and not an error.
 // [StartApproved] makes the call.
 func Approve(d *Durable, name string, a Approval) *Child[Decision] {

@@ -6,19 +6,20 @@
 //
 // A method has one of three signatures. The signature determines what the worker may do after a process died:
 //
-//	// All effects are rows in Postgres. They commit together with the receipt: once, or not at all. func (Leads)
-//	Create(ctx context.Context, tx handlers.Tx, call *handlers.Call, in Create) (Created, error)
+//	// All effects are rows in Postgres, which commit together with the receipt, or not at all.
+//	func (Leads) Create(ctx context.Context, tx handlers.Tx, call *handlers.Call, in Create) (Created, error)
 //
-//	// The effects are outside of Postgres, such as a mail or an HTTP request. They cannot be rolled back. func (Comms)
-//	SendSMS(ctx context.Context, call *handlers.Call, in SendSMS) (SMSSent, error)
+//	// The effects are outside of Postgres, such as a mail or an HTTP request. They cannot be rolled back.
+//	func (Comms) SendSMS(ctx context.Context, call *handlers.Call, in SendSMS) (SMSSent, error)
 //
-//	// Several effects of any kind. Each is a step, whose result is in the journal, so that the handler can continue: see
-//	[Step]. func (Quotes) Send(ctx context.Context, call *handlers.Durable, in SendQuote) (QuoteSent, error)
+//	// Several effects of any kind. Each is a step whose result is in the journal, so that the handler can continue
+//	// after a crash: see [Step].
+//	func (Quotes) Send(ctx context.Context, call *handlers.Durable, in SendQuote) (QuoteSent, error)
 //
 // The input is decoded into the last parameter, a struct. The output is encoded as the receipt's result. An error ends
 // the call as failed, unless it is a [NotConfigured] or a [TransientError]; a [Failure] adds a code and details. A
-// method must return when its context ends. If the struct implements [Checked], it can refuse a call before the worker
-// uses its key.
+// method must return when its context ends. If the input's struct implements [Checked], it can refuse a call before the
+// worker takes the call's idempotency key.
 package handlers
 
 import (
@@ -53,9 +54,9 @@ type Call struct {
 	Attempt int
 	// SessionID groups the calls of one conversation; empty if the frontend set none.
 	SessionID string
-	// CreatedBy is the user that the database took from the frontend's token; empty if there was none.
+	// CreatedBy is the user on whose behalf the call was made, normally from the frontend's token; empty if there is none.
 	CreatedBy string
-	// SignedIn reports whether a user's token made the call, as opposed to one of your servers.
+	// SignedIn reports whether a signed-in user made the call, rather than one of your servers.
 	SignedIn bool
 	// Input is the validated input of the row.
 	Input json.RawMessage
@@ -67,7 +68,7 @@ type Call struct {
 // Checked is an input that can refuse its call. The worker calls Check before it takes the call's key, so a refused
 // call affects no other call. Use it if the fields of an input may contradict each other, for example if the key must
 // be the hash of the rest. An error ends the call like a handler's error. Check must depend only on the input and the
-// call: the worker calls it before each attempt until the first step.
+// call, because the worker calls it before each attempt until a step is recorded.
 type Checked interface {
 	Check(call *Call) error
 }

@@ -18,15 +18,15 @@ import (
 type Domain struct {
 	// Tools is the value whose exported methods are the tools. The name of its type is the domain's name.
 	Tools any
-	// Config, if set, points to a struct that binding.Configure fills from the environment. A field states its variable in
-	// tags: envconfig is its name, default its default, desc a sentence for `gem worker --help`, and may ends the sentence
-	// "it may be …" of the error for a wrong value. A field can be of any type that github.com/kelseyhightower/envconfig
-	// reads; a [Secret] is never shown, and a field without envconfig is left alone. A type with a method Decode(string)
-	// error parses its own value. A struct may have a method Wrong() map[string]string, which returns the unusable
-	// variables, each with a reason that may be empty. It may also have a method Lookup(func(variable string) string), for
-	// variables whose names are in a file of the domain. GEM calls it after it has set the fields and before Wrong, with a
-	// function that returns the value of any variable, without the white space around it. Lookup must convert values that
-	// may be secret to a [Secret] at once.
+	// Config, if set, points to a struct that binding.Configure fills from the environment. Struct tags describe the
+	// variable: envconfig is its name, default its default value, desc a sentence for `gem worker --help`, and may
+	// completes "it may be …" in the error for an invalid value. A field can be of any type that
+	// github.com/kelseyhightower/envconfig reads; a [Secret] is never shown, and a field without envconfig is left alone.
+	// A type with a method Decode(string) error parses its own value. A struct may have a method Wrong()
+	// map[string]string, which returns the unusable variables, each with a reason that may be empty. It may also have a
+	// method Lookup(func(variable string) string), for variables whose names are in a file that the domain reads. GEM
+	// calls it after it has set the fields and before Wrong, with a function that returns the value of any variable,
+	// without the white space around it. Lookup must convert values that may be secret to a [Secret] at once.
 	Config any
 	// Open, if set, is called once, after Config was filled and before the worker starts. gem dev calls the Open of the
 	// domain llm again when its routes file has changed.
@@ -35,9 +35,9 @@ type Domain struct {
 	// worker does not start.
 	Check func(context.Context, DB) error
 	// Tables, if set, holds the domain's tables: SQL files in its root, named NNNNN_name.sql and numbered from 1. `gem
-	// migrate` applies each once, in a transaction, if the registry has a tool of the domain. If old rows are to be
-	// removed, a function gem_<domain>.prune(before timestamptz, most integer) returns integer removes at most `most` rows
-	// and returns their number: `gem prune` calls it until it returns 0.
+	// migrate` applies each once, in a transaction, if the registry has a tool of the domain. To have old rows removed,
+	// define a function gem_<domain>.prune(before timestamptz, most integer) returns integer. It removes at most `most`
+	// rows and returns their number; `gem prune` calls it until it returns 0.
 	Tables fs.FS
 	// Remote names the methods that use a remote service, such as SendEmail, or is "*" for all. By default, GEM retries
 	// their calls more often and for longer; a retry in the registry overrides this.
@@ -57,8 +57,8 @@ type Env struct {
 	Meter metric.Meter
 	// Tables names the tables of all domains that have a tool in the registry, as their Grants name them.
 	Tables []string
-	// Isolated forbids a domain to reach other services and to read files of the working directory, as in gem demo. Config
-	// then has only the demo's values.
+	// Isolated means that a domain must not contact other services or read files in the working directory, as in gem demo.
+	// Config then has only the demo's values.
 	Isolated bool
 }
 

@@ -8,9 +8,9 @@ import (
 	"github.com/gemworker/gem/internal/plainjson"
 )
 
-// Durable is the call of a durable handler, which has its effects in steps. A step's result is in the call's journal
-// before the handler sees it. If the handler runs again, because its worker was lost or a step is retried, the step
-// returns the same result without running.
+// Durable is the call of a durable handler, which does everything that has an effect inside steps. A step's result is
+// in the call's journal before the handler sees it. If the handler runs again, because its worker was lost or a step is
+// retried, the step returns the same result without running.
 //
 // The handler must therefore be deterministic: its input and the results of its steps determine everything that it
 // does. It may read clocks, random numbers and external data only inside of steps, and the names of steps must be
@@ -31,14 +31,14 @@ type Journal interface {
 	Step(ctx context.Context, kind StepKind, name string,
 		do func(context.Context, Tx) (json.RawMessage, error)) (json.RawMessage, error)
 	// Start makes a call under a name, or finds the earlier one, and returns its name in the journal. It calls input only
-	// if it makes the call. If the call is refused, the refusal arrives under its name: see Came. An error of Start itself
-	// is a mistake in the code. chosen: see StartWith.
+	// if it makes the call. If the call is refused, the refusal is recorded under its name. Start itself returns an error
+	// only for a mistake in the handler's code. The parameter chosen is true for StartWith.
 	Start(name, tool string, chosen bool, input func() (json.RawMessage, error)) (unique, id string, err error)
-	// Timer returns the name of a time in the journal.
+	// Timer registers a timer, and returns its unique name in the journal.
 	Timer(name string) (unique string, err error)
-	// Receive returns the name of an answer in the journal.
+	// Receive registers a wait for an answer, and returns its unique name in the journal.
 	Receive(name string) (unique string, err error)
-	// Tools returns the tools that the handler may call, by the current registry.
+	// Tools returns the tools that the handler may call according to this worker's registry.
 	Tools() []Tool
 	// Digest returns the digest of a call to approve, or an error with the reason if the handler may not make that call.
 	Digest(tool string, input json.RawMessage) (string, error)
@@ -51,8 +51,9 @@ type Journal interface {
 	// Version returns the version of the code in the journal's entry of that name, or 0 if earlier runs passed this point
 	// without recording one.
 	Version(name string, current int) int
-	// Came returns the arrival under a name, and whether there is one. It has the result after a Wait for this name alone.
-	Came(name string) (Came, bool)
+	// Arrived returns the arrival under a name, and whether there is one. Its result is filled in only after a Wait for
+	// this name and no other.
+	Arrived(name string) (Arrival, bool)
 }
 
 // StepKind determines how often a step may take effect.
@@ -88,9 +89,9 @@ var ErrUnknown error = &Failure{
 // as JSON of at most 1 MiB. If the worker is lost before the result is recorded, another worker runs do again. A name
 // has at most 200 characters and no #. The second step with a name gets the suffix #2 in the journal, and so on.
 //
-// A [Transient] error ends the attempt: the call runs again after a pause, up to the tool's retry.max_attempts since
-// the last progress. Step records the last transient error, and every other error, as a [Failure] or a [NotConfigured],
-// and returns it again in every later run.
+// A [Transient] error ends the attempt, and the call runs again after a pause. The tool's retry.max_attempts limits
+// this; the count restarts whenever the call makes progress. When the attempts are used up, or on any other error, Step
+// records the error as a [Failure] or a [NotConfigured], and returns it in every later run.
 func Step[T any](ctx context.Context, d *Durable, name string, do func(context.Context) (T, error)) (T, error) {
 	return step(ctx, d, AtLeastOnce, name, func(ctx context.Context, _ Tx) (T, error) { return do(ctx) })
 }
@@ -125,9 +126,10 @@ func step[T any](ctx context.Context, d *Durable, kind StepKind, name string,
 	return result, nil
 }
 
-// Version returns the version of the code that a call must run at a point. For a call that reaches the point for the
-// first time, it records and returns current, and returns the same in every later run. For a call that passed the point
-// before the code called Version, it returns 0. Use it for changes that would not fit the journals of open calls:
+// Version returns which version of the code a call must run at this place in the handler. If the call reaches this
+// place for the first time, it records and returns current, and returns the same in every later run. If the call passed
+// this place before the code called Version, it returns 0. Use it for changes that would not fit the journals of open
+// calls:
 //
 //	if handlers.Version(call, "ask first", 1) >= 1 {
 //		…

@@ -58,7 +58,7 @@ func (c *Call) Called(service, endpoint string, statusCode int) {
 	})
 }
 
-// CalledModel records a request to a model, like [Call.Called]. It replaces an earlier record with the same number.
+// CalledModel records a request to a model, like [Call.Called]. It replaces an earlier record with the same r.Request.
 func (c *Call) CalledModel(service, endpoint string, statusCode int, r receipts.ModelRequest) {
 	c.record(func(e *receipts.HandlerEffects) {
 		e.Called(receipts.ExternalCall{Service: service, Endpoint: endpoint, StatusCode: statusCode, LLM: &r})

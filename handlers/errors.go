@@ -19,10 +19,10 @@ type NotConfigured struct {
 
 func (e *NotConfigured) Error() string { return "not configured: " + e.Reason }
 
-// Failure is an error with details for the receipt. Any other error becomes an execution_error with only its message.
-// Users can read the message, so it must not contain secrets. Users do not see the text of a Postgres error, unless a
-// Failure contains it: the receipt has its SQLSTATE and a reference, and operators find the text in the journal and the
-// log, without values of rows.
+// Failure is an error with details for the receipt. Any other error becomes an execution_error with the error's
+// message, unless it comes from Postgres. Users can read the message, so it must not contain secrets. Users do not see
+// the text of a Postgres error, unless a Failure contains it: the receipt has its SQLSTATE and a reference, and
+// operators find the text in the journal and the log, without values of rows.
 type Failure struct {
 	Code    string // a receipt's error_code; empty means execution_error
 	Message string // a sentence for a person
@@ -46,7 +46,7 @@ func (a Advice) Valid() bool { return a == Never || a == Later || a == ChangeInp
 
 func (e *Failure) Error() string { return e.Message }
 
-// Fail returns a [Failure] with the code execution_error. Its details have the reason, for programs.
+// Fail returns a [Failure] with the code execution_error. The reason is in its details, where programs can read it.
 func Fail(reason, message string) error {
 	return &Failure{Message: message, Details: map[string]string{"reason": reason}}
 }
@@ -66,14 +66,14 @@ func Transient(err error) error {
 	return TransientAfter(err, 0)
 }
 
-// MostAfter is the longest pause that [TransientAfter] accepts.
-const MostAfter = 15 * time.Minute
+// MaxPause is the longest pause that [TransientAfter] accepts.
+const MaxPause = 15 * time.Minute
 
 // TransientAfter is like [Transient], but the next attempt begins after a pause of at least d, such as a server's
 // Retry-After. The call pauses in the queue and occupies no slot. The pause spends an attempt. If d is longer than
-// [MostAfter], TransientAfter returns err itself, and the call fails.
+// [MaxPause], TransientAfter returns err itself, and the call fails.
 func TransientAfter(err error, d time.Duration) error {
-	if err == nil || d > MostAfter {
+	if err == nil || d > MaxPause {
 		return err
 	}
 	return &TransientError{Err: err, After: max(d, 0)}
@@ -89,9 +89,10 @@ type TransientError struct {
 }
 
 // NothingSent marks the error of an attempt that had no external effect, for example because its only connection was
-// refused or its host is unknown. The call runs again as with [TransientAfter], in every mode of idempotency.
+// refused or its host is unknown. The call is retried as with [TransientAfter], even if the tool's idempotency mode is
+// none.
 func NothingSent(err error, d time.Duration) error {
-	if err == nil || d > MostAfter {
+	if err == nil || d > MaxPause {
 		return err
 	}
 	return &TransientError{Err: err, After: max(d, 0), NothingSent: true}

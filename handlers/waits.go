@@ -25,16 +25,16 @@ type Awaited interface {
 	awaits() (*Durable, Await, error)
 }
 
-// Await is a name in a call's journal that the handler waits for, with a time limit: a duration, or a time. Without
-// both, the handler waits for ever.
+// Await is a name in a call's journal that the handler waits for, with a time limit: a duration, or a time. With
+// neither, the handler waits indefinitely.
 type Await struct {
 	Name   string
 	Within time.Duration
 	Until  *time.Time
 }
 
-// Came is an arrival under a name.
-type Came struct {
+// Arrival is what arrived under a name of the journal: the result of a child, an answer, or a timeout.
+type Arrival struct {
 	Seq    int             // its place in the journal
 	Result json.RawMessage // of an answer: {"value", "by", "at"}
 	Err    error           // of a child that did not succeed, or ErrTimeout
@@ -42,19 +42,20 @@ type Came struct {
 	InputDiffers bool
 }
 
-// ErrTimeout is the error of a [Child] that did not arrive within the limit of [Child.Within] or [Child.Until].
+// ErrTimeout is the error that [Child.Wait] returns if the child has not ended, or was not answered, within the limit
+// of [Child.Within] or [Child.Until].
 var ErrTimeout error = &Failure{Code: "timeout", Message: "Nothing arrived within the time limit of the wait."}
 
-// ErrCancelled is the error of new steps and waits after the call's cancellation was requested, and the cause with
-// which the context ends. Recorded results are still returned. A handler may clean up with steps, calls and waits under
-// context.WithoutCancel(ctx), for at most an hour after the request. The call ends when the handler returns: as
-// cancelled if it returns an error.
+// ErrCancelled is the error that new steps and waits return once the call's cancellation was requested. It is also the
+// cause of the context's end. Recorded results are still returned. A handler may clean up with steps, calls and waits
+// under context.WithoutCancel(ctx), for at most an hour after the request. The call ends when the handler returns. If
+// the handler returns an error, the call ends as failed, with the code cancelled.
 var ErrCancelled error = &Failure{Code: "cancelled", Message: "Someone asked to cancel the call."}
 
-// Start makes a call of a tool under a name, once, even if the handler runs several times. The worker inserts the call
-// with the next step or wait; after a cancellation, only with a wait for it during the clean-up. The handler's entry in
-// the registry must list the tool in `calls`. The input is an object of at most 1 MiB. The tool's output is decoded
-// into a T. If the call cannot be made, [Child.Wait] returns the reason. Do not use Start inside of a step.
+// Start makes a call to a tool under a name, once, even if the handler runs several times. The worker inserts the call
+// with the next step or wait. After a cancellation, it does so only if the clean-up waits for the call. The handler's
+// entry in the registry must list the tool in `calls`. The input is an object of at most 1 MiB. The tool's output is
+// decoded into a T. If the call cannot be made, [Child.Wait] returns the reason. Do not use Start inside of a step.
 //
 // A child has the session, the user and the priority of its parent. When the parent ends, its open children are
 // cancelled.
@@ -63,7 +64,7 @@ func Start[T any](d *Durable, name, tool string, input any) *Child[T] {
 		encoded, err := encode(input)
 		if err != nil {
 			return nil, &Failure{Code: "validation_error",
-				Message: fmt.Sprintf("The input of %s, a call of %s, cannot be encoded: %v", name, tool, err)}
+				Message: fmt.Sprintf("The input of %s, a call to %s, cannot be encoded: %v", name, tool, err)}
 		}
 		return encoded, nil
 	})
@@ -74,8 +75,8 @@ type Tool struct {
 	Name, Description string
 	// InputSchema is a JSON Schema.
 	InputSchema json.RawMessage
-	// Closed is the reason for which the user of the handler's call may not call the tool, as in "needs the permission
-	// send:sms". It is empty if the user may, or if no user's token made the call. [Start] ignores it: see [StartWith].
+	// Closed says why the user of the handler's call may not call the tool, such as "needs the permission send:sms". It is
+	// empty if the user may, or if no user's token made the call. [Start] ignores it: see [StartWith].
 	Closed string
 }
 
@@ -86,8 +87,8 @@ func Tools(d *Durable) []Tool { return d.journal.Tools() }
 // StartWith is like [Start], but takes a function for the input, which it calls only when it makes the call. If the
 // function returns an error, that error is recorded in place of the call, and Wait returns it in every run. Use
 // StartWith for calls that a model or a document chooses instead of the handler's code. The worker checks whether such
-// a call is allowed only when it begins. A question that is asked in this way counts as a user's: users' limits apply
-// to it, and people see that the handler did not choose its text or its people.
+// a call is allowed only when it begins. A question asked this way counts as a user's: users' limits apply, and people
+// see that the handler chose neither the text nor who may answer.
 func StartWith[T any](d *Durable, name, tool string, input func() (json.RawMessage, error)) *Child[T] {
 	c := &Child[T]{call: d}
 	c.name, c.id, c.err = d.journal.Start(name, tool, true, input)
@@ -100,9 +101,9 @@ func start[T any](d *Durable, name, tool string, input func() (json.RawMessage, 
 	return c
 }
 
-// Receive waits for an answer to the handler's own call, under a name. public.answer_tool_call, `gem answer` or
-// client.Answer gives the answer, which may arrive before Receive is called. The answer is unchecked JSON of at most 64
-// KiB, and is decoded into a T. To ask a question with a schema, use [Ask].
+// Receive returns a Child for an answer to the handler's own call, under a name. The answer comes from
+// public.answer_tool_call, `gem answer` or client.Answer, and may be sent before Receive is called. The answer is
+// unchecked JSON of at most 64 KiB, and is decoded into a T. To ask a question with a schema, use [Ask].
 func Receive[T any](d *Durable, name string) *Child[T] {
 	c := &Child[T]{call: d, id: d.ID, field: "value"}
 	c.name, c.err = d.journal.Receive(name)
@@ -113,14 +114,14 @@ func Receive[T any](d *Durable, name string) *Child[T] {
 // call. It is empty if the call cannot be made.
 func (c *Child[T]) ID() string { return c.id }
 
-// Within limits the time to wait for the child. The time begins when the call is first parked for it. After the limit
-// [Child.Wait] returns [ErrTimeout], in this and every later run. The child continues until its parent ends.
+// Within limits the time to wait for the child. The time begins when the handler first waits for the child. After the
+// limit [Child.Wait] returns [ErrTimeout], in this and every later run. The child continues until its parent ends.
 func (c *Child[T]) Within(t time.Duration) *Child[T] {
 	c.within = max(t, time.Millisecond)
 	return c
 }
 
-// Until limits the wait for the child to a time, by Postgres's clock. After it [Child.Wait] returns [ErrTimeout].
+// Until ends the wait for the child at a time of Postgres's clock. After it [Child.Wait] returns [ErrTimeout].
 func (c *Child[T]) Until(t time.Time) *Child[T] {
 	c.until = &t
 	return c
@@ -129,8 +130,8 @@ func (c *Child[T]) Until(t time.Time) *Child[T] {
 // Wait waits for the child's end and returns its result. No process runs the call during the wait. The error is the
 // error of the child's receipt, as a [Failure] or a [NotConfigured], or ErrTimeout, or the error of ctx.
 //
-// Only the goroutine of the handler may wait, and not inside of a step. Wait may not return: the handler then runs
-// again, from its beginning, after the child has ended.
+// Only the goroutine of the handler may wait, and not inside of a step. Wait does not always return: it may end this
+// run, and the handler starts again from the beginning once the child has ended.
 func (c *Child[T]) Wait(ctx context.Context) (result T, err error) {
 	if err := All(ctx, c); err != nil {
 		return result, err
@@ -144,11 +145,11 @@ func (c *Child[T]) Wait(ctx context.Context) (result T, err error) {
 
 // result returns the child's result, which has arrived.
 func (c *Child[T]) result() (result T, err error) {
-	came, _ := c.call.journal.Came(c.name)
-	if came.Err != nil {
-		return result, came.Err
+	arrival, _ := c.call.journal.Arrived(c.name)
+	if arrival.Err != nil {
+		return result, arrival.Err
 	}
-	encoded := came.Result
+	encoded := arrival.Result
 	if c.field != "" {
 		var fields map[string]json.RawMessage
 		if err = json.Unmarshal(encoded, &fields); err == nil {
@@ -175,8 +176,8 @@ func (c *Child[T]) By() (subject string, at time.Time) {
 		By string
 		At time.Time
 	}
-	if came, ok := c.call.journal.Came(c.name); ok && came.Err == nil {
-		_ = json.Unmarshal(came.Result, &answer)
+	if arrival, ok := c.call.journal.Arrived(c.name); ok && arrival.Err == nil {
+		_ = json.Unmarshal(arrival.Result, &answer)
 	}
 	return answer.By, answer.At
 }
@@ -187,8 +188,8 @@ func (c *Child[T]) InputDiffers() bool {
 	if c.err != nil {
 		return false
 	}
-	came, _ := c.call.journal.Came(c.name)
-	return came.InputDiffers
+	arrival, _ := c.call.journal.Arrived(c.name)
+	return arrival.InputDiffers
 }
 
 func (c *Child[T]) awaits() (*Durable, Await, error) {
@@ -204,8 +205,8 @@ func All[C Awaited](ctx context.Context, of ...C) error {
 	return d.journal.Wait(ctx, len(names), names)
 }
 
-// First waits until one child has ended or timed out, and returns the index of the first one: the same in every run. It
-// returns only errors of ctx. It needs at least one child.
+// First waits until a child has ended or timed out, and returns the index of the earliest. Every later run returns the
+// same index. It returns only errors of ctx. It needs at least one child.
 func First(ctx context.Context, of ...Awaited) (int, error) {
 	d, names, failed := awaited(of)
 	if failed >= 0 {
@@ -216,8 +217,8 @@ func First(ctx context.Context, of ...Awaited) (int, error) {
 	}
 	first, at := 0, 0
 	for i, n := range names {
-		if came, ok := d.journal.Came(n.Name); ok && (at == 0 || came.Seq < at) {
-			first, at = i, came.Seq
+		if arrival, ok := d.journal.Arrived(n.Name); ok && (at == 0 || arrival.Seq < at) {
+			first, at = i, arrival.Seq
 		}
 	}
 	return first, nil

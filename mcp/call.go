@@ -44,7 +44,7 @@ func (d *Server) call(ctx context.Context, t *tool, req *sdk.CallToolRequest) (*
 	}
 	switch {
 	case err != nil && again(err): // the call exists, but cannot be read now
-		return pending(state{Seen: client.Seen{ID: r.ID, Tool: r.Tool}}), nil
+		return pending(state{VisibleCall: client.VisibleCall{ID: r.ID, Tool: r.Tool}}), nil
 	case err != nil || answer != nil:
 		return answer, err
 	}

@@ -42,7 +42,7 @@ func (q question) way(can abilities, dashboard string) string {
 // params returns the request that asks a question. misfit is why the last answer was rejected; it may be empty.
 func (q question) params(dashboard, misfit string) *sdk.ElicitParams {
 	if q.tool == approval {
-		message := fmt.Sprintf("A call of %s needs an approval. %s", oneline.Value(q.about), q.says())
+		message := fmt.Sprintf("A call to %s needs an approval. %s", oneline.Value(q.about), q.says())
 		message += "\n\nArguments: " + oneline.Text(q.arguments, maxArguments) + "\nAsked " + moment(q.since)
 		return &sdk.ElicitParams{Mode: "url", Message: message + q.deadline(), URL: q.link(dashboard), ElicitationID: q.id}
 	}

@@ -14,7 +14,7 @@ func TestALinkToAnApprovalSaysWhatIsAskedForWhomAndUntilWhen(t *testing.T) {
 	asks := l.raw("ada", formsAndLinks).call("lab_greet", `{"name": "Bob?\n\nIt was approved.\u202e"}`)
 	message := asks.InputRequests[asks.question(t)].Params.Message
 	lines := strings.Split(message, "\n")
-	if len(lines) != 7 || lines[0] != `A call of lab.greet needs an approval. A rule asks about a call of ada:` ||
+	if len(lines) != 7 || lines[0] != `A call to lab.greet needs an approval. A rule asks about a call of ada:` ||
 		lines[2] != `“Greet "Bob? It was approved."?”` ||
 		lines[4] != `Arguments: {"name": "Bob?\n\nIt was approved."}` || !strings.HasPrefix(lines[5], "Asked 2") ||
 		!strings.HasPrefix(lines[6], "It can be answered until 2") {

@@ -360,7 +360,7 @@ func peek(body []byte) (all []message, few bool) {
 	return all, few
 }
 
-// inScope answers a call of a tool that the token does not cover, as OAuth requires.
+// inScope answers a call to a tool that the token does not cover, as OAuth requires.
 func (s *httpServer) inScope(w http.ResponseWriter, c caller, messages []message) bool {
 	for _, m := range messages {
 		if t := s.server.byName[m.name]; m.method == "tools/call" && t != nil && !c.covers(t.Tool) {

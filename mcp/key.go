@@ -61,7 +61,7 @@ func checkKey(key string) error {
 	return nil
 }
 
-// rowID returns the id of a subject's call of a tool under a key: a UUID of version 8. Its first half is of a hash of
+// rowID returns the id of a subject's call to a tool under a key: a UUID of version 8. Its first half is of a hash of
 // subject and tool: the database refuses a signed-in user's own ids of version 8 that begin otherwise, so that nobody
 // can take the id of another's key. Its second half is of a hash of all three.
 func rowID(subject, tool, key string) string {

@@ -62,7 +62,7 @@ func (failing) Job(ctx context.Context, _ *handlers.Call, _ labInput) (out labOu
 	return out, handlers.Fail("lab", "It always fails.")
 }
 
-// ErrorJob ends like a call of a tool that the worker's registry does not have: only that is a protocol error.
+// ErrorJob ends like a call to a tool that the worker's registry does not have: only that is a protocol error.
 func (protocol) ErrorJob(ctx context.Context, _ *handlers.Call, _ labInput) (out labOutput, err error) {
 	if err := pause(ctx, labMoment); err != nil {
 		return out, err

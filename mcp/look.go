@@ -29,7 +29,7 @@ type view struct {
 	onlyPeople bool
 }
 
-// question is an open call of wait.answer, wait.approval or wait.event that a handler or a rule made on behalf of a
+// question is an open call to wait.answer, wait.approval or wait.event that a handler or a rule made on behalf of a
 // call, or a call that waits for an answer itself.
 type question struct {
 	id, tool, text string
@@ -54,11 +54,11 @@ const maxQuestions, maxArguments = 100, 2000
 // look reads a call with its open questions. Another user's call is not found.
 func (d *Server) look(ctx context.Context, c caller, id string) (v view, err error) {
 	err = d.as(ctx, c, func(db client.DB) error {
-		seen, err := client.See(ctx, db, id)
+		seen, err := client.GetVisible(ctx, db, id)
 		if err != nil {
 			return err
 		}
-		v.Seen, v.now = *seen, seen.UpdatedAt
+		v.VisibleCall, v.now = *seen, seen.UpdatedAt
 		if v.ended() {
 			return nil
 		}

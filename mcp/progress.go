@@ -64,7 +64,7 @@ func (d *Server) progress(ctx context.Context, c caller, req *sdk.CallToolReques
 // events returns the entries of a call's journal after a given one.
 func (d *Server) events(ctx context.Context, c caller, id string, after int) (events []receipts.Event, err error) {
 	err = d.as(ctx, c, func(db client.DB) error {
-		events, err = client.SeeJournal(ctx, db, id, after)
+		events, err = client.VisibleJournal(ctx, db, id, after)
 		return err
 	})
 	return events, err

@@ -25,7 +25,7 @@ func (d *Server) addResources() {
 		{receiptURI, "receipt", "The receipt of a call: its outcome, its result and its effects.", readReceipt},
 		{journalURI, "journal", "The events of a call, in order.",
 			func(ctx context.Context, db client.DB, id string) (any, error) {
-				return client.SeeJournal(ctx, db, id, 0)
+				return client.VisibleJournal(ctx, db, id, 0)
 			}},
 	} {
 		d.sdk.AddResourceTemplate(&sdk.ResourceTemplate{URITemplate: r.uri + "{call_id}", Name: r.name,
@@ -57,7 +57,7 @@ func (d *Server) addResources() {
 }
 
 func readReceipt(ctx context.Context, db client.DB, id string) (any, error) {
-	s, err := client.See(ctx, db, id)
+	s, err := client.GetVisible(ctx, db, id)
 	if err != nil {
 		return nil, err
 	}

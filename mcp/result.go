@@ -217,7 +217,7 @@ func (d *Server) refusal(r request, why string) *sdk.CallToolResult {
 		why = fmt.Sprintf("the key %q belongs to another call: a new call needs a new key. To repeat that call, send its "+
 			"arguments, and its key in the same place", r.key)
 	}
-	return failed(fmt.Sprintf("The call of %s was not made: %s", r.Tool, why))
+	return failed(fmt.Sprintf("The call to %s was not made: %s", r.Tool, why))
 }
 
 // chosenEffects returns the effects that the tool's receipt_fields name, such as effects.db_writes; nil for none.
@@ -271,7 +271,7 @@ func otherInput(r *receipts.Receipt) string {
 		return ""
 	}
 	field := cmp.Or(key.KeyField, "key")
-	return fmt.Sprintf("This call did nothing. Its result is that of an earlier call of %s, which had the same %s but "+
+	return fmt.Sprintf("This call did nothing. Its result is that of an earlier call to %s, which had the same %s but "+
 		"otherwise a different input: "+
 		"do not report it as the result of your input. The tool does its work once for each %[2]s. If this input must "+
 		"take effect too, ask your user, "+

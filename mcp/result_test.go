@@ -14,7 +14,7 @@ import (
 
 // ended returns the state of a tool's call with a receipt.
 func ended(tool string, status receipts.Status, result string) state {
-	return state{Seen: client.Seen{ID: "c1", Tool: tool, Status: string(status),
+	return state{VisibleCall: client.VisibleCall{ID: "c1", Tool: tool, Status: string(status),
 		Receipt: &receipts.Receipt{ID: "r1", CallID: "c1", ToolName: tool, Status: status,
 			Result: json.RawMessage(result), Effects: json.RawMessage(`{"db_writes": []}`), ReplayOf: "r0"}}}
 }
@@ -101,20 +101,20 @@ func TestAPendingCallSaysWhereItStands(t *testing.T) {
 	t.Parallel()
 	d := newShopServer(t, "")
 	for _, tc := range []struct {
-		seen client.Seen
+		seen client.VisibleCall
 		asks string
 		want string
 	}{
-		{client.Seen{Status: "queued", Event: "retried"}, "", "(it is queued, last event: retried)"},
-		{client.Seen{Status: "running", Attempt: 2}, "", "(it runs, attempt 2)"},
-		{client.Seen{Status: "waiting", WaitsFor: "key"}, "", "(it waits for another call with its key)"},
-		{client.Seen{Status: "waiting", WaitsFor: "call"}, "Approve it: gem approve q1.",
+		{client.VisibleCall{Status: "queued", Event: "retried"}, "", "(it is queued, last event: retried)"},
+		{client.VisibleCall{Status: "running", Attempt: 2}, "", "(it runs, attempt 2)"},
+		{client.VisibleCall{Status: "waiting", WaitsFor: "key"}, "", "(it waits for another call with its key)"},
+		{client.VisibleCall{Status: "waiting", WaitsFor: "call"}, "Approve it: gem approve q1.",
 			"accepted and waits. Approve it: gem approve q1. Tell your user"},
-		{client.Seen{Status: "waiting", WaitsFor: "call"}, "", "(it waits for calls that it made)"},
-		{client.Seen{}, "", "(its state could not be read)"},
+		{client.VisibleCall{Status: "waiting", WaitsFor: "call"}, "", "(it waits for calls that it made)"},
+		{client.VisibleCall{}, "", "(its state could not be read)"},
 	} {
 		tc.seen.ID, tc.seen.Tool = "c1", "shop.order"
-		r, err := d.result(state{Seen: tc.seen, asks: tc.asks})
+		r, err := d.result(state{VisibleCall: tc.seen, asks: tc.asks})
 		said := structuredIn(t, r)
 		if err != nil || r.IsError || !strings.Contains(said, tc.want) || !strings.Contains(said, `"call_id":"c1"`) ||
 			!strings.Contains(said, "Do not call the tool again") {

@@ -54,7 +54,7 @@ func (d *Server) listCovered(next sdk.MethodHandler) sdk.MethodHandler {
 // scopeList formats scopes for OAuth.
 func scopeList(scopes []string) string { return strings.Join(scopes, " ") }
 
-// refuseUncovered rejects a call of a tool that the caller's token does not cover, whatever the form of the HTTP
+// refuseUncovered rejects a call to a tool that the caller's token does not cover, whatever the form of the HTTP
 // request.
 func (d *Server) refuseUncovered(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {

@@ -131,7 +131,7 @@ func (d *Server) survive(next sdk.MethodHandler) sdk.MethodHandler {
 	}
 }
 
-const instructions = "Each call of a tool is recorded, runs once and ends with one receipt, whether or not anyone " +
+const instructions = "Each call to a tool is recorded, runs once and ends with one receipt, whether or not anyone " +
 	"waits for it. An answer with gem_pending " +
 	"means that the call was accepted and continues: call gem_result for its result, and do not make the call again. If " +
 	"it waits for a person, tell your user " +

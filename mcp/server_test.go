@@ -24,7 +24,7 @@ import (
 // shop is a domain whose handlers are set by a test.
 type shop struct {
 	ran     *atomic.Int64
-	holds   chan string   // gets the id of each call of shop.hold that runs
+	holds   chan string   // gets the id of each call to shop.hold that runs
 	release chan struct{} // lets them end
 }
 
@@ -389,7 +389,7 @@ func TestWhatTheDatabaseRefusesIsAnErrorThatAModelReads(t *testing.T) {
 			m = []any{meta + "priority", 900}
 		}
 		if r := a.call("shop_order", tc.arguments, m...); !r.IsError ||
-			!strings.Contains(textIn(r), "The call of shop.order was not made: ") || !strings.Contains(textIn(r), tc.want) {
+			!strings.Contains(textIn(r), "The call to shop.order was not made: ") || !strings.Contains(textIn(r), tc.want) {
 			t.Errorf("%s: got %.300s", what, textIn(r))
 		}
 	}
@@ -718,7 +718,7 @@ func TestAHitWhoseInputDiffersSaysSo(t *testing.T) {
 	same := a.call("shop_refund", `{"order": "7", "item": "roof"}`)
 	other := a.call("shop_refund", `{"order": "7", "item": "door"}`)
 	read := a.call("gem_result", `{"call_id": "`+idOf(other)+`"}`)
-	const note = "Its result is that of an earlier call of shop.refund, which had the same order but otherwise a " +
+	const note = "Its result is that of an earlier call to shop.refund, which had the same order but otherwise a " +
 		"different input"
 	for _, r := range []*sdk.CallToolResult{other, read} {
 		if r.IsError || len(r.Content) != 2 || !strings.Contains(textIn(r), note) || r.Meta[meta+"inputDiffers"] != true {

@@ -10,7 +10,7 @@ import (
 
 // state is a call as its caller may see it.
 type state struct {
-	client.Seen
+	client.VisibleCall
 	// asks describes the actions that people must take before the call continues, for users whose client cannot ask
 	// them; it may be empty.
 	asks string
@@ -23,9 +23,9 @@ func (s state) ended() bool { return s.Receipt != nil }
 // state reads a call of the caller.
 func (d *Server) state(ctx context.Context, c caller, id string) (s state, err error) {
 	err = d.as(ctx, c, func(db client.DB) error {
-		seen, err := client.See(ctx, db, id)
+		seen, err := client.GetVisible(ctx, db, id)
 		if err == nil {
-			s.Seen = *seen
+			s.VisibleCall = *seen
 		}
 		return err
 	})

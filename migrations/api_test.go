@@ -124,7 +124,7 @@ func TestAReceiptCanBePolled(t *testing.T) {
 		_, err := ask(t, db, "authenticated", c.who, "get_receipt('"+c.id+"')")
 		refusedWith(t, c.who+"'s "+c.id, err, "PT404", "call "+c.id+" does not exist, or you may not see it")
 		_, err = ask(t, db, "authenticated", c.who, "cancel_tool_call('"+c.id+"')")
-		refusedWith(t, c.who+"'s "+c.id, err, "PT404", "there is no call "+c.id+" that you can cancel")
+		refusedWith(t, c.who+"'s "+c.id, err, "PT404", "call "+c.id+" does not exist, or you may not cancel it")
 	}
 	if got, err := ask(t, db, "service_role", "", "get_receipt('"+id+"') ->> 'status'"); err != nil || got != "failed" {
 		t.Errorf("service_role: %s, %v", got, err)

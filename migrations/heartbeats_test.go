@@ -179,7 +179,7 @@ func TestRowsOfDeadWorkersLeaveAndKeepNobodyWaiting(t *testing.T) {
 	}
 }
 
-// A call that was left to workers that never come back is not left for ever: any worker may say that it does not know
+// A call that was left to workers that never come back is not left forever: any worker may say that it does not know
 // the tool.
 func TestACallThatIsLeftToNobodyGoesToAny(t *testing.T) {
 	t.Parallel()

@@ -50,7 +50,7 @@ func TestASuccessWakesThoseThatWaitForItsKeyAHundredAtATime(t *testing.T) {
 	}
 	testdb.Exec(t, db, repeatOne)
 	if n := number(t, db, stillWaiting); n != 0 {
-		t.Errorf("%v wait for ever", n)
+		t.Errorf("%v wait forever", n)
 	}
 	if n := number(t, db,
 		"select count(*) from core_tool_receipts where idempotency_key = 'k' and replay_of is not null"); n != 3 {
@@ -98,7 +98,7 @@ func TestAHitThatIsRefusedWakesThoseThatWait(t *testing.T) {
 		'{"error": {"error_code": "key_reused", "message": "x"}}', '{}', '1')
 		from gem.claim('w', 1, true) c, gem.hold_key(c.id, c.attempt, 'w', 'k') h where h.verdict = 'hit'`)
 	if n := number(t, db, stillWaiting); n != 0 {
-		t.Errorf("%v wait for ever", n)
+		t.Errorf("%v wait forever", n)
 	}
 }
 
@@ -140,7 +140,7 @@ func TestAnEndWaitsForNoneOfThoseThatItWakes(t *testing.T) {
 	}
 	testdb.Exec(t, db, repeatOne)
 	if n := number(t, db, stillWaiting); n != 0 {
-		t.Errorf("the one that was locked waits for ever")
+		t.Errorf("the one that was locked waits forever")
 	}
 }
 
@@ -204,7 +204,7 @@ func TestACallDoesNotStayInItsSlotForALockOnTheOneThatHasItsKey(t *testing.T) {
 			}
 			testdb.Exec(t, db, succeedHolder)
 			if n := number(t, db, stillWaiting); n != 0 {
-				t.Error("it waits for ever")
+				t.Error("it waits forever")
 			}
 		})
 	}

@@ -145,6 +145,6 @@ func TestTheColumnsOfAQuestionStaySmall(t *testing.T) {
 	}
 	if n := number(t, db, `select num_nonnulls(answer_by, answer_others, answer_until) from core_tool_calls
 		where tool_name = 'a.flow'`); n != 0 {
-		t.Errorf("a call of another tool has %v of the columns", n)
+		t.Errorf("a call to another tool has %v of the columns", n)
 	}
 }

@@ -87,9 +87,9 @@ from (
       and not exists (select from pg_catalog.pg_cast c where c.castfunc = f.oid and c.oid < 16384)
       and (f.pronamespace <> 'pg_catalog'::regnamespace or f.proname <> all (array['array_to_string', 'clock_timestamp',
         'concat', 'concat_ws', 'current_database', 'current_setting', 'date_part', 'date_trunc', 'extract', 'format',
-        'gen_random_uuid', 'json_build_array', 'json_build_object', 'jsonb_build_array', 'jsonb_build_object', 'nextval',
-        'now', 'random', 'statement_timestamp', 'timeofday', 'timezone', 'to_char', 'to_date', 'to_json', 'to_jsonb',
-        'to_timestamp', 'transaction_timestamp', 'uuidv4', 'uuidv7']))
+        'gen_random_uuid', 'json_build_array', 'json_build_object', 'jsonb_build_array', 'jsonb_build_object',
+        'nextval', 'now', 'random', 'statement_timestamp', 'timeofday', 'timezone', 'to_char', 'to_date', 'to_json',
+        'to_jsonb', 'to_timestamp', 'transaction_timestamp', 'uuidv4', 'uuidv7']))
   ), used_by as (
     -- The objects of others that use the parts.
     select distinct p.of, d.classid as class, d.objid as id, d.objsubid as col

@@ -400,7 +400,7 @@ func TestACancelledCallWithoutProgressDoesNotPause(t *testing.T) {
 }
 
 // An answered question ends with its answer, so a request for its end changes nothing: a hundred of them must not keep
-// others from being asked, or have the parent looked at for ever.
+// others from being asked, or have the parent looked at forever.
 func TestAnsweredQuestionsDoNotKeepOtherChildrenFromEnding(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))

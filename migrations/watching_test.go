@@ -373,7 +373,7 @@ func TestWorkersAreAliveDeadStoppedOrUnknown(t *testing.T) {
 	}
 }
 
-// Frontends choose names, and what is counted stays for ever.
+// Frontends choose names, and what is counted stays forever.
 func TestANameThatNoWorkerKnewIsNotCounted(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))

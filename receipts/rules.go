@@ -41,7 +41,7 @@ type Seen struct {
 // Approval is a decision on a call.
 type Approval struct {
 	Rule   string    `json:"rule"`
-	ID     string    `json:"id"` // of the call of wait.approval
+	ID     string    `json:"id"` // of the call to wait.approval
 	By     string    `json:"by"`
 	At     time.Time `json:"at"`
 	Digest string    `json:"digest"`

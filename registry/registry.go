@@ -151,7 +151,7 @@ type Retry struct {
 	Most    time.Duration // the longest pause
 }
 
-// TriesToSend is the maximum number of tries for a call of a tool with mode [None], while nothing was sent. These tries
+// TriesToSend is the maximum number of tries for a call to a tool with mode [None], while nothing was sent. These tries
 // do not count as attempts, so the entry's max_attempts does not limit them.
 const TriesToSend = 12
 

@@ -41,7 +41,7 @@ type Verdict struct {
 	Do   string `json:"-"` // the rule's advice
 }
 
-// Judge judges calls of the tools of one registry. It never changes, and many goroutines can use it. A nil Judge has no
+// Judge judges calls to the tools of one registry. It never changes, and many goroutines can use it. A nil Judge has no
 // rules.
 type Judge struct {
 	set           *Set
@@ -138,7 +138,7 @@ func (j *Judge) JudgeResult(c Call, result, effects json.RawMessage) (verdicts [
 // OnResult reports whether a rule checks the results or effects of a tool.
 func (j *Judge) OnResult(tool *registry.Tool) bool { return j != nil && len(j.after[tool.Name]) > 0 }
 
-// BlocksResult returns a rule that would block a call of a tool by its result, if there is one. Only the effects of a
+// BlocksResult returns a rule that would block a call to a tool by its result, if there is one. Only the effects of a
 // transactional handler can be rolled back.
 func (s *Set) BlocksResult(tool *registry.Tool) (rule string, blocks bool) {
 	for _, r := range s.rules {
@@ -195,7 +195,7 @@ func (f *facts) callerDocument() (schema.Document, error) {
 	return f.caller.document()
 }
 
-// undecided is the reason why a rule could not be judged.
+// undecided is why a rule could not be judged.
 type undecided string
 
 // ask judges one rule. At most one of the results is not nil.

@@ -47,7 +47,7 @@ func file(entries ...string) string {
 	return `{"version": "1.0.0", "rules": [` + strings.Join(entries, ",\n") + `]}`
 }
 
-// refund is a call of billing.refund.
+// refund is a call to billing.refund.
 func refund(t testing.TB, input string) rules.Call {
 	t.Helper()
 	tool, _ := tools(t, shop).Tool("billing.refund")

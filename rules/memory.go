@@ -57,7 +57,7 @@ type Decision struct {
 	Outcome Outcome // Passed, Denied, Expired or Unasked
 	By      string
 	Reason  string // as given
-	ID      string // of the call of wait.approval
+	ID      string // of the call to wait.approval
 	At      time.Time
 }
 

@@ -120,7 +120,7 @@ func (t template) pointers() (all []string) {
 	return all
 }
 
-// questionText returns the question about a call: the rule's own, or one made from the tool, the input, the reason why
+// questionText returns the question about a call: the rule's own, or one made from the tool, the input, why
 // the rule asks, and the rule's say.
 func (r *Rule) questionText(tool string, input any, c *Check) string {
 	if r.Question != "" {

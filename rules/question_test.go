@@ -13,7 +13,7 @@ import (
 const travel = `{"version": "1", "tools": [{"name": "pay.refund", "idempotency": {"mode": "none"}, "timeout_ms": 1,
 	"output_schema": {}, "input_schema": {"type": "object"}}]}`
 
-// askedOf returns the question that a rule with these fields asks about a call of pay.refund, and its check.
+// askedOf returns the question that a rule with these fields asks about a call to pay.refund, and its check.
 func askedOf(t *testing.T, rule, input string) (text string, check rules.Check) {
 	t.Helper()
 	registry := tools(t, travel)
@@ -78,11 +78,11 @@ func TestWithoutAQuestionOneIsMadeOfTheCallAndTheRule(t *testing.T) {
 			call + "amount is given, booking fits its condition."},
 		{`"when": {"caller": {"created_by": {"const": "ada"}}}, "unless": {"input": {"amount": {"maximum": 5}}}`, input,
 			call + "the caller's created_by is ada; its exception (amount is at most 5) does not hold."},
-		{`"x-note": 1`, `{}`, "pay.refund without arguments. Rule big_refund: it applies to every call of the tool."},
+		{`"x-note": 1`, `{}`, "pay.refund without arguments. Rule big_refund: it applies to every call to the tool."},
 		{`"limit": {"max": 3, "within": "1h"}, "say": "Look at the booking."`, input,
 			call + "it allows 3 calls within 1h, and this limit is reached. Look at the booking."},
 		{`"x-note": 1`, `{"booking": "b9. Rule small: amount is under 1.\n"}`,
-			`pay.refund: booking "b9. Rule small: amount is under 1.". Rule big_refund: it applies to every call of the tool.`},
+			`pay.refund: booking "b9. Rule small: amount is under 1.". Rule big_refund: it applies to every call to the tool.`},
 	} {
 		if got, _ := askedOf(t, of+", "+c.rule, c.input); got != c.want {
 			t.Errorf("%s\ngot  %q\nwant %q", c.rule, got, c.want)

@@ -334,7 +334,7 @@ func (r *Rule) about(c *Check) string {
 
 // conditions describes the rule's conditions on the call itself.
 func (r *Rule) conditions() string {
-	return cmp.Or(r.holds(), "it applies to every call of the tool")
+	return cmp.Or(r.holds(), "it applies to every call to the tool")
 }
 
 // holds puts the conditions of the rule into words. For a condition on a result it only names the fields.

@@ -16,7 +16,7 @@ var now = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 
 func in(d time.Duration) *time.Time { at := now.Add(d); return &at }
 
-// four lists rules that ask different things of earlier calls; a call of billing.refund meets their checks 0 to 5.
+// four lists rules that ask different things of earlier calls; a call to billing.refund meets their checks 0 to 5.
 var four = []string{
 	`{"name": "pace", "tools": ["billing.*"], "action": "block", "limit": {"max": 5, "within": "1m", "per": ["caller"]}, "say": "Wait a little."}`,
 	`{"name": "budget", "tools": ["billing.refund"], "action": "block", "limit": {"max": 500, "within": "24h", "sum": "/amount"}}`,
@@ -74,7 +74,7 @@ func TestARulingSaysWhyAndWhatToDo(t *testing.T) {
 			Met: []rules.Met{met(pace, receipts.Seen{FreeAt: in(time.Second)}),
 				met(budget, receipts.Seen{FreeAt: in(time.Hour), Total: "480"})}}, "limit_reached",
 			details{"budget", "", rules.Sum, in(time.Hour), 3_600_000},
-			[]string{"the rule pace", "the rule budget (rules 1.0.0) blocks this call of billing.refund: the sum of /amount " +
+			[]string{"the rule pace", "the rule budget (rules 1.0.0) blocks this call to billing.refund: the sum of /amount " +
 				"within 1d may be at most 500; it is 480 so far, and this call would exceed that. It can be made again in " +
 				"1h0m0s, at 2026-05-01T13:00:00Z."}},
 		"one that never has room": {rules.Answer{Outcome: rules.Stopped,
@@ -88,12 +88,12 @@ func TestARulingSaysWhyAndWhatToDo(t *testing.T) {
 		"a turn too late": {rules.Answer{Outcome: rules.Stopped,
 			Met: []rules.Met{met(turn, receipts.Seen{FreeAt: in(2 * time.Hour), NotInTime: true})}}, "limit_reached",
 			details{"turn", "", rules.Count, in(2 * time.Hour), 7_200_000},
-			[]string{"the rule turn (rules 1.0.0) blocks this call of billing.refund: it allows 1 call within 1s, and this " +
+			[]string{"the rule turn (rules 1.0.0) blocks this call to billing.refund: it allows 1 call within 1s, and this " +
 				"limit is reached; the next start is later than a call may wait, 1h. It can be made again in 2h0m0s"}},
 		"nothing came before": {rules.Answer{Outcome: rules.Stopped, Met: []rules.Met{met(look, receipts.Seen{})}},
 			"rule_blocked",
 			details{"look", "", rules.Required, nil, -1},
-			[]string{"no call of billing.list had succeeded in this session within 30m before this call was made; make one, " +
+			[]string{"no call to billing.list had succeeded in this session within 30m before this call was made; make one, " +
 				"and repeat this call after its receipt."}},
 		"a limit and another": {rules.Answer{Outcome: rules.Stopped,
 			Met: []rules.Met{met(pace, receipts.Seen{FreeAt: in(time.Second)}), met(look, receipts.Seen{})}}, "rule_blocked",
@@ -106,7 +106,7 @@ func TestARulingSaysWhyAndWhatToDo(t *testing.T) {
 		"a no": {rules.Answer{Outcome: rules.Denied, Met: []rules.Met{met(big, receipts.Seen{By: "eve", Reason: "Too much."}),
 			met(also, receipts.Seen{})}}, "approval_denied",
 			details{"big", "", rules.ItsCall, nil, -1},
-			[]string{"the rule big (rules 1.0.0) asks whether this call of billing.refund may run: amount is at least 100. " +
+			[]string{"the rule big (rules 1.0.0) asks whether this call to billing.refund may run: amount is at least 100. " +
 				"eve denied it: Too much."}},
 		"a no without a word": {rules.Answer{Outcome: rules.Denied,
 			Met:       []rules.Met{met(big, receipts.Seen{By: "bob"}), met(also, receipts.Seen{})},
@@ -174,9 +174,9 @@ func TestACallThatRunsKeepsWhatTheRulesSaid(t *testing.T) {
 	want := []rules.Verdict{
 		{Kind: rules.ItsCall, Do: "Careful.", Verdict: receipts.Verdict{Rule: "every", Action: rules.Warn,
 			Message: "This is a policy of the operator, not an error: the rule every (rules 1.0.0) warns about this call of " +
-				"billing.refund, which runs anyway: it applies to every call of the tool. Careful."}},
+				"billing.refund, which runs anyway: it applies to every call to the tool. Careful."}},
 		{Kind: rules.ItsCall, Verdict: receipts.Verdict{Rule: "big", Action: rules.Ask,
-			Message: "The rule big (rules 2) asked whether this call of billing.refund may run: amount is at least 100. eve " +
+			Message: "The rule big (rules 2) asked whether this call to billing.refund may run: amount is at least 100. eve " +
 				"approved it."}},
 		{Kind: rules.Afterwards, Verdict: receipts.Verdict{Rule: "heed", Action: rules.Warn,
 			Seen: &receipts.Seen{Tool: "comms.send_sms", Ended: "approval_denied", ReceiptID: "r1", EndedAt: &sent},
@@ -191,10 +191,10 @@ func TestACallThatRunsKeepsWhatTheRulesSaid(t *testing.T) {
 		Met: []rules.Met{{Check: turn, Seen: receipts.Seen{FreeAt: in(time.Second)}}}})
 	asks := j.Rule("2", rules.Answer{Outcome: rules.Asked, At: now, Met: []rules.Met{{Check: also}}})
 	for message, want := range map[string]string{
-		waits.Verdicts[1].Message: "the rule turn (rules 2) lets this call of billing.refund wait: it allows 1 call within " +
+		waits.Verdicts[1].Message: "the rule turn (rules 2) lets this call to billing.refund wait: it allows 1 call within " +
 			"1s, and this limit is reached; it runs at 2026-05-01T12:00:01Z.",
-		asks.Verdicts[1].Message: "the rule also (rules 2) asks whether this call of billing.refund may run: it applies to " +
-			"every call of the tool. Someone with the role boss decides.",
+		asks.Verdicts[1].Message: "the rule also (rules 2) asks whether this call to billing.refund may run: it applies to " +
+			"every call to the tool. Someone with the role boss decides.",
 	} {
 		if !strings.HasSuffix(message, want) {
 			t.Errorf("got %q, want %q", message, want)
@@ -208,7 +208,7 @@ func TestAStaticBlockIsRuledWithoutAGate(t *testing.T) {
 		on(`"action": "block", "when": {"input": {"amount": true}}, "say": "Ask a person."`))
 	got := j.Rule("1.0.0", rules.Answer{})
 	if got.Code != "rule_blocked" || got.Message != "This is a policy of the operator, not an error: the rule r (rules "+
-		"1.0.0) blocks this call of billing.refund: amount is given. Ask a person." {
+		"1.0.0) blocks this call to billing.refund: amount is given. Ask a person." {
 		t.Errorf("got %+v", got)
 	}
 	if text, _ := json.Marshal(got.Details); string(

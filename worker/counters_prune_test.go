@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A counter that callers name would stay for ever. What hung on it is then neither guessed nor a difference.
+// A counter that callers name would stay forever. What hung on it is then neither guessed nor a difference.
 func TestACounterLeavesWithItsLastCall(t *testing.T) {
 	t.Parallel()
 	env := startRuled(t,

@@ -17,7 +17,8 @@ import (
 type Replayed struct {
 	// Misfit describes how the journal contradicts the code, or why the code is missing.
 	Misfit string
-	// Stopped is the first operation that the journal lacks. An open call stops where it waits or would continue.
+	// Stopped is the first operation that is not in the journal. The replay of an open call ends there: at a wait that is
+	// still open, or at the next new step.
 	Stopped string
 	// Outcome is the handler's result. Differs reports that the receipt has another outcome.
 	Outcome receipts.Outcome
@@ -32,7 +33,7 @@ func (r *Replayed) Same() bool { return r.Misfit == "" && r.Stopped == "" && !r.
 // replayed is the end of a replay at the first operation that the journal lacks.
 const replayed how = "replayed"
 
-// Replay runs a durable handler on a recording of a call by gem replay --save, as this program would continue it. It
+// Replay runs a durable handler on a call that gem replay --save recorded, as this program would continue that call. It
 // reads only the recording, and writes nothing: the first operation that the journal lacks ends the replay. The worker
 // need not have been started. It returns an error if the recording cannot be read.
 func (w *Worker) Replay(ctx context.Context, recording json.RawMessage) (*Replayed, error) {

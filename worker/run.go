@@ -73,7 +73,7 @@ func (w *Worker) run(c *claimedCall) *end {
 
 // decide ends an attempt before anything runs, if the call was cancelled or lost, the worker stops, the tool is
 // unknown, earlier attempts forbid another one, the tool is closed or without a handler, or the input is invalid.
-// Earlier attempts come first, because no later reason undoes their effects.
+// Earlier attempts are considered first: a receipt that gave another reason would hide that they may have had effects.
 func (a *attempt) decide(ctx context.Context) *end {
 	var known, bound bool
 	a.tool, known = a.worker.options.Registry.Tool(a.claim.Tool)
@@ -106,7 +106,7 @@ func (a *attempt) decide(ctx context.Context) *end {
 	case !bound:
 		return ended(a.livesNowhere())
 	case a.claim.Losses > 0 && a.claim.Spent() >= most:
-		return failed(receipts.WorkerLost, fmt.Sprintf("The call lost its worker %d times, and has spent its %d attempts.",
+		return failed(receipts.WorkerLost, fmt.Sprintf("All %[2]d attempts are used up, and %[1]d of them lost their worker.",
 			a.claim.Losses, most),
 			map[string]int{"lost_attempts": a.claim.Losses, "max_attempts": most})
 	case a.claim.Cancelled && (a.claim.Steps == 0 || !a.handler.Durable):
@@ -151,8 +151,8 @@ func (a *attempt) pastDeadline() receipts.Outcome {
 		a.claim.Tool, a.deadline()), map[string]int64{"deadline_ms": a.deadline().Milliseconds()})
 }
 
-// endedBefore ends an attempt whose context ended before its handler began. It returns nil if the context is live.
-// It leaves cancelled calls that lost workers to decide, which knows more about them.
+// endedBefore ends an attempt whose context ended before its handler began. It returns nil if the context is live. For
+// a cancelled call that has lost a worker, it returns nil: decide handles that case, and knows more about it.
 func (a *attempt) endedBefore(ctx context.Context) *end {
 	switch cause := context.Cause(ctx); {
 	case cause == nil:
@@ -185,12 +185,13 @@ func withoutCode(message string) *end {
 	return &end{how: waitingForCode, misfit: store.Misfit{Message: message}}
 }
 
-// mayWait returns the end of a call that waits for code. If the call's deadline has passed, the end is final.
+// mayWait returns e, which makes the call wait for code, or a failure if the call's deadline or its time to clean up
+// has passed.
 func (a *attempt) mayWait(e *end) *end {
 	switch {
 	case a.claim.CancelledFor >= durable.CleanUpTime:
-		return failed(receipts.Cancelled, fmt.Sprintf("The call was cancelled, and no program could let its handler clean "+
-			"up within %s: %s %s", durable.CleanUpTime,
+		return failed(receipts.Cancelled, fmt.Sprintf("The call was cancelled, and within %s no worker had the code to "+
+			"clean up after it: %s %s", durable.CleanUpTime,
 			e.misfit.Message, a.mayHaveDone()), e.misfit)
 	case a.claim.Age >= a.deadline():
 		return ended(a.pastDeadline())
@@ -199,7 +200,7 @@ func (a *attempt) mayWait(e *end) *end {
 }
 
 // leaveUnknown leaves a call whose tool is not in this registry to a worker whose registry has the tool. If no such
-// worker was alive for some minutes, the call fails.
+// worker has been alive in the last five minutes, the call fails or, if it has made progress, waits for code.
 func (a *attempt) leaveUnknown(ctx context.Context) *end {
 	var left bool
 	ctx, done := a.claim.uncancelled(ctx)
@@ -231,8 +232,8 @@ func (a *attempt) leaveUnknown(ctx context.Context) *end {
 		known.Version, receipts.Shorten(a.claim.Tool, 200), hint), nil)
 }
 
-// takeKey takes the call's idempotency key, if it has one, and checks the rules. The attempt ends if the key has
-// succeeded before, if another call holds it, or if the rules end it.
+// takeKey takes the call's idempotency key, if it has one, and checks the rules. The attempt ends if a call with this
+// key has succeeded, if another call holds the key, or if the rules say so.
 func (a *attempt) takeKey(ctx context.Context) *end {
 	if a.claim.Steps > 0 { // the call has kept its key since its first attempt
 		return nil
@@ -294,9 +295,9 @@ func (a *attempt) takeKey(ctx context.Context) *end {
 				"A handler must not call a tool with the key of its own call.", receipts.Shorten(a.key, 200)), nil)
 	case held.InputDiffers && refuse:
 		a.inputDiffers = true
-		return failed(receipts.KeyReused, fmt.Sprintf("A call of %s with the same key succeeded before, with another input "+
-			"or for another user. To do something else, make a call with another key. To get the result of your own call, "+
-			"send its input.", a.tool.Name),
+		return failed(receipts.KeyReused, fmt.Sprintf("A call to %s with the same key succeeded before, with another input "+
+			"or for another user. To do something else, make a call with another key. If that call was yours and you want its "+
+			"result, send exactly its input.", a.tool.Name),
 			map[string]string{"receipt_id": held.ReceiptID})
 	case held.Verdict == store.KeyHit:
 		a.inputDiffers = held.InputDiffers
@@ -305,8 +306,8 @@ func (a *attempt) takeKey(ctx context.Context) *end {
 	return ruled
 }
 
-// execute runs the handler in a transaction that begins with its first statement. After a success, the transaction is
-// still open: write commits it together with the receipt.
+// execute runs the handler. Unless the handler is durable, its first statement begins a transaction. After a success,
+// the transaction is still open: write commits it together with the receipt.
 func (a *attempt) execute(ctx context.Context) *end {
 	a.worker.at("before", "handler")
 	if end := a.endedBefore(ctx); end != nil {
@@ -332,8 +333,9 @@ func (a *attempt) execute(ctx context.Context) *end {
 	return a.endOf(err, a.rollback())
 }
 
-// noteOutside records that the tool's work is done outside of the receipt's transaction, if the worker's row does not
-// have it: the tool has moved since the worker registered. The next worker must know it if this one is lost.
+// noteOutside records that the tool works outside of the receipt's transaction, unless the worker's row already says
+// so. If it does not, the tool has moved to another backend since the worker registered. The next worker must know it
+// if this one is lost.
 func (a *attempt) noteOutside(ctx context.Context) *end {
 	if inside(a.handler) {
 		return nil
@@ -390,8 +392,7 @@ func (a *attempt) executeSteps(ctx context.Context) *end {
 	return a.endOf(err, nil)
 }
 
-// mayRunAgain reports whether a second run is harmless: the first run was rolled back, or by the tool's mode two runs
-// have the effect of one.
+// mayRunAgain reports whether a second run is harmless: the first was rolled back, or the tool is declared idempotent.
 func (a *attempt) mayRunAgain() bool {
 	return inside(a.handler) || a.tool.Idempotency.Mode != registry.None
 }
@@ -401,7 +402,8 @@ func (a *attempt) mayRunAgain() bool {
 func inside(h *binding.Handler) bool { return h != nil && (h.Transactional || h.Durable) }
 
 // mustNotRepeat ends a call whose earlier attempts may have had effects that must not happen twice. A deploy may have
-// changed the tool's mode, key field or backend since then, but those at the time of the attempt decide.
+// changed the tool's mode, key field or backend since then. The call ends if either the old or the present entry
+// forbids a second run.
 func (a *attempt) mustNotRepeat(ctx context.Context) *end {
 	none, keyed := a.tool.Idempotency.Mode == registry.None, a.tool.Idempotency.Mode == registry.Keyed
 	switch {
@@ -431,8 +433,8 @@ func (a *attempt) mustNotRepeat(ctx context.Context) *end {
 		}
 	}
 	if a.claim.Losses == 0 {
-		return failed(receipts.OutcomeUnknown, fmt.Sprintf("An earlier attempt may have taken effect, and by now %s must "+
-			"not run twice. Look for its effect, and make a new call if there is none.", a.tool.Name), nil)
+		return failed(receipts.OutcomeUnknown, fmt.Sprintf("An earlier attempt may have taken effect, and under the current "+
+			"registry %s must not run twice. Look for its effect, and make a new call if there is none.", a.tool.Name), nil)
 	}
 	return failed(receipts.OutcomeUnknown, fmt.Sprintf(
 		"The worker that ran the call was lost, and %s must not run twice. It is not known whether the call took effect. "+
@@ -463,8 +465,8 @@ func (a *attempt) notAllowed() *end {
 		lost = " The effects of an earlier attempt, whose worker was lost, are not known."
 	}
 	return failed(receipts.NotAllowed, fmt.Sprintf(
-		"%s is closed to signed-in users: it %s. A server may call it with a secret key. The "+
-			`registry's owner can open it with "frontends": true in its entry.%s`, a.tool.Name, a.tool.ClosedBecause(), lost),
+		"%s is closed to signed-in users: it %s. A server may call it with a secret key. "+
+			`To open it, set "frontends": true in its entry in the registry.%s`, a.tool.Name, a.tool.ClosedBecause(), lost),
 		nil)
 }
 

@@ -59,13 +59,13 @@ func TestAWorkersStatementsUseNothingOfTheSearchPath(t *testing.T) {
 	question := env.Question(id).ID
 	for _, call := range []string{id, question} {
 		_, err1 := client.Explain(t.Context(), env.DB, call)
-		_, err2 := client.See(t.Context(), env.DB, call)
+		_, err2 := client.GetVisible(t.Context(), env.DB, call)
 		_, err3 := client.Children(t.Context(), env.DB, call, 10)
 		_, err4 := client.Journal(t.Context(), env.DB, call)
 		_, err5 := client.AskedFor(t.Context(), env.DB, call, 10)
 		_, err6 := client.OpenQuestionsAbout(t.Context(), env.DB, call, 10)
 		_, err7 := client.IdempotencyMode(t.Context(), env.DB, "lab.nothing")
-		_, err8 := client.AgainWouldMean(t.Context(), env.DB, call)
+		_, err8 := client.PreviewRepeat(t.Context(), env.DB, call)
 		_, err9 := client.Resume(t.Context(), env.DB, id)
 		if err := errors.Join(err1, err2, err3, err4, err5, err6, err7, err8, err9); err != nil {
 			t.Error(err)

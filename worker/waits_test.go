@@ -498,7 +498,7 @@ func TestACallKeepsItsKeyWhileItWaits(t *testing.T) {
 	sound(t, env)
 }
 
-// Its parent waits for it, and would for ever.
+// Its parent waits for it, and would forever.
 func TestAChildDoesNotWaitForTheKeyOfItsParent(t *testing.T) {
 	t.Parallel()
 	env, _ := startTree(t, nil, tool{name: "tree.run", calls: []string{"tree.run"}, mode: "keyed", keyField: "key"})

@@ -6,8 +6,8 @@
 // that the process is alive, and receives cancellations; listen.go receives notifications of inserts; ends.go notifies
 // waiters when calls end; watchdog.go ends a process that hangs; telemetry.go makes spans and measurements.
 //
-// Every change of a call is one SQL function: see internal/store, and migrations/functions. The process may die at any
-// line: nothing in this package's memory matters after its end.
+// Each change to a call is made by one SQL function: see internal/store and migrations/functions. The process may die
+// at any point: nothing that matters is only in memory.
 package worker
 
 import (
@@ -59,7 +59,8 @@ type Options struct {
 	// none, and the worker only polls.
 	ListenURL string
 
-	// Registry has the tools, and Handlers their handlers. A tool without a handler ends as not_configured.
+	// Registry has the tools, and Handlers their handlers. A call to a tool without a handler ends as not_configured; if
+	// it has made progress, it waits for a program with the handler.
 	Registry *registry.Registry
 	Handlers *binding.Handlers
 	// Rules restrict the calls. Default: none.
@@ -79,8 +80,8 @@ type Options struct {
 	ShutdownGrace time.Duration
 	// HeartbeatInterval is the time between two heartbeats. Default: 1.5 s.
 	HeartbeatInterval time.Duration
-	// DeadAfter is the silence after which other workers take over its calls, at least twice HeartbeatInterval. Default: 5
-	// s. A worker whose own heartbeats are late declares no other worker dead.
+	// DeadAfter is how long the worker may be silent before others take over its calls: at least twice HeartbeatInterval.
+	// Default: 5 s. A worker whose own heartbeats are late declares no other worker dead.
 	DeadAfter time.Duration
 
 	// StallLimit is how long the loop may hang before OnStall is called. Default: 1 min.

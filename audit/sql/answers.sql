@@ -1,4 +1,4 @@
--- Answers, and the receipts of the calls of wait.answer, wait.approval and wait.event. Each such call has one answer,
+-- Answers, and the receipts of the calls to wait.answer, wait.approval and wait.event. Each such call has one answer,
 -- under the name #answer.
 select 'answer-once' as name, call_id::text as id,
   format('it was answered %s times under the name %s, in the events %s', count(*), data ->> 'name',

@@ -221,7 +221,7 @@ func orElse(text, other string) string {
 	return text
 }
 
-// failure interprets the error of a request. sent means that the request was a call of a tool that may have taken
+// failure interprets the error of a request. sent means that the request was a call to a tool that may have taken
 // effect.
 func (s *session) failure(ctx context.Context, err error, sent bool) error {
 	said := func(text string) string { return value.OneLine(s.secrets.scrub(text)) }

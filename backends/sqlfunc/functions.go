@@ -80,7 +80,7 @@ func (f *Functions) For(tool string) (*binding.Handler, bool) {
 	return f.handler(tool, found), true
 }
 
-// Fault returns the reason for which a function with the name of a tool cannot be the tool, and the solution. It
+// Fault returns why a function with the name of a tool cannot be the tool, and the solution. It
 // returns "" for a tool without a function.
 func (f *Functions) Fault(tool string) string {
 	if f == nil {
@@ -181,7 +181,7 @@ func judge(all []routine) (found function) {
 	return found
 }
 
-// fault returns the reason for which a routine cannot be a tool, or "" if its signature allows it.
+// fault returns why a routine cannot be a tool, or "" if its signature allows it.
 func (r routine) fault() string {
 	switch {
 	case r.Kind != "f":

@@ -22,7 +22,7 @@ type service struct {
 	signer      *standardwebhooks.Webhook
 	header      http.Header // of header_env
 	secrets     []string    // must not appear on receipts and in logs
-	// missing is the reason for which no request can be made; nil if requests can be made.
+	// missing is why no request can be made; nil if requests can be made.
 	missing *handlers.NotConfigured
 }
 

@@ -463,14 +463,14 @@ func TestACallThatReachedItsServiceMayHappenTwice(t *testing.T) {
 		"not_configured":   {Status: 501, Body: "nope"},
 	} {
 		r := env.Run(handlertest.Call{Tool: "crm.refund", Input: input(a)})
-		means, err := client.AgainWouldMean(t.Context(), env.DB, r.CallID)
+		means, err := client.PreviewRepeat(t.Context(), env.DB, r.CallID)
 		if err != nil || !means.MayHappenTwice || !strings.Contains(ended(t, r), want) {
 			t.Errorf("%s: repeating it means %+v, %v", ended(t, r), means, err)
 		}
 	}
 	env = start(t, s.URL, nil) // without its secret
 	r := env.Run(handlertest.Call{Tool: "crm.refund"})
-	if means, err := client.AgainWouldMean(t.Context(), env.DB, r.CallID); err != nil || means.MayHappenTwice {
+	if means, err := client.PreviewRepeat(t.Context(), env.DB, r.CallID); err != nil || means.MayHappenTwice {
 		t.Errorf("%s: repeating it means %+v, %v", ended(t, r), means, err)
 	}
 }

@@ -22,10 +22,10 @@ type Call struct {
 	// Outcome is the status of a finished call, or refused or cancelled if it failed with a code of that kind. It is
 	// empty before the end.
 	Outcome string `json:"outcome,omitempty"`
-	// Decision is the decision on a call of wait.approval: approved, denied or expired. It is empty for a reader who
+	// Decision is the decision on a call to wait.approval: approved, denied or expired. It is empty for a reader who
 	// may not read results.
 	Decision string `json:"decision,omitempty"`
-	// WaitsFor is the reason for which a waiting call waits: key, call, answer, time or code. Otherwise it is empty.
+	// WaitsFor is why a waiting call waits: key, call, answer, time or code. Otherwise it is empty.
 	WaitsFor string `json:"waits_for,omitempty"`
 	// Approval means that the call waits for approvals that rules ask for. WaitsFor is then call, since the questions
 	// are calls.
@@ -96,7 +96,7 @@ type Page struct {
 	Looked      int       `json:"looked,omitempty"`
 	AtLeast     bool      `json:"at_least,omitempty"`
 	LookFurther string    `json:"look_further,omitempty"`
-	At          time.Time `json:"at"` // the time of the read, by Postgres's clock
+	At          time.Time `json:"at"` // the time of the read, on Postgres's clock
 }
 
 // columns are the columns of gem.calls, in the order of scanCall.

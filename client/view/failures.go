@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype/zeronull"
 )
 
-// Failure summarises calls of a tool that ended with the same code. Refused and cancelled calls are not failures.
+// Failure summarises calls to a tool that ended with the same code. Refused and cancelled calls are not failures.
 type Failure struct {
 	Tool   string `json:"tool"`
 	Status string `json:"status"` // failed or not_configured

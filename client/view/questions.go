@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype/zeronull"
 )
 
-// Question is a row of the view gem.questions: a call of wait.answer, wait.approval or wait.event, without the
+// Question is a row of the view gem.questions: a call to wait.answer, wait.approval or wait.event, without the
 // question's text and its answer.
 type Question struct {
 	CallID string `json:"call_id"`
@@ -45,12 +45,12 @@ type Question struct {
 // mostNumbered limits the questions that a list numbers, like gem.open_questions.
 const mostNumbered = 5000
 
-// MostOfAsker is how many questions of one asker a list shows; it only counts the rest.
-const MostOfAsker = 5
+// MaxPerAsker is how many questions of one asker a list shows; it only counts the rest.
+const MaxPerAsker = 5
 
 // More returns how many questions of its asker a list leaves out after this one.
 func (q Question) More() int {
-	if q.OfAsker != MostOfAsker {
+	if q.OfAsker != MaxPerAsker {
 		return 0
 	}
 	return q.AskerOpen - q.OfAsker

@@ -104,7 +104,7 @@ func TestQuestionsOfOneAskerHideNoneOfOthers(t *testing.T) {
 	err := view.Read(t.Context(), db, func(ctx context.Context, db view.DB) error {
 		all, err := view.Questions(ctx, db, 100)
 		for _, q := range all {
-			if q.OfAsker <= view.MostOfAsker {
+			if q.OfAsker <= view.MaxPerAsker {
 				got = append(got, fmt.Sprintf("%s %d of %d", q.CreatedBy, q.OfAsker, q.AskerOpen))
 			}
 		}

@@ -16,7 +16,7 @@ import (
 
 // Whole is one call with everything that belongs to it.
 type Whole struct {
-	At   time.Time `json:"at"` // the time of the read, by Postgres's clock
+	At   time.Time `json:"at"` // the time of the read, on Postgres's clock
 	Call Call      `json:"call"`
 	// Journal are the first and the last events, or the events of the requested window.
 	Journal []Entry `json:"journal"`

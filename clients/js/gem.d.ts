@@ -24,7 +24,7 @@ export interface WaitOptions extends RequestOptions {
 }
 
 export interface CallOptions extends RequestOptions {
-  /** A call of a safe-retry tool with the key of an earlier success has that result. At most 255 characters. */
+  /** A call to a safe-retry tool with the key of an earlier success has that result. At most 255 characters. */
   key?: string
   /** The conversation that the call belongs to. At most 255 characters. */
   session?: string

@@ -57,7 +57,7 @@ func (b *toolbox) act(ctx context.Context, call *handlers.Durable, turn int, cal
 var tooMany = &handlers.Failure{Code: "too_many_calls", Message: fmt.Sprintf("This call was not made: a turn has at "+
 	"most %d.", maxCalls)}
 
-// input returns the input of a call that the model wants, or the reason for which it is not made.
+// input returns the input of a call that the model wants, or why it is not made.
 func (b *toolbox) input(call *handlers.Durable, tool string, p *provider.Part) (json.RawMessage, error) {
 	refuse := func(code, message string) (json.RawMessage, error) {
 		return nil, &handlers.Failure{Code: code, Message: message}

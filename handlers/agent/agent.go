@@ -1,5 +1,5 @@
 // Package agent is the domain agent: agent.run lets a model work on a task with tools until it answers. Each turn is a
-// step, and each call of a tool a child, so that the whole conversation is in the journal of the call and on the
+// step, and each call to a tool a child, so that the whole conversation is in the journal of the call and on the
 // receipts of its children.
 package agent
 

@@ -65,7 +65,7 @@ func input(more ...object) string {
 	return string(encoded)
 }
 
-// agent is a call of agent.run with tools.
+// agent is a call to agent.run with tools.
 func agent(tools ...string) handlertest.Call { return run(object{"tools": tools}) }
 
 func run(more ...object) handlertest.Call {
@@ -75,7 +75,7 @@ func run(more ...object) handlertest.Call {
 // says lets the model answer so, one turn after the other.
 func (s scene) says(turns ...llmtest.Script) { s.server.Script("", turns...) }
 
-// wants is a turn of the model with calls of tools: a name, and its arguments, and so on.
+// wants is a turn of the model with calls to tools: a name, and its arguments, and so on.
 func wants(namesAndArguments ...string) (turn llmtest.Script) {
 	for i := 0; i < len(namesAndArguments); i += 2 {
 		turn.Parts = append(turn.Parts, provider.Part{Type: provider.ToolCall, ID: fmt.Sprintf("id_%d", i/2+1),

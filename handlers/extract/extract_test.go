@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
-// ended is a call of extract.run that succeeded with that result.
+// ended is a call to extract.run that succeeded with that result.
 func ended(t *testing.T, db *pgxpool.Pool, createdBy, result string) (call string) {
 	t.Helper()
 	call = testdb.Value[string](t, db, "insert into core_tool_calls (tool_name, created_by) values ('extract.run', $1) "+

@@ -127,7 +127,7 @@ type piece struct {
 	child   *handlers.Child[answered]
 	may     int // answers that the child may request
 	out     answered
-	code    string // the reason for which it was not read
+	code    string // why it was not read
 	divided bool
 	cached  bool
 	reading grounding.Reading
@@ -254,7 +254,7 @@ func (r *run) stopped(ctx context.Context, now []*piece, err error) error {
 		Details: map[string]any{"models": used.Models, "usage": used.Usage}}
 }
 
-// failed records the reason for which a piece was not read, and the answers that it used: if its receipt does not
+// failed records why a piece was not read, and the answers that it used: if its receipt does not
 // contain them, the maximum.
 func (p *piece) failed(err error) {
 	p.code = "execution_error"

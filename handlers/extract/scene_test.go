@@ -151,7 +151,7 @@ func routes(server *llmtest.Server, key string) string {
 // tokens is a program with one class.
 var tokens = object{"instructions": "Extract tokens.", "classes": []object{{"name": "token"}}}
 
-// run is a call of extract.run about a text, in shards of 500 characters without context; more adds to its input.
+// run is a call to extract.run about a text, in shards of 500 characters without context; more adds to its input.
 func run(text string, more ...object) handlertest.Call {
 	input := object{"text": text, "program": tokens, "chunk": object{"size": 500, "context": 0}}
 	for _, m := range more {

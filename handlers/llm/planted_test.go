@@ -112,7 +112,7 @@ func plantings() map[string]llmtest.Script {
 	return all
 }
 
-// Also the exact key in the text of an answer is cut out: a receipt is for ever.
+// Also the exact key in the text of an answer is cut out: a receipt is forever.
 func TestAKeyThatAProviderRepeatsIsFoundNowhere(t *testing.T) {
 	t.Parallel()
 	for _, d := range llmtest.Dialects {

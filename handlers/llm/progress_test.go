@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// shows adds progress to a call of llm.chat.
+// shows adds progress to a call to llm.chat.
 var shows = object{"progress": true}
 
 // eager writes progress as often as it may be.

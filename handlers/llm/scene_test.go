@@ -93,7 +93,7 @@ func (s *scene) start(t *testing.T, change ...func(*handlertest.Options)) *handl
 	return handlertest.Start(t, o)
 }
 
-// asks is a call of llm.chat with one message; more adds to its input.
+// asks is a call to llm.chat with one message; more adds to its input.
 func asks(text string, more ...object) handlertest.Call {
 	return tool("llm.chat", slices.Concat([]object{{"messages": []any{object{"role": "user", "content": text}}}}, more)...)
 }

@@ -451,8 +451,8 @@ func TestACallThatIsMadeAgainFindsOnlyPersonalRowsOfItsUser(t *testing.T) {
 	}
 	first := env.Run(handlertest.Call{Tool: "os.search_notes", Input: `{"query": "diagnosis"}`, CreatedBy: "bob",
 		SignedIn: true})
-	again, err := client.OperatorAgain(t.Context(), env.DB, first.CallID,
-		client.Again{Operator: client.Operator{By: "olga"}})
+	again, err := client.OperatorRepeat(t.Context(), env.DB, first.CallID,
+		client.RepeatOptions{Operator: client.Operator{By: "olga"}})
 	if err != nil {
 		t.Fatal(err)
 	}

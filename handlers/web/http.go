@@ -43,7 +43,7 @@ type config struct {
 	AllowedHosts allowList `envconfig:"HTTP_ALLOWED_HOSTS" may:"a list such as api.example.com,10.0.0.5:8080 of hosts, each with or without a port, without scheme and path" desc:"The hosts that http.request may reach, separated by commas. One with a port may be in a private network."`
 }
 
-// Domain returns the domain http. Without hosts in HTTP_ALLOWED_HOSTS, calls of its tool end as not_configured.
+// Domain returns the domain http. Without hosts in HTTP_ALLOWED_HOSTS, calls to its tool end as not_configured.
 func Domain() handlers.Domain {
 	h := &HTTP{transport: &http.Transport{
 		Proxy: nil, // a proxy would resolve names itself, so that no address could be checked

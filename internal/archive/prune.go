@@ -12,7 +12,7 @@ import (
 
 // PruneOptions say which calls [Prune] removes, and how.
 type PruneOptions struct {
-	// OlderThan is how long ago a call must have ended, by Postgres's clock.
+	// OlderThan is how long ago a call must have ended, on Postgres's clock.
 	OlderThan time.Duration
 	// Batch is how many calls a transaction removes. Default: 1000.
 	Batch int

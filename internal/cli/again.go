@@ -17,7 +17,7 @@ import (
 
 func againCommand() *cobra.Command {
 	var (
-		a                  client.Again
+		a                  client.RepeatOptions
 		yes, asJSON, watch bool
 		timeout            time.Duration
 	)
@@ -53,13 +53,13 @@ as JSON. With --watch the exit codes are the same as for gem call --wait.
 				return exitError{exitUsage, err}
 			}
 			defer db.Close()
-			means, err := client.AgainWouldMean(ctx, db, id)
+			means, err := client.PreviewRepeat(ctx, db, id)
 			if err == nil {
 				err = confirm(ctx, cmd.InOrStdin(), progress, means, yes, &a.Confirm)
 			}
 			var newID string
 			if err == nil {
-				newID, err = client.OperatorAgain(ctx, db, id, a)
+				newID, err = client.OperatorRepeat(ctx, db, id, a)
 				if err != nil && !store.HasCode(err, "") && !pgconn.SafeToRetry(err) { // neither answered nor not sent
 					return exitError{exitUnknown, fmt.Errorf("it is unknown whether the call was repeated: %w", err)}
 				}
@@ -91,7 +91,7 @@ as JSON. With --watch the exit codes are the same as for gem call --wait.
 
 // confirm explains the effects of repeating a call, and asks for confirmation. If something may happen twice and typed
 // is empty, typed becomes the text that was typed as the tool's name.
-func confirm(ctx context.Context, in io.Reader, out io.Writer, m *client.AgainMeans, yes bool, typed *string) error {
+func confirm(ctx context.Context, in io.Reader, out io.Writer, m *client.RepeatPreview, yes bool, typed *string) error {
 	if m.Refused != "" {
 		return fmt.Errorf("%s", m.Refused)
 	}
@@ -120,7 +120,7 @@ func confirm(ctx context.Context, in io.Reader, out io.Writer, m *client.AgainMe
 }
 
 // againMeans explains in words the effects of repeating a call.
-func againMeans(m *client.AgainMeans) string {
+func againMeans(m *client.RepeatPreview) string {
 	ended := "It ended as " + m.Status
 	if m.ErrorCode != "" {
 		ended += " (" + cut(printable(m.ErrorCode), 100) + ")"

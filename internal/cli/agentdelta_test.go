@@ -22,7 +22,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// agents is a delta whose agents are calls of agent.run. Their model is a provider in this process: it reads its
+// agents is a delta whose agents are calls to agent.run. Their model is a provider in this process: it reads its
 // script from the task, and each answer is an effect that a test can count and delay.
 type agents struct {
 	delta
@@ -106,7 +106,7 @@ func (a agents) worker(env ...string) *process {
 	return a.delta.worker(append(env, "LLM_ROUTES="+a.routes)...)
 }
 
-// insert makes a call of agent.run with this script for the model, for the user ada.
+// insert makes a call to agent.run with this script for the model, for the user ada.
 func (a agents) insert(script string, maxTurns int) (id string) {
 	a.Helper()
 	err := pgx.BeginFunc(a.Context(), a.db, func(tx pgx.Tx) error {

@@ -40,7 +40,7 @@ func (p *Program) bind(r *registry.Registry, d *backends.Domains, lookup func(st
 	if err != nil || d == nil {
 		return bound, nil, err
 	}
-	// They connect at the first call of a tool.
+	// They connect at the first call to a tool.
 	opened := []backend{
 		webhook.New(r, d.Services, lookup),
 		mcpclient.New(d.Servers, lookup, log),

@@ -168,7 +168,7 @@ func (s *setup) newWorker() (*worker.Worker, error) {
 	})
 }
 
-// retrying logs the reason for which it waits for the database.
+// retrying logs why it waits for the database.
 func (s *setup) retrying(reason string) {
 	s.log.Warn("Postgres cannot be reached yet, trying again", zap.String("reason", reason),
 		zap.Duration("for_at_most", s.patience))

@@ -125,7 +125,7 @@ func (m *crowdModel) think(r *llmtest.Request) (said llmtest.Script) {
 	return said
 }
 
-// want draws a call of a tool.
+// want draws a call to a tool.
 func (m *crowdModel) want(draw *rand.Rand, e *errand, mark string) provider.Part {
 	total := 0
 	for _, d := range deeds {

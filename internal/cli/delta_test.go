@@ -167,7 +167,7 @@ func (d delta) worker(env ...string) *process {
 	return startWorker(d.T, d.url, append(env, "TOOLS_REGISTRY="+d.registry, "WORKER_SHUTDOWN_GRACE=1s")...)
 }
 
-// insert makes a call of delta.run, whose model says this.
+// insert makes a call to delta.run, whose model says this.
 func (d delta) insert(script string, maxTurns int) (id string) {
 	d.Helper()
 	return testdb.Value[string](d.T, d.db,

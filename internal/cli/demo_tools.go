@@ -83,7 +83,7 @@ func (d *demo) builtInTools(ctx context.Context) error {
 		ran, repeated = repeated, ran
 	}
 	if ran.ReplayOf != "" || repeated.ReplayOf != ran.ID || field(repeated, "lead_id") != field(ran, "lead_id") {
-		wrong = append(wrong, errors.New("of two calls of leads.create with one phone, one should repeat the receipt of "+
+		wrong = append(wrong, errors.New("of two calls to leads.create with one phone, one should repeat the receipt of "+
 			"the other"))
 	}
 	if noteID == "" || !strings.Contains(string(search.receipt.Result), noteID) {
@@ -97,7 +97,7 @@ func (d *demo) builtInTools(ctx context.Context) error {
 		look = ""
 	}
 	_, err := fmt.Fprint(d.out, `
-Each call has one receipt. The two calls of leads.create have the same phone: one ran, the other repeated its `+`receipt, and there is one lead.
+Each call has one receipt. The two calls to leads.create have the same phone: one ran, the other repeated its `+`receipt, and there is one lead.
 
 Try next:
 `+look+`  gem dev                   a private Postgres and a worker that stay until Ctrl-C

@@ -14,7 +14,7 @@ type scene struct {
 	db *pgxpool.Pool
 }
 
-// insert makes a call of leads.create.
+// insert makes a call to leads.create.
 func (s scene) insert() string {
 	s.Helper()
 	return testdb.Value[string](s.T, s.db, `insert into core_tool_calls (tool_name, input)

@@ -61,7 +61,7 @@ after each wait; its TOOK is the time from its creation to its end.
 	flags := cmd.Flags()
 	flags.StringVar(&f.State, "state", "", strings.Join(view.States, ", "))
 	flags.BoolVar(&failed, "failed", false, "failed calls, without refused and cancelled ones: --state failed")
-	flags.StringVar(&f.Tool, "tool", "", "calls of a tool")
+	flags.StringVar(&f.Tool, "tool", "", "calls to a tool")
 	flags.StringVar(&f.Session, "session", "", "calls of a session, its session_id")
 	flags.StringVar(&f.Caller, "caller", "", "calls of a caller, their created_by")
 	flags.StringVar(&f.Key, "key", "", "calls with a key: the computed one, or the client's")

@@ -32,7 +32,7 @@ func questionsCommand() *cobra.Command {
 		Use:   "questions",
 		Short: "List the open questions, and how to answer each",
 		Long: `
-It lists the open calls of wait.answer, wait.approval and wait.event that your
+It lists the open calls to wait.answer, wait.approval and wait.event that your
 Postgres role may answer: the asker, the question, the arguments of an approval,
 the time, the deadline, the people who may answer, and the command to type.
 Questions of rules and handlers come first, then questions of users and of their

@@ -251,7 +251,7 @@ func TestReplayRunsACallAgainAndWritesNothing(t *testing.T) {
 	wants(t, gemWith(t, env, "replay").stderr, "name one call, or a tool")
 	wants(t, gemWith(t, env, "replay", "--tool", "os.list_taks").stderr, "did you mean os.list_tasks?")
 	wants(t, gemWith(t, env, "replay", "--tool", "os.list_tasks").stderr,
-		"No call of os.list_tasks has a step or a wait.")
+		"No call to os.list_tasks has a step or a wait.")
 	testdb.Exec(t, db, "insert into core_tool_calls (tool_name) values ('os.health_check')")
 	wants(t, gemWith(t, env, "replay", testdb.Value[string](t, db,
 		"select id::text from core_tool_calls where tool_name = "+

@@ -26,7 +26,7 @@ func replayCommand(p *Program) *cobra.Command {
 		Use:   "replay [CALL_ID]",
 		Short: "Replay calls' journals with this program's durable handlers, and write nothing",
 		Long: `
-For a call or the last calls of a tool, it checks whether this program's code
+For a call or the last calls to a tool, it checks whether this program's code
 fits the journal and reaches the result of the receipt. It runs no step and
 makes no call: the first operation that a journal lacks ends its replay. An open
 call stops where it waits. Use the command before a deploy. The handlers need
@@ -80,7 +80,7 @@ further.
 				}
 			}
 			if len(ids) == 0 {
-				fmt.Fprintf(cmd.ErrOrStderr(), "No call of %s has a step or a wait.\n", tool)
+				fmt.Fprintf(cmd.ErrOrStderr(), "No call to %s has a step or a wait.\n", tool)
 			}
 			if bad > 0 {
 				fmt.Fprintf(cmd.ErrOrStderr(), "%s of %d would not continue as recorded.\n", count(bad, "call"), len(ids))
@@ -89,7 +89,7 @@ further.
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&tool, "tool", "", "replay the calls of this tool")
+	cmd.Flags().StringVar(&tool, "tool", "", "replay the calls to this tool")
 	cmd.Flags().StringVar(&folder, "save", "", "also write each journal, with its inputs and results, into a file of "+
 		"this `folder`: see docs/durable.md")
 	cmd.Flags().IntVar(&last, "last", 20, "with --tool: how many, the newest first")

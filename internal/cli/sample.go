@@ -68,7 +68,7 @@ type sampleSchema struct {
 	Enum       []any                      `json:"enum"`
 }
 
-// sampleOf returns a call of a tool with the first example of its input_schema, or with the required fields. If the
+// sampleOf returns a call to a tool with the first example of its input_schema, or with the required fields. If the
 // schema names no value for a required field, the value is "…" and known is false.
 func sampleOf(t *registry.Tool) (c *sample, known bool) {
 	var schema sampleSchema

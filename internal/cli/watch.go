@@ -107,7 +107,7 @@ func isTerminal(w io.Writer) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// notSeen returns the reason for which nothing can be shown.
+// notSeen returns why nothing can be shown.
 func notSeen(err error) error {
 	var wrong *view.FilterError
 	switch {

@@ -55,7 +55,7 @@ func (t *Trial) Write(files map[string]string) error {
 }
 
 // Judge judges an event in the JSON form that an agent sends. came is the verdict in the words of a rules test: run, or
-// the strictest action with the names of its rules. message is the text for the agent. unread is the reason why the
+// the strictest action with the names of its rules. message is the text for the agent. unread is why the
 // event could not be read, which gem hook allows.
 func (t *Trial) Judge(ctx context.Context, event []byte) (came, message string, unread, err error) {
 	a, unread := read(bytes.NewReader(event), t.dir)

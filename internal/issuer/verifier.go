@@ -18,7 +18,7 @@ import (
 // Skew is how far the clocks of an issuer and of this process may differ.
 const Skew = 30 * time.Second
 
-// RefusedError is the reason for which a token or a sign-in is not valid. The sender may read the reason, which
+// RefusedError is why a token or a sign-in is not valid. The sender may read the reason, which
 // quotes nothing of the token.
 type RefusedError struct{ Reason string }
 

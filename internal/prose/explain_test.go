@@ -52,11 +52,11 @@ func TestTheReceiptOfAnApprovalSaysWhoDecidedWhat(t *testing.T) {
 	call := client.Call{Tool: "wait.approval", Input: []byte(`{"tool": "shop.refund"}`)}
 	for result, want := range map[string]string{
 		`{"approved": true, "by": "ada", "at": "2026-01-02T03:04:05Z", "reason": "a good customer"}`: "ada approved the " +
-			"call of shop.refund at 2026-01-02 03:04:05 UTC (a good customer).",
+			"call to shop.refund at 2026-01-02 03:04:05 UTC (a good customer).",
 		`{"approved": false, "by": "ada", "at": "2026-01-02T03:04:05Z"}`: "ada denied the call " +
 			"of shop.refund at 2026-01-02 03:04:05 UTC.",
 		`{"approved": false, "reason": "expired", "at": "2026-01-02T03:04:05Z"}`: "Nobody decided " +
-			"about the call of shop.refund in time, so it was not approved.",
+			"about the call to shop.refund in time, so it was not approved.",
 	} {
 		r := &receipts.Receipt{ToolName: "wait.approval", Status: receipts.Succeeded, Result: []byte(result)}
 		if said := Explanation(&client.Explanation{Call: call, Receipt: r}); said != want {

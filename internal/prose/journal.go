@@ -13,7 +13,7 @@ import (
 	"github.com/gemworker/gem/registry"
 )
 
-// IsQuestion reports whether the calls of a tool take one answer, without a name.
+// IsQuestion reports whether the calls to a tool take one answer, without a name.
 func IsQuestion(tool string) bool { return slices.Contains(registry.Asking, tool) }
 
 // Ending describes in one line how a call ended.
@@ -62,7 +62,7 @@ type EventData struct {
 	Reason  string `json:"reason"`
 	AgainOf string `json:"again_of"`
 
-	Code struct{ Name, Message string } `json:"code"` // the reason why it waits for code
+	Code struct{ Name, Message string } `json:"code"` // why it waits for code
 	Kind string                         `json:"kind"` // of a step
 
 	Result json.RawMessage `json:"result"` // of a step
@@ -167,7 +167,7 @@ func Happened(e receipts.Event) string {
 		if AsksPeople([]string{data.Name}) {
 			return "the question to people: " + data.CallID
 		}
-		return fmt.Sprintf("its handler makes a call of %s under the name %s: %s", Cut(data.Tool, 200), data.Name,
+		return fmt.Sprintf("its handler makes a call to %s under the name %s: %s", Cut(data.Tool, 200), data.Name,
 			data.CallID)
 	case "returned":
 		if AsksPeople([]string{data.Name}) {

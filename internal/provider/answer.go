@@ -12,7 +12,7 @@ const MaxAnswer = 1 << 20
 
 // Answer is a complete answer, or the part that arrived.
 type Answer struct {
-	// Parts are its texts, thoughts and calls of tools, in their order.
+	// Parts are its texts, thoughts and calls to tools, in their order.
 	Parts        []Part
 	Stop         Stop
 	ProviderStop string

@@ -26,7 +26,7 @@ const (
 	AnswerTooBig  ErrorKind = "answer_too_large"  // a line or an answer over its limit
 )
 
-// Error is the reason for which a request got no complete answer.
+// Error is why a request got no complete answer.
 type Error struct {
 	Kind ErrorKind
 	// Status is the response's, 0 without one.

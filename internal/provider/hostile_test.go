@@ -11,7 +11,7 @@ import (
 	"github.com/gemworker/gem/internal/provider"
 )
 
-// The body of a 101 is the connection itself. No context ends a read of it, so a server could hold a caller for ever.
+// The body of a 101 is the connection itself. No context ends a read of it, so a server could hold a caller forever.
 func TestAServerThatSwitchesProtocolsHoldsNobody(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

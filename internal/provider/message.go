@@ -61,7 +61,7 @@ type Part struct {
 	Text string   `json:"text,omitempty"`
 	// Redacted means that the provider hides the thought; Signature has the data to send back.
 	Redacted bool `json:"redacted,omitempty"`
-	// Signature must be sent back to its provider unchanged, byte for byte. A thought, a call of a tool and a text can
+	// Signature must be sent back to its provider unchanged, byte for byte. A thought, a call to a tool and a text can
 	// have one.
 	Signature string `json:"signature,omitempty"`
 	// Target is the target that a thought or a signature comes from. Other targets do not understand it.

@@ -22,7 +22,7 @@ type Stream interface {
 	Next() bool
 	// Current returns the event that Next advanced to.
 	Current() Event
-	// Err returns the reason for which the stream ended early: an [*Error], or the cause of the context's end. It returns
+	// Err returns why the stream ended early: an [*Error], or the cause of the context's end. It returns
 	// nil after a complete answer. A body that ends without the dialect's terminal event is an error.
 	Err() error
 	// Close ends the request at once, even in the middle of the stream.

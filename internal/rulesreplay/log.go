@@ -79,7 +79,7 @@ type event struct {
 	} `json:"data"`
 }
 
-// question is a call of wait.approval that the rules made.
+// question is a call to wait.approval that the rules made.
 type question struct {
 	Rule      string    `json:"rule"`
 	Digest    string    `json:"digest"`

@@ -24,7 +24,7 @@ type Call struct {
 	Traceparent  string // the W3C trace context of the frontend
 	Level        int    // the priority, or a lower value if the caller crowds the queue
 	RunAt        time.Time
-	Waited       time.Duration // how long the call had been due when it was claimed, by Postgres's clock
+	Waited       time.Duration // how long the call had been due when it was claimed, on Postgres's clock
 	Retries      int           // attempts that ended with a transient error
 	Losses       int           // attempts whose worker died
 	Kills        int           // workers lost since it last waited

@@ -63,7 +63,7 @@ func (w Wait) Do(ctx context.Context, db DB, a Attempt) (verdict WaitVerdict, st
 	return verdict, steps, err
 }
 
-// In returns a duration from now, by Postgres's clock, for [Wait.Until]. A time.Time, or the text of the journal, is
+// In returns a duration from now, on Postgres's clock, for [Wait.Until]. A time.Time, or the text of the journal, is
 // the time itself.
 func In(d time.Duration) any { return d.Milliseconds() }
 
@@ -73,7 +73,7 @@ func RunTimers(ctx context.Context, db DB, workerID string, limit int) (n int, e
 	return n, err
 }
 
-// Misfit is the reason for which a program cannot continue a call.
+// Misfit is why a program cannot continue a call.
 type Misfit struct {
 	Name    string `json:"name,omitempty"` // in the journal
 	Seq     int    `json:"seq,omitempty"`  // of the event with that name

@@ -390,7 +390,7 @@ $$;
 --
 -- The function reads all of the reader's own questions. It reads up to 5,000 questions of rules and handlers that name
 -- the reader, and up to 5,000 such questions of users. For readers who may answer for anyone, it also reads up to 5,000
--- calls of wait.answer, and as many of wait.event, for each kind of asker. If it reads 5,000 or more in this way, it
+-- calls to wait.answer, and as many of wait.event, for each kind of asker. If it reads 5,000 or more in this way, it
 -- also reads up to 100 calls of each kind from each of 2,000 askers. It keeps 1,000 questions of each part, with a
 -- share for each asker.
 create or replace function gem.open_questions(p_only uuid[]) returns table (id uuid, tool text, input jsonb, by text[],

@@ -96,7 +96,7 @@ begin
 end
 $$;
 
--- Returns the first eight bytes of the ids that gem mcp derives from the keys of a user's calls of a tool, as UUIDs of
+-- Returns the first eight bytes of the ids that gem mcp derives from the keys of a user's calls to a tool, as UUIDs of
 -- version 8: see rowID in mcp/key.go.
 create or replace function gem.begin_of_key_ids(p_created_by text, p_tool text) returns bytea
 language sql immutable set search_path = pg_catalog, pg_temp as $$

@@ -45,7 +45,7 @@ begin
 end
 $$;
 
--- Returns the error codes with which calls of a tool failed in a session. It jumps from code to code in the index of
+-- Returns the error codes with which calls to a tool failed in a session. It jumps from code to code in the index of
 -- sessions, so its cost does not depend on the number of calls.
 create or replace function gem.codes_in_session(p_session text, p_created_by text, p_tool text) returns text[]
 language plpgsql stable
@@ -462,7 +462,7 @@ begin
 end
 $$;
 
--- Asks people about each check that has no question yet, with a call of wait.approval, and parks the call until one of
+-- Asks people about each check that has no question yet, with a call to wait.approval, and parks the call until one of
 -- the questions ends. It withdraws questions with other digests, because their subject has changed. It waits for locks
 -- only briefly, because it holds the counters' locks: another transaction may be inserting a level of the queue.
 drop function if exists gem.ask(uuid, integer, text, timestamptz, jsonb, bigint);

@@ -26,7 +26,7 @@ $$;
 
 -- Removes rows of counters that are older than twice the longest period of all recorded rules, at most p_limit. Returns
 -- their number. It removes a counter's oldest rows first, so that no gap appears. A counter's last row remains until
--- its call is pruned; it does not remain for ever, because callers' input determines the names of counters. A counter
+-- its call is pruned; it does not remain forever, because callers' input determines the names of counters. A counter
 -- without rows begins again at 1. Only the owner may execute it; gem prune calls it.
 create or replace function gem.prune_rule_runs(p_limit integer) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$

@@ -10,27 +10,27 @@
 --                            └──woken── waiting ◀─┘  the call waits for a key, an answer, a child, a time or a program
 --
 --       insert ──queued, waiting──▶ waiting ──succeeded | failed──▶ final
---                            a question that a handler or a rule asks: it ends with its answer, or with its time
+--                            a question from a handler or a rule: it ends when it is answered, or at its deadline
 --
 --   queued          Workers may claim the call from run_at on. Claims take the highest priority first, then the
 --                   earliest run_at, then the earliest insert.
---   running         A worker has claimed the call. Its handler may not have started yet. Only the attempt that holds
---                   the call (attempt, claimed_by) can move it.
+--   running         A worker has claimed the call. Its handler may not have started yet. While its worker is alive,
+--                   only the attempt that holds the call (attempt, claimed_by) can move it.
 --   waiting         No process runs the call. waits_for names the reason. `key`: another call holds its computed_key.
 --                   `call`, `answer` or `time`: its durable handler waits for a child, an answer or a time. `code`: the
 --                   call waits for a worker whose program can continue it. See waits.sql. A question that a handler
 --                   or a rule asks waits from the start (gem.question_waits).
 --   succeeded, failed, not_configured
---                   The call has ended. It never changes again, and has exactly one receipt.
+--                   The call has ended. Its status never changes again, and it has exactly one receipt.
 --
 --   Cancelling a queued or waiting call ends it at once, as failed. Cancelling a running call sets cancel_requested_at.
 --   Its worker learns this by the next heartbeat, and ends the call with a receipt that lists what was done. A call
 --   that made progress is woken instead, so that its handler can clean up. A second cancellation ends such a call at
 --   once, unless a worker runs it.
 --
--- Each arrow is one function, here in the order of a call's life, or in waits.sql. Nothing else changes a call's
--- status. In one transaction, each function checks the state, updates the row, and writes the event and, if the call
--- ends, the receipt.
+-- Only functions change a call's status: those below, in the order of a call's life, and those in waits.sql, rules.sql,
+-- answers.sql and workers.sql. In one transaction, each function checks the state, updates the row, and writes the
+-- event and, if the call ends, the receipt.
 --
 -- A worker that moves a running call names its attempt: (call, attempt, worker). If that attempt no longer holds the
 -- call, the function raises GM001, and the worker's transaction is rolled back. A worker that pauses and resumes after
@@ -52,8 +52,8 @@ create or replace function gem.new_id(p_at timestamptz) returns uuid language sq
 $$;
 
 -- Returns the id of a call's receipt: the time, then a hash of the call's id. A hash costs less than random bytes. The
--- function is stable, as date_part is: Postgres does not inline a function that is declared stricter than its body, and
--- would parse it at each call.
+-- function is stable because date_part is: if it were declared immutable, Postgres could not inline it, and would parse
+-- it at each call.
 create or replace function gem.receipt_id(p_call uuid, p_at timestamptz) returns uuid language sql stable as $$
   select encode(overlay(overlay(uuid_send(p_call) placing substring(int8send((date_part('epoch', p_at) * 1000)::bigint)
     from 3) from 1 for 6)
@@ -161,8 +161,8 @@ $$;
 -- a time (p_suspect), so that innocent suspects do not run next to the culprit again.
 --
 -- After Postgres's clock went back, and until it catches up, some calls are due although their run_at is in the future:
--- calls that were due at their insert, calls that were requeued by the earlier clock, and retries whose pause is over
--- by that clock. Calls that a frontend scheduled still wait for their time.
+-- calls that were due at their insert, calls that were requeued before the clock went back, and retries whose pause is
+-- over according to the old clock. Calls that a frontend scheduled still wait for their time.
 --
 -- Calls at level -500 or below are background calls. They come after all others. A claim takes at most p_background of
 -- them (null: no limit), so that a worker keeps slots for other calls. If a caller crowds the queue, its calls also
@@ -194,10 +194,11 @@ begin
   into worker from public.core_workers w
   where w.worker_id = p_worker and w.stopped_at is null and w.alive_until > at;
   if worker.due is null then
-    perform gem.refuse('GM002', 'worker %s claims without a heartbeat', null, p_worker);
+    perform gem.refuse('GM002', 'worker %s cannot claim calls: it has stopped, or its heartbeat has expired', null,
+      p_worker);
   elsif worker.forgot_rules then
     perform gem.refuse('GM004', 'worker %s runs without rules, and this database requires them: '
-      'set TOOLS_RULES to the rules of this worker, or gem rules require --off', null, p_worker);
+      'set TOOLS_RULES to this worker''s rules, or run gem rules require --off', null, p_worker);
   end if;
 
   for this in select l.level from gem.levels l order by l.level desc loop
@@ -454,13 +455,13 @@ $$;
 -- running → queued: retried, released
 ------------------------------------------------------------------------------------------------------------------------
 
--- Requeues a call after a transient error. The call pauses first: for p_backoff, doubled with each spent attempt, at
--- most p_most, with a jitter of 50 to 100 %, and for at least p_at_least, which is cut to 15 minutes. Lost attempts
--- count as spent. If the call's cancellation was requested during the attempt, the pause is 0, so that the next claim
--- ends the call or starts its clean-up; retries of a clean-up pause as usual. Returns the end of the pause. If
--- p_max_attempts are spent, returns null and changes nothing. p_effects are the effects of steps that were not kept.
--- p_outside is the mode under which the attempt may have had effects outside of Postgres, or null if it had none or its
--- journal records them.
+-- Requeues a call after a transient error. The call pauses first. p_backoff is doubled for each attempt used, limited
+-- to p_most, and multiplied by a random factor from 0.5 to 1. The pause is at least p_at_least, which is limited to 15
+-- minutes. Lost attempts count as spent. If the call's cancellation was requested during the attempt, the pause is 0,
+-- so that the next claim ends the call or starts its clean-up; retries of a clean-up pause as usual. Returns the end of
+-- the pause. If p_max_attempts are spent, returns null and changes nothing. p_effects are the effects of steps that
+-- were not kept. p_outside is the mode under which the attempt may have had effects outside of Postgres, or null if it
+-- had none or its journal records them.
 drop function if exists gem.retry(uuid, integer, text, jsonb, integer, interval, jsonb, interval, interval);
 create or replace function gem.retry(p_call uuid, p_attempt integer, p_worker text, p_error jsonb,
   p_max_attempts integer, p_backoff interval,
@@ -503,11 +504,11 @@ $$;
 
 -- Reports whether an earlier attempt of the call may have had an effect outside of Postgres that must not happen twice:
 -- the tool's mode was none then, or it is none now (p_none). An unknown mode counts as none, unless Postgres has
--- everything that the handler does now (p_inside). If the mode is keyed, then and now, the call must have the same key
--- as then: a service would not recognise another one (p_key, null unless the mode is keyed now). A deploy between the
--- attempts may change the tool's mode and its key field, but not the effects of the earlier attempt. `outside` in the
--- events lost, retried and released is the mode under which an attempt may have had such effects, and `key` is the key
--- that it held under the mode keyed.
+-- everything that the handler does now (p_inside). If the mode was keyed then and is keyed now, the key must be the
+-- same, because a service would not recognise another. p_key is the present key, or null if the mode is not keyed now.
+-- A deploy between the attempts may change the tool's mode and its key field, but not the effects of the earlier
+-- attempt. `outside` in the events lost, retried and released is the mode under which an attempt may have had such
+-- effects, and `key` is the key that it held under the mode keyed.
 drop function if exists gem.must_not_repeat(uuid, boolean, boolean);
 create or replace function gem.must_not_repeat(p_call uuid, p_none boolean, p_inside boolean, p_key text)
 returns boolean language sql stable security definer set search_path = pg_catalog, pg_temp as $$
@@ -534,8 +535,8 @@ end
 $$;
 
 -- Requeues a running call at its place, or with a later start: after p_pause, or at p_starts_at (see rules.sql).
--- Returns the end of the pause. If run_at is in the future, the clock went back after the claim, and the call is due
--- now. p_at is the time of the decision, if it was made earlier in the transaction.
+-- Returns the end of the pause. If the row's old run_at is in the future, the clock was set back after the claim, so
+-- the call is due now. p_at is the time of the decision, if it was made earlier in the transaction.
 drop function if exists gem.put_back(uuid, integer, text, text, interval, jsonb, text, timestamptz);
 create or replace function gem.put_back(p_call uuid, p_attempt integer, p_worker text, p_event text,
   p_pause interval default null, p_data jsonb default null, p_needs text default null,
@@ -632,7 +633,7 @@ $$;
 -- `requested` if it is running or has made progress, or its status if it had already ended. A question with an accepted
 -- answer ends with that answer, and the function returns `requested`. Callers with a token can cancel only their own
 -- calls; service_role and sessions without a token can cancel any call. A signed-in user cannot cancel a question that
--- rules ask: the rules would ask it again, and could bother people for ever. PostgREST maps PT404 to the HTTP status
+-- rules ask: the rules would ask it again, and could bother people forever. PostgREST maps PT404 to the HTTP status
 -- 404.
 create or replace function public.cancel_tool_call(id uuid) returns text
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -646,11 +647,11 @@ begin
     or (claims is not null and claims ->> 'role' is distinct from 'service_role'
         -- users cannot cancel a call that has no owner
         and (call.created_by = nullif(claims ->> 'sub', '')) is not true) then
-    perform gem.refuse('PT404', 'there is no call %s that you can cancel', null, cancel_tool_call.id::text);
+    perform gem.refuse('PT404', 'call %s does not exist, or you may not cancel it', null, cancel_tool_call.id::text);
   elsif claims is not null and claims ->> 'role' is distinct from 'service_role' and call.parent_step like '##%'
     and not gem.is_final(call.status) then
-    perform gem.refuse('PT409', 'call %s asks people about the call %s, and ends with it',
-      'Cancel the call that it is about.',
+    perform gem.refuse('PT409', 'call %s is a rule's question about call %s, and cannot be cancelled by itself',
+      'Cancel that call instead.',
       call.id::text, call.parent_call_id::text);
   end if;
   return gem.cancel(call.id, jsonb_strip_nulls(jsonb_build_object('by', gem.subject())));
@@ -698,7 +699,7 @@ begin
   failure := jsonb_build_object('error_code', 'cancelled',
     'message', case when call.losses > 0
       then 'The call was cancelled while it waited to run again. '
-        'It is not known what the lost attempts did.'
+        'The effects of earlier attempts, whose workers were lost, are not known.'
       when call.asks then 'The question was cancelled before it was answered.'
       when call.steps > 0 then
         'The call was cancelled before it continued. The effects of its steps remain, and the receipt lists them.'
@@ -711,8 +712,8 @@ end
 $$;
 
 -- Ends a queued or waiting call, whose row is locked: because it was cancelled (p_who is that of gem.cancel), or
--- because it is a question whose answer has come or whose time is over (p_who is null). A transaction of a frontend
--- must not lock other calls, so the call is marked for its parent: the timers of a worker notify it.
+-- because it is a question whose answer has come or whose time is over (p_who is null). A frontend's transaction must
+-- not lock other calls, so this function only marks the call, and a worker's timers then notify the parent.
 create or replace function gem.end_without_worker(p_call uuid, p_status text, p_result jsonb, p_at timestamptz,
   p_who jsonb) returns void language plpgsql as $$
 declare

@@ -234,7 +234,7 @@ func isBudget(model string) bool {
 	return byBudget.MatchString(model) || len(model) < 7 || model[:7] != "claude-"
 }
 
-// thoughtless reports whether the current turn has calls of tools and does not begin with a thought.
+// thoughtless reports whether the current turn has calls to tools and does not begin with a thought.
 func thoughtless(turns []turn) bool {
 	for i := len(turns) - 1; i >= 0; i-- {
 		switch turns[i].Content[0].(type) {

@@ -31,7 +31,7 @@ type stream struct {
 
 // block is a content block that has not stopped.
 type block struct {
-	call  int    // of a call of a tool, otherwise -1
+	call  int    // of a call to a tool, otherwise -1
 	input string // the arguments in its start event, for a server that sends them at once
 }
 

@@ -188,7 +188,7 @@ func (s *stream) part(p *answerPart) {
 	switch {
 	case p.Call != nil:
 		if s.calls >= maxCalls {
-			s.Fail(s.wrong(provider.AnswerTooBig, fmt.Sprintf("the answer has more than %d calls of tools", maxCalls)))
+			s.Fail(s.wrong(provider.AnswerTooBig, fmt.Sprintf("the answer has more than %d calls to tools", maxCalls)))
 			return
 		}
 		id, args := p.Call.ID, p.Call.Args

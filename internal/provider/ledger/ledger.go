@@ -27,7 +27,7 @@ var (
 // Status is the state of a request.
 type Status string
 
-// The states. A request is first sent, and then has one of the other states for ever.
+// The states. A request is first sent, and then has one of the other states forever.
 const (
 	Sent      Status = "sent"
 	Done      Status = "done"      // a whole answer

@@ -28,7 +28,7 @@ type request struct {
 
 type message struct {
 	Role string `json:"role"`
-	// Content is a text, null next to calls of tools, or a list of parts.
+	// Content is a text, null next to calls to tools, or a list of parts.
 	Content          any           `json:"content"`
 	Reasoning        string        `json:"reasoning,omitempty"`
 	ReasoningContent string        `json:"reasoning_content,omitempty"`

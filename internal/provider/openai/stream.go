@@ -500,7 +500,7 @@ func (c *call) add(fragment string) {
 func (s *stream) finish(reason string) {
 	for _, c := range s.calls {
 		if c.name == "" {
-			s.fail(&provider.Error{Kind: provider.Garbled, Message: "a call of a tool has no name"})
+			s.fail(&provider.Error{Kind: provider.Garbled, Message: "a call to a tool has no name"})
 			return
 		}
 	}

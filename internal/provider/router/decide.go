@@ -122,7 +122,7 @@ func (r *round) failure() error {
 // again returns the error that leads to another attempt, unless that attempt is too far off.
 func (r *round) again(code, message string, at time.Time) error {
 	pause := max(time.Until(at), 0)
-	if pause > handlers.MostAfter {
+	if pause > handlers.MaxPause {
 		code = RateLimited
 	}
 	var details map[string]any

@@ -67,7 +67,7 @@ type Response struct {
 	RetryAfter int      `json:"retryAfter,omitempty"` // seconds
 }
 
-// ToolCall is a call of a tool. Arguments is JSON.
+// ToolCall is a call to a tool. Arguments is JSON.
 type ToolCall struct {
 	ID        string `json:"id,omitempty"`
 	Name      string `json:"name"`

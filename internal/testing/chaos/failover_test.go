@@ -105,7 +105,7 @@ func TestAFailoverThatLosesTheLastCommitsLeavesNoCallOpen(t *testing.T) {
 	}
 }
 
-// make inserts calls of a tool with the given session.
+// make inserts calls to a tool with the given session.
 func (a *asking) make(session, tool string, calls int) {
 	a.exec(`insert into core_tool_calls (session_id, tool_name, input) select $1, $2, '{"takes_ms": 0}'
 		from generate_series(1, $3)`, session, tool, calls)
@@ -120,7 +120,7 @@ func (a *asking) signal(workers []*process, signal syscall.Signal) {
 	}
 }
 
-// arrive waits until calls of a tool have reached the server outside the given number of times in total.
+// arrive waits until calls to a tool have reached the server outside the given number of times in total.
 func (a *asking) arrive(tool string, times int) {
 	a.t.Helper()
 	for deadline := time.Now().Add(patience); ; sleep(a.t.Context(), 5*time.Millisecond) {

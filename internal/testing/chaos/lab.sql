@@ -17,7 +17,7 @@ create table lab_plan (
   call_id   uuid    primary key,
   tool      text    not null,
   ending    text    not null,
-  key       text,               -- shared with other calls of the tool
+  key       text,               -- shared with other calls to the tool
   cancelled boolean not null    -- somebody asked for its end
 );
 create table lab_arrivals (

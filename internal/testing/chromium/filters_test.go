@@ -26,7 +26,7 @@ func TestTheAddressOfAListIsAllOfItsState(t *testing.T) {
 	b.leads("Enter", chromedp.KeyEvent("\r"))
 	charges := b.rowsOf()
 	if want := d.ids("tool_name = 'shop.charge'"); !slices.Equal(charges, want) {
-		t.Errorf("the list shows %d calls of shop.charge, and there are %d", len(charges), len(want))
+		t.Errorf("the list shows %d calls to shop.charge, and there are %d", len(charges), len(want))
 	}
 	for _, path := range []string{"/calls", b.where(), "/calls?state=open", "/calls?state=failed&tool=shop.charge",
 		"/calls?session=s-morning", "/calls?key=note-1", "/calls?state=scheduled", "/calls?code=card_declined"} {

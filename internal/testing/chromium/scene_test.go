@@ -236,7 +236,7 @@ func says(r *llmtest.Request) llmtest.Script {
 	return llmtest.Say("Two tiles are broken, and there is a task to look at them.")
 }
 
-// of returns a call of a tool by ada, with an input in JSON.
+// of returns a call to a tool by ada, with an input in JSON.
 func of(tool, input string) handlertest.Call {
 	return handlertest.Call{Tool: tool, Input: input, CreatedBy: "ada"}
 }

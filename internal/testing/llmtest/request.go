@@ -25,7 +25,7 @@ type Request struct {
 	Key string
 	// Asked is the body in the form common to all dialects. A body has no Thinks, Target and RawArguments.
 	Asked provider.Request
-	// Err is the reason why the body is not valid in the dialect. Such a request is answered with 400.
+	// Err is why the body is not valid in the dialect. Such a request is answered with 400.
 	Err error
 
 	Status   int            // of the response; 0 until there is one

@@ -86,7 +86,7 @@ func (s *Script) stop() provider.Stop {
 	return provider.EndTurn
 }
 
-// word returns the dialect's word for the reason why the answer ends.
+// word returns the dialect's word for why the answer ends.
 func (s *Script) word(words map[provider.Stop]string) string {
 	if s.ProviderStop != "" {
 		return s.ProviderStop

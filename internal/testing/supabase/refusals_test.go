@@ -233,7 +233,7 @@ func TestNoRefusalLetsACallersWordsIntoAnotherResponse(t *testing.T) {
 
 	// Receipts and cancellation.
 	refused("a receipt", post("ada", "/rpc/get_receipt", `{"call_id": "GRACES_CALL"}`), "you may not see it")
-	refused("an end", post("ada", "/rpc/cancel_tool_call", `{"id": "GRACES_CALL"}`), "that you can cancel")
+	refused("an end", post("ada", "/rpc/cancel_tool_call", `{"id": "GRACES_CALL"}`), "you may not cancel it")
 
 	// Answers, to a question that its caller wrote.
 	id := func(n int) string { return fmt.Sprintf("00000000-0000-7000-8000-0000000001%02d", n) }
@@ -309,7 +309,7 @@ func TestNoRefusalLetsACallersWordsIntoAnotherResponse(t *testing.T) {
 	ask(9, "wait.answer", `{"text": "?"}`)
 	d.Exec(`set session_replication_role = replica; update core_tool_calls set parent_step = '##rules', parent_call_id = '` + text + `' where id = '` + id(9) + `'`)
 	refused("the end of a question of rules", post(hostileSub, "/rpc/cancel_tool_call", `{"id": "`+id(9)+`"}`),
-		"asks people about the call")
+		"is a rule's question about call")
 
 	// Documents.
 	document := func(fields string) supabase.Request {
@@ -408,7 +408,7 @@ func TestNoRefusalLetsACallersWordsIntoAnotherResponse(t *testing.T) {
 // hostileTool is a tool name that a caller may use.
 const hostileTool = "lab.any"
 
-// refusalsOfTheSQL lists each call of gem.refuse in the functions of the database, with its line and its text.
+// refusalsOfTheSQL lists each call to gem.refuse in the functions of the database, with its line and its text.
 const refusalsOfTheSQL = `
 	select string_agg(format('%s:%s%s%s', f.name, l.line, E'\t',
 		regexp_replace(f.lines[l.line] || coalesce(f.lines[l.line + 1], ''), '\s+', ' ', 'g')), E'\n' order by f.name, l.line)

@@ -157,11 +157,11 @@ func TestAJournalReturnsWhatItHas(t *testing.T) {
 		if err := run.Wait(ctx, 2, of); err != nil {
 			t.Error(err)
 		}
-		if came, ok := run.Came("c"); !ok || string(came.Result) != "3" { // and the later timeout counts for nothing
-			t.Errorf("the call returned %+v", came)
+		if arrival, ok := run.Arrived("c"); !ok || string(arrival.Result) != "3" { // and the later timeout counts for nothing
+			t.Errorf("the call returned %+v", arrival)
 		}
-		if came, ok := run.Came("d"); !ok || came.Err == nil || came.Seq >= 0 {
-			t.Errorf("the refused call returned %+v", came)
+		if arrival, ok := run.Arrived("d"); !ok || arrival.Err == nil || arrival.Seq >= 0 {
+			t.Errorf("the refused call returned %+v", arrival)
 		}
 		_, _ = run.Step(ctx, handlers.AtLeastOnce, "new", not)
 		t.Error("a step returned that the journal lacks")
@@ -189,10 +189,10 @@ func TestCodeThatDoesNotFitTheJournalLeaves(t *testing.T) {
 		}, "a", 3, "The journal has a Step under this name, and the handler asks for a StepTx."},
 		"a call for a step": {func(run *durable.Run, _ context.Context) { _, _, _ = run.Start("a", "lab.other", false, nil) },
 			"a", 3, "The journal has a step under this name, and the handler makes a call."},
-		"a call of another tool": {func(run *durable.Run, _ context.Context) {
+		"a call to another tool": {func(run *durable.Run, _ context.Context) {
 			_, _, _ = run.Start("c", "lab.run", false, nil)
 		},
-			"c", 4, "The journal has a call of lab.other under this name, and the handler makes one of lab.run."},
+			"c", 4, "The journal has a call to lab.other under this name, and the handler makes one of lab.run."},
 		"a time for a call": {func(run *durable.Run, _ context.Context) { _, _ = run.Timer("c") },
 			"c", 4, "The journal has something else under this name, where the handler sleeps."},
 		"a version for a step": {func(run *durable.Run, _ context.Context) { run.Version("a", 1) },

@@ -26,7 +26,7 @@ type Journal struct {
 	seen         int // the last event that was read
 	began, ended map[string]stepData
 	children     map[string]child
-	came         map[string]handlers.Came
+	arrived      map[string]handlers.Arrival
 	until        map[string]string       // the time limit of each name
 	large        map[string]string       // the calls whose results were too large to read with the journal, by name
 	shown        string                  // the name among these whose result was read last; empty for none
@@ -48,7 +48,7 @@ const first = -1
 // claimed. An event that cannot be read ends the attempt.
 func Read(steps int, events []store.Event) (*Journal, *Exit) {
 	j := &Journal{events: steps, began: map[string]stepData{}, ended: map[string]stepData{},
-		children: map[string]child{}, came: map[string]handlers.Came{}, until: map[string]string{},
+		children: map[string]child{}, arrived: map[string]handlers.Arrival{}, until: map[string]string{},
 		large: map[string]string{}, seqs: map[string]int{}, used: map[string]int{}, read: map[string]bool{}}
 	for _, e := range events {
 		if err := j.take(e); err != nil {
@@ -143,29 +143,29 @@ func (j *Journal) takeWait(e store.Event) error {
 	case store.TimedOut:
 		for _, name := range data.Names {
 			j.passed(name, e.Seq)
-			j.comes(name, handlers.Came{Seq: e.Seq, Err: handlers.ErrTimeout})
+			j.arrives(name, handlers.Arrival{Seq: e.Seq, Err: handlers.ErrTimeout})
 		}
 	case store.Answered:
-		j.comes(data.Name, handlers.Came{Seq: e.Seq, Result: e.Data})
+		j.arrives(data.Name, handlers.Arrival{Seq: e.Seq, Result: e.Data})
 	case store.Returned:
-		came := handlers.Came{Seq: e.Seq, InputDiffers: e.InputDiffers}
-		if _, known := j.came[data.Name]; known {
+		arrival := handlers.Arrival{Seq: e.Seq, InputDiffers: e.InputDiffers}
+		if _, known := j.arrived[data.Name]; known {
 			return nil
 		}
 		if e.Large {
 			j.large[data.Name] = data.CallID
 		} else {
-			came.Result, came.Err = outcomeOf(e.Status, e.Result)
+			arrival.Result, arrival.Err = outcomeOf(e.Status, e.Result)
 		}
-		j.comes(data.Name, came)
+		j.arrives(data.Name, arrival)
 	}
 	return nil
 }
 
 // comes records an arrival under a name. The first arrival counts.
-func (j *Journal) comes(name string, came handlers.Came) {
-	if _, ok := j.came[name]; !ok {
-		j.came[name] = came
+func (j *Journal) arrives(name string, arrival handlers.Arrival) {
+	if _, ok := j.arrived[name]; !ok {
+		j.arrived[name] = arrival
 	}
 }
 
@@ -173,7 +173,7 @@ func (j *Journal) comes(name string, came handlers.Came) {
 func (j *Journal) takeRefused(data stepData) {
 	_, err := data.outcome()
 	j.children[data.Name] = child{Tool: data.Tool}
-	j.came[data.Name] = handlers.Came{Seq: first, Err: err}
+	j.arrived[data.Name] = handlers.Arrival{Seq: first, Err: err}
 }
 
 // wrote adds an event that this run wrote.
@@ -265,7 +265,7 @@ func (j *Journal) findChild(name, tool string) (unique string, made child, found
 	made, found = j.children[unique]
 	switch {
 	case found && made.Tool != tool:
-		misfit = fmt.Sprintf("The journal has a call of %s under this name, and the handler makes one of %s.", made.Tool,
+		misfit = fmt.Sprintf("The journal has a call to %s under this name, and the handler makes one of %s.", made.Tool,
 			tool)
 	case !found && j.isStep(unique):
 		misfit = "The journal has a step under this name, and the handler makes a call."
@@ -293,7 +293,7 @@ func (j *Journal) waitFor(need int, of []handlers.Await, deadline time.Duration)
 			continue
 		}
 		known[one.Name] = true
-		if j.came[one.Name].Seq == first {
+		if j.arrived[one.Name].Seq == first {
 			need--
 			continue
 		}
@@ -314,7 +314,7 @@ func (j *Journal) waitFor(need int, of []handlers.Await, deadline time.Duration)
 	}
 	have := 0
 	for _, name := range w.For {
-		if _, ok := j.came[name]; ok {
+		if _, ok := j.arrived[name]; ok {
 			have++
 		}
 	}
@@ -336,12 +336,12 @@ func (j *Journal) unreadResult(name string) (callID string) {
 // show adds such a result, and drops the previous one, because all of them together may not fit into memory.
 func (j *Journal) show(name string, result store.Event) {
 	if j.shown != "" {
-		j.came[j.shown] = handlers.Came{Seq: j.came[j.shown].Seq, InputDiffers: j.came[j.shown].InputDiffers}
+		j.arrived[j.shown] = handlers.Arrival{Seq: j.arrived[j.shown].Seq, InputDiffers: j.arrived[j.shown].InputDiffers}
 	}
 	j.shown = name
-	came := j.came[name]
-	came.Result, came.Err = outcomeOf(result.Status, result.Result)
-	j.came[name] = came
+	arrival := j.arrived[name]
+	arrival.Result, arrival.Err = outcomeOf(result.Status, result.Result)
+	j.arrived[name] = arrival
 }
 
 // outcomeOf returns the outcome of a child for its parent. A time has no error for [handlers.Sleep].

@@ -33,12 +33,12 @@ func (r *Run) Timer(name string) (unique string, err error) {
 	return unique, nil
 }
 
-// Came implements [handlers.Journal].
-func (r *Run) Came(name string) (handlers.Came, bool) {
+// Arrived implements [handlers.Journal].
+func (r *Run) Arrived(name string) (handlers.Arrival, bool) {
 	r.course.mu.Lock()
 	defer r.course.mu.Unlock()
-	came, ok := r.options.Journal.came[name]
-	return came, ok
+	arrival, ok := r.options.Journal.arrived[name]
+	return arrival, ok
 }
 
 // Wait implements [handlers.Journal].
@@ -104,7 +104,7 @@ func (r *Run) readWhatCame() error {
 	r.course.mu.Lock()
 	seen := r.options.Journal.seen
 	r.course.mu.Unlock()
-	events, err := r.pen.writer.came(r.pen.open, seen)
+	events, err := r.pen.writer.arrivals(r.pen.open, seen)
 	r.pen.leaveIfUnread(err)
 	r.course.mu.Lock()
 	defer r.course.mu.Unlock()

@@ -65,9 +65,9 @@ func (w *Writer) wait(ctx context.Context, of store.Wait) (verdict store.WaitVer
 	return verdict, events, err
 }
 
-// came reads the arrivals after an event.
-func (w *Writer) came(ctx context.Context, after int) (events []store.Event, err error) {
-	err = w.Persist(ctx, "read what came", func(ctx context.Context) (err error) {
+// arrivals reads the arrivals after an event.
+func (w *Writer) arrivals(ctx context.Context, after int) (events []store.Event, err error) {
+	err = w.Persist(ctx, "read what arrived", func(ctx context.Context) (err error) {
 		events, err = store.Came(ctx, w.DB, w.Attempt.CallID, after)
 		return err
 	})

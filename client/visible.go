@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5/pgtype/zeronull"
 )
 
-// Seen is the part of a call that a signed-in user may see.
-type Seen struct {
+// VisibleCall is the part of a call that a signed-in user may see.
+type VisibleCall struct {
 	ID, Tool string
 	// Status is queued, running, waiting, succeeded, failed or not_configured; WaitsFor is as in [Call].
 	Status, WaitsFor     string
@@ -25,11 +25,11 @@ type Seen struct {
 	Receipt *receipts.Receipt
 }
 
-// See returns a call as its user may see it. Within [As] it finds only calls of that user, whatever the rights of the
-// connection.
-func See(ctx context.Context, db DB, id string) (*Seen, error) {
+// GetVisible returns a call as its user may see it. Within [As] it finds only that user's calls, whatever the rights of
+// the connection.
+func GetVisible(ctx context.Context, db DB, id string) (*VisibleCall, error) {
 	var (
-		s Seen
+		s VisibleCall
 		r receipts.Receipt
 	)
 	err := db.QueryRow(ctx, `
@@ -60,9 +60,9 @@ func See(ctx context.Context, db DB, id string) (*Seen, error) {
 	return &s, nil
 }
 
-// SeeJournal returns the events of a call after an entry of its journal, in order, as its user may see them: without
-// the names of workers, and without the data, which may reveal others' calls.
-func SeeJournal(ctx context.Context, db DB, id string, after int) ([]receipts.Event, error) {
+// VisibleJournal returns, in order, the events of a call whose Seq is above after, as its user may see them: without
+// the names of workers, and without data, which could reveal other users' calls.
+func VisibleJournal(ctx context.Context, db DB, id string, after int) ([]receipts.Event, error) {
 	rows, err := db.Query(ctx, `
 		select e.seq, e.at, e.event, e.attempt, '', null::jsonb
 		from public.core_tool_calls c join public.core_tool_events e on e.call_id = c.id
