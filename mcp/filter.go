@@ -47,16 +47,20 @@ func (f *filter) Read(p []byte) (int, error) {
 		line, about, err := f.line()
 		f.idle.Reset(idleAfter)
 		if line = bytes.TrimSpace(line); len(line) > 0 || about.long {
-			if answer, ok := about.refusal(line); f.closing.Load() {
+			messages, answer := about.check(line)
+			if f.closing.Load() {
 				continue
-			} else if ok {
-				line = append(line, '\n')
-				f.passing = line
-				f.answers.asked(&about)
-			} else if answer == nil {
-				continue // nobody waits for an answer to a notification
-			} else if _, err := f.answers.Write(append(answer, '\n')); err != nil {
-				return 0, err
+			}
+			for _, message := range messages {
+				var one outline
+				one.read(message)
+				f.answers.asked(&one)
+				f.passing = append(append(f.passing, message...), '\n')
+			}
+			if answer != nil { // nobody waits for an answer to a notification
+				if _, err := f.answers.Write(append(answer, '\n')); err != nil {
+					return 0, err
+				}
 			}
 		}
 		if err != nil && len(f.passing) == 0 {
@@ -157,31 +161,30 @@ func (o *outline) member() {
 	o.key, o.value, o.inValue, o.tooLarge = o.key[:0], o.value[:0], false, false
 }
 
-// refusal returns the answer to a message that is rejected, or true for one that passes.
-func (o *outline) refusal(line []byte) (answer []byte, ok bool) {
+// check returns the messages of a line, or the answer to a line that is rejected. The messages of a batch pass one by
+// one: the SDK would close the connection on most batches.
+func (o *outline) check(line []byte) (messages []json.RawMessage, answer []byte) {
 	switch {
 	case o.long:
-		return o.tooMuch(fmt.Sprintf("the message takes more than %d bytes. An input may take 1 MiB: store large content "+
-			"elsewhere, and send its id or a link to it.", maxMessage)), false
+		return nil, o.tooMuch(fmt.Sprintf("the message takes more than %d bytes. An input may take 1 MiB: store large "+
+			"content elsewhere, and send its id or a link to it.", maxMessage))
 	case o.deepest > maxDepth:
-		return o.tooMuch(fmt.Sprintf("the message is nested %d levels deep; the limit is %d.", o.deepest, maxDepth)),
-			false
+		return nil, o.tooMuch(fmt.Sprintf("the message is nested %d levels deep; the limit is %d.", o.deepest, maxDepth))
 	case !json.Valid(line):
-		return o.answer("error", map[string]any{"code": jsonrpc.CodeParseError, "message": "the message is not JSON"}), false
-	}
-	messages := []json.RawMessage{line}
-	if line[0] == '[' {
-		messages = nil // Unmarshal would write into line
+		return nil, o.answer("error", map[string]any{"code": jsonrpc.CodeParseError, "message": "the message is not JSON"})
+	case line[0] != '[':
+		messages = []json.RawMessage{line}
+	default:
 		if _ = json.Unmarshal(line, &messages); len(messages) == 0 {
-			return o.answer("error", map[string]any{"code": jsonrpc.CodeInvalidRequest, "message": "the batch is empty"}), false
+			return nil, o.answer("error", map[string]any{"code": jsonrpc.CodeInvalidRequest, "message": "the batch is empty"})
 		}
 	}
 	for _, m := range messages {
 		if _, err := jsonrpc.DecodeMessage(m); err != nil {
-			return o.answer("error", map[string]any{"code": jsonrpc.CodeInvalidRequest, "message": err.Error()}), false
+			return nil, o.answer("error", map[string]any{"code": jsonrpc.CodeInvalidRequest, "message": err.Error()})
 		}
 	}
-	return nil, true
+	return messages, nil
 }
 
 // tooMuch returns an error that a model can read if it called a tool.

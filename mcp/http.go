@@ -220,7 +220,7 @@ func (s *httpServer) post(w http.ResponseWriter, r *http.Request) {
 	var about outline
 	// Decoders that call themselves for each level would need a deep stack.
 	if about.read(body); about.deepest > maxDepth {
-		answer, _ := about.refusal(body)
+		_, answer := about.check(body)
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(answer)
 		return

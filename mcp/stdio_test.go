@@ -177,16 +177,26 @@ func TestASignalAnswersWhatWaits(t *testing.T) {
 	close(o.release)
 }
 
-// Reading the messages of a batch must not change it.
-func TestABatchPassesAsItIs(t *testing.T) {
+// Only one version of the protocol has batches, and the SDK closes the connection on those of others.
+func TestTheMessagesOfABatchAreAnsweredOneByOne(t *testing.T) {
 	t.Parallel()
-	for _, batch := range []string{
-		`[{"jsonrpc":"2.0","id":3,"method":"ping"}]`,
-		`[{"jsonrpc":"2.0","id":3,"method":"ping"}, {"jsonrpc":"2.0","method":"notifications/initialized"}]`,
-	} {
-		got, err := io.ReadAll(newFilter(strings.NewReader(batch+"\n"), &lines{to: io.Discard}, func() {}))
-		if string(got) != batch+"\n" || err != nil {
-			t.Errorf("%s became %q: %v", batch, got, err)
+	const anyNumber = -1 // the second of two equal ids may come while the first is open
+	for _, version := range []string{"2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"} {
+		for batch, want := range map[string]int{
+			`[{"jsonrpc":"2.0","id":3,"method":"ping"}]`:                                                          1,
+			`[{"jsonrpc":"2.0","id":3,"method":"ping"}, {"jsonrpc":"2.0","method":"notifications/roots"}]`:        1,
+			`[{"jsonrpc":"2.0","id":3,"method":"ping"},{"jsonrpc":"2.0","id":4,"method":"ping"}]`:                 2,
+			`[{"jsonrpc":"2.0","id":3,"method":"ping"},{"jsonrpc":"2.0","id":3,"method":"ping"}]`:                 anyNumber,
+			`[{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":77}}]`:                    0,
+			`[{"jsonrpc":"2.0","id":3,"method":"nope"},{"jsonrpc":"2.0","id":4,"method":"ping"}]`:                 2,
+			`[{"jsonrpc":"2.0","id":3,"result":{}},{"jsonrpc":"2.0","id":4,"method":"tools/list"}]`:               1,
+			`[{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"nope"}}, {"jsonrpc":"2.0","id":5}]`: 1,
+		} {
+			answers := spoken(t, newShopServer(t, ""), strings.ReplaceAll(hello, "2025-11-25", version)+batch+"\n"+
+				`{"jsonrpc":"2.0","id":"after","method":"ping"}`)
+			if len(answers) != want+2 && want != anyNumber || !strings.Contains(string(encode(answers)), `"id":"after"`) {
+				t.Errorf("%s: %s: %d answers: %s", version, batch, len(answers), encode(answers))
+			}
 		}
 	}
 }

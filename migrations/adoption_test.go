@@ -38,7 +38,7 @@ func TestATableToAdoptUsesNothingOfOthersAndIsUsedByNothing(t *testing.T) {
 			operator 4 >=, operator 5 >, function 1 evil.cmp(text, text);
 		create collation evil.odd from "C";
 		create schema app;
-		create table app.kinds (id uuid primary key);
+		create table app.kinds (id uuid primary key); create table app.known (name text primary key);
 		create table public.notes (id uuid primary key default gen_random_uuid(), title text, content text,
 			short varchar(5), n serial, kind uuid references app.kinds, loud text generated always as (upper(title)) stored,
 			line evil.line, mood evil.mood default 'a', lines evil.line[], sorted text collate evil.odd,
@@ -84,7 +84,12 @@ func TestATableToAdoptUsesNothingOfOthersAndIsUsedByNothing(t *testing.T) {
 		alter publication news add table public.notes;
 		create table public.core_tool_calls (id uuid primary key default gen_random_uuid(), tool_name text,
 			status text default 'queued', n serial, owner text not null);
-		create table public.core_tool_receipts (id uuid primary key, call_id uuid, tool_name text, status text);
+		create table public.core_tool_receipts (id uuid primary key, call_id uuid references public.core_tool_calls
+			on delete cascade, tool_name text constraint known references app.known, status text, idempotency_key text unique,
+			by uuid constraint own references app.kinds, at uuid constraint cleared references app.kinds on delete set null,
+			constraint later check (now() < '2100-01-01'), constraint full_row check (by is not null or at is null),
+			check (status <> ''), constraint one exclude using btree (tool_name with =), unique (call_id));
+		create unique index receipts_by on public.core_tool_receipts (by);
 		alter publication supabase_realtime add table public.core_tool_receipts`)
 	// Its owner may change a function at any time.
 	testdb.Exec(t, db, `set role evil;
@@ -104,7 +109,13 @@ func TestATableToAdoptUsesNothingOfOthersAndIsUsedByNothing(t *testing.T) {
 		"alter table app.pages drop column copy;", "alter table app.pages drop constraint of_note;",
 		"alter table public.core_tool_calls alter column n drop default;",
 		"alter table public.core_tool_calls alter column n drop not null;",
-		"alter table public.core_tool_calls alter column owner drop not null;",
+		"alter table public.core_tool_calls alter column owner drop not null;", "drop index public.receipts_by;",
+		"alter table public.core_tool_receipts drop constraint cleared;",
+		"alter table public.core_tool_receipts drop constraint core_tool_receipts_idempotency_key_key;",
+		"alter table public.core_tool_receipts drop constraint full_row;",
+		"alter table public.core_tool_receipts drop constraint known;",
+		"alter table public.core_tool_receipts drop constraint later;",
+		"alter table public.core_tool_receipts drop constraint one;",
 		"alter table public.entities add primary key (id);", "alter table public.entities not of;",
 		"alter table public.leads owner to postgres;",
 		"alter table public.notes alter column line type text;", "alter table public.notes alter column lines type text;",

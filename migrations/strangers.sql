@@ -63,6 +63,29 @@ from (
       and (q.id is null or a.source = 'core' and p.class = 'pg_attrdef'::regclass and r.type = 'sequence')
       and (d.refclassid = 'pg_class'::regclass and k.contype = 'f') is not true
     union all
+    -- A foreign key changes rows with the rights of GEM's owner, so it may only refuse, and only for columns of others.
+    select a.oid, a.name, a.columns, 'pg_constraint'::regclass, k.oid, 0, 'table', k.confrelid::regclass::text
+    from adoptee a
+    join pg_catalog.pg_constraint k on k.conrelid = a.oid and k.contype = 'f'
+    where k.confrelid not in (select o.oid from adoptee o) and (k.confupdtype not in ('a', 'r')
+      or k.confdeltype not in ('a', 'r') or exists (select from pg_catalog.pg_attribute c where c.attrelid = a.oid
+        and c.attnum = any (k.conkey) and c.attname = any (a.columns)))
+    union all
+    -- GEM inserts calls and receipts without values for the columns of others, and repeats values in its own. A
+    -- constraint that forbids this would keep a call from its receipt.
+    select a.oid, a.name, a.columns, 'pg_constraint'::regclass, k.oid, 0, 'table', a.name
+    from adoptee a
+    join pg_catalog.pg_constraint k on k.conrelid = a.oid and (k.contype = 'x' or k.contype = 'c'
+      and not exists (select from pg_catalog.pg_attribute c where c.attrelid = a.oid and c.attnum = any (k.conkey)
+        and c.attname = any (a.columns)))
+    where a.source = 'core'
+    union all
+    select a.oid, a.name, a.columns, 'pg_class'::regclass, i.indexrelid, 0, 'table', a.name
+    from adoptee a
+    join pg_catalog.pg_index i on i.indrelid = a.oid and i.indisunique and not i.indisprimary
+    where a.source = 'core' and not (i.indpred is null and i.indkey::text in (
+      select c.attnum::text from pg_catalog.pg_attribute c where c.attrelid = a.oid and c.attname in ('id', 'call_id')))
+    union all
     -- Functions of Postgres, except those that can neither run SQL (query_to_xml, ts_stat) nor reach beyond the row
     -- (set_config, pg_read_file). All that are immutable, or behind an operator or a cast of Postgres, are harmless.
     select distinct a.oid, a.name, a.columns, p.class, p.id, 0, 'function', f.oid::regprocedure::text

@@ -94,6 +94,9 @@ func CleanDetails(details any) json.RawMessage {
 	case len(encoded) > maxDetails:
 		return json.RawMessage(`{"omitted":"the details take more than 64 KiB"}`)
 	}
+	if excess := Excess(encoded); excess != "" {
+		return mustEncode(map[string]string{"omitted": "the details have " + excess})
+	}
 	return CleanJSON(encoded)
 }
 

@@ -77,6 +77,22 @@ func TestEveryFailureIsStorable(t *testing.T) {
 	})
 }
 
+// Postgres stores a number such as 1e131071 in a few bytes, and prints it in 131,072.
+func TestDetailsThatGrowWhenTheyAreReadAreOmitted(t *testing.T) {
+	t.Parallel()
+	nested := func(n int) string { return strings.Repeat("[", n) + strings.Repeat("]", n) }
+	for in, fits := range map[string]bool{
+		`{"a": [1, -2.5e3, "1e999"]}`: true, `"\\"`: true, `["\"", 1]`: true, nested(200): true, "1e308": true, "1e-400": true,
+		"[1e131071]": false, "1e309": false, "-1e309": false, "1e99999999999999999999": false, "1e-401": false,
+		strings.Repeat("9", 401): false, strings.Repeat("9", 308): true, nested(201): false,
+	} {
+		got := string(receipts.CleanDetails(json.RawMessage(in)))
+		if strings.HasPrefix(got, `{"omitted":"the details have `) == fits {
+			t.Errorf("%.40s: %.100s", in, got)
+		}
+	}
+}
+
 func TestCleaningLeavesGoodJSONAlone(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{

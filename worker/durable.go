@@ -7,6 +7,7 @@ import (
 
 	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/worker/internal/durable"
+	"github.com/gemworker/gem/worker/internal/plain"
 )
 
 // readJournal reads the events that earlier attempts wrote for the handler.
@@ -31,6 +32,8 @@ func (a *attempt) readEvents(ctx context.Context) (events []store.Event, _ *end)
 		return events, nil
 	case ctx.Err() != nil && errors.Is(context.Cause(ctx), errNotHeld):
 		return nil, &end{how: notHeld}
+	case store.IsRefusal(err): // it would again
+		return nil, withoutCode("Postgres cannot read its journal: " + plain.OwnMessage(err))
 	}
 	return nil, &end{how: released} // the next attempt reads them
 }
@@ -43,7 +46,7 @@ func (a *attempt) readEffects() *end {
 		return nil
 	}
 	events, end := a.readEvents(context.Background())
-	if end != nil {
+	if end != nil && end.how != waitingForCode { // if Postgres cannot read them, the call still ends
 		return end
 	}
 	if journal, _ := durable.Read(a.claim.Steps, events); journal.HasEffects() {

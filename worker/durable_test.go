@@ -140,6 +140,8 @@ func (f Flow) step(ctx context.Context, d *handlers.Durable, kind, name, then st
 			d.Sent("test", "a\x00b", d.ID)
 		case "long":
 			return strings.Repeat("x", 1<<20), nil
+		case "huge": // in Postgres a few bytes, and as text 131,072
+			return json.RawMessage("1e131071"), nil
 		case "nested":
 			_, err := handlers.Step(ctx, d, "inner", func(context.Context) (int, error) { return 1, nil })
 			return nil, err
@@ -235,8 +237,9 @@ func TestStepsAreKeptAndDoNotRunAgain(t *testing.T) {
 			"queued claimed retried claimed step retried claimed retried claimed step succeeded", 0},
 		"at most once is not tried again": {"once a transient; step b", "execution_error come back later; b in attempt 1",
 			"a b", "a b", "", 0},
-		"results that cannot be kept": {"step a nan; step b nul; tx c nul; step d long; step e",
-			"output_invalid; output_invalid; output_invalid; output_invalid; e in attempt 1", "a b c d e", "a b c d e", "", 0},
+		"results that cannot be kept": {"step a nan; step b nul; tx c nul; step d long; tx e huge; step f",
+			"output_invalid; output_invalid; output_invalid; output_invalid; output_invalid; f in attempt 1", "a b c d e f",
+			"a b c d e f", "", 0},
 		"names": {"step a; step a; step a once; step " + strings.Repeat("x", 201) + "; step b#2; step c invalid",
 			"a in attempt 1; a in attempt 1; a in attempt 2; 1 to 200 characters; cannot be one; cannot be one", "a a a a",
 			"a a#2 a#3", "", 0},

@@ -278,7 +278,7 @@ func (a *attempt) writeReceipt(e *end) (*end, error) {
 	err := a.persist(context.Background(), "write the receipt", func(ctx context.Context) error {
 		err := a.worker.lanes.Write(ctx, final.Statement())
 		switch {
-		case store.IsGone(err): // the receipt to repeat was pruned: decide the call again
+		case store.IsGone(err) && e.outcome.ReplayOf != "": // the receipt to repeat was pruned: decide the call again
 			e = &end{how: released}
 			return nil
 		case !store.IsRefusal(err):

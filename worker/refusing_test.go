@@ -71,11 +71,21 @@ func TestAServerThatRefusesReceiptsForAWhileGetsThem(t *testing.T) {
 // keeps trying until a receipt is accepted.
 func TestAWorkerGoesOnTryingToWriteAReceiptThatIsRefused(t *testing.T) {
 	t.Parallel()
+	for _, condition := range []string{"check_violation", "foreign_key_violation"} {
+		t.Run(condition, func(t *testing.T) {
+			t.Parallel()
+			triesToWriteAReceipt(t, condition)
+		})
+	}
+}
+
+func triesToWriteAReceipt(t *testing.T, condition string) {
+	t.Helper()
 	env, lab := startLab(t, nil, tool{name: "lab.send"})
 	admin := connection(t, env)
 	runSQL(t, admin, `
-		create function refuse() returns trigger language plpgsql as $$ begin raise check_violation using message = 'no';
-			end $$;
+		create function refuse() returns trigger language plpgsql as $$ begin
+			raise `+condition+` using message = 'no'; end $$;
 		create trigger refuse before insert on core_tool_receipts for each row execute function refuse()`)
 	env.StartWorker()
 	id := env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "x"})})

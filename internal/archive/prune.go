@@ -3,10 +3,12 @@ package archive
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/gemworker/gem/internal/store"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -37,6 +39,8 @@ type Pruned struct {
 	// Kept counts calls that are as old and stay: another call that stays is their child or repeats their receipt, a
 	// running call holds their key, or another transaction has locked them.
 	Kept int64
+	// TooLong are calls that stay because Postgres cannot write their lines, which would take a gigabyte.
+	TooLong []string
 	// Counted counts rows of the counters of rules at which no rule looks any more. They are not archived.
 	Counted int64
 	// Forgotten counts, by its domain, what a domain removed of its own tables, such as documents. It is not archived.
@@ -59,6 +63,8 @@ const (
 	domainPage = 500
 	// pruneTimeout bounds every statement and every batch.
 	pruneTimeout = 2 * time.Minute
+
+	limitExceeded = "54000" // the SQLSTATE of a text that is too long for Postgres
 )
 
 // Prune removes finished calls with their receipts and journals, after writing them to the archive.
@@ -141,7 +147,8 @@ func (p *pruner) forgetOfDomains(ctx context.Context) error {
 		select n.nspname from pg_catalog.pg_proc f join pg_catalog.pg_namespace n on n.oid = f.pronamespace
 		where f.proname = 'prune'::name and n.nspname::text like 'gem\_%'
 			and pg_catalog.oidvectortypes(f.proargtypes) = 'timestamp with time zone, integer'
-			and f.proowner = (select o.proowner from pg_catalog.pg_proc o where o.oid = 'gem.prune(uuid[])'::regprocedure::oid)
+			and f.proowner = (select o.proowner from pg_catalog.pg_proc o
+				where o.oid = 'gem.prune(uuid[], boolean)'::regprocedure::oid)
 		order by 1`)
 	schemas, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
@@ -226,6 +233,9 @@ func (p *pruner) nextPage(ctx context.Context) (old []callID, err error) {
 func (p *pruner) remove(ctx context.Context, calls []callID) (kept []callID, err error) {
 	for batch := range slices.Chunk(calls, p.Batch) {
 		gone, err := p.removeBatch(ctx, batch)
+		if store.HasCode(err, limitExceeded) {
+			gone, err = p.removeEach(ctx, batch)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("remove calls: %w", err)
 		}
@@ -238,13 +248,36 @@ func (p *pruner) remove(ctx context.Context, calls []callID) (kept []callID, err
 	return kept, nil
 }
 
+// removeEach removes the calls of a batch one by one, except those whose lines are too long for Postgres.
+func (p *pruner) removeEach(ctx context.Context, batch []callID) (gone map[callID]bool, err error) {
+	gone = make(map[callID]bool, len(batch))
+	for _, id := range batch {
+		one, err := p.removeBatch(ctx, []callID{id})
+		switch {
+		case store.HasCode(err, limitExceeded):
+			if long := uuid(id); !slices.Contains(p.done.TooLong, long) {
+				p.done.TooLong = append(p.done.TooLong, long)
+			}
+		case err != nil:
+			return nil, err
+		}
+		maps.Copy(gone, one)
+	}
+	return gone, nil
+}
+
+// uuid returns an id as text.
+func uuid(id callID) string {
+	return fmt.Sprintf("%x-%x-%x-%x-%x", id[:4], id[4:6], id[6:8], id[8:10], id[10:])
+}
+
 // removeBatch is one transaction, which commits after its lines are safe.
 func (p *pruner) removeBatch(ctx context.Context, batch []callID) (gone map[callID]bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, pruneTimeout)
 	defer cancel()
 	gone = make(map[callID]bool, len(batch))
 	err = pgx.BeginTxFunc(ctx, p.db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		rows, _ := tx.Query(ctx, "select call_id, case when $2 then line else '' end from gem.prune($1)", batch,
+		rows, _ := tx.Query(ctx, "select call_id, coalesce(line, '') from gem.prune($1, $2)", batch,
 			p.Archive != nil)
 		var (
 			id   callID

@@ -258,6 +258,26 @@ func TestABatchIsSyncedBeforeItIsGone(t *testing.T) {
 	}
 }
 
+// A call whose line Postgres cannot write, since its text would take more than a gigabyte, keeps no other from leaving.
+func TestACallWhoseLineIsTooLongStaysAlone(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	a, long, b := q.ended(""), q.ended(""), q.ended("")
+	q.age(2, a, long, b)
+	q.run(`create function long() returns trigger language plpgsql as $$ begin
+			raise program_limit_exceeded using message = 'out of memory'; end $$`)
+	q.run("create trigger long before delete on core_tool_calls for each row when (old.id = '" + long +
+		"') execute function long()")
+	out := &lines{}
+	done := q.prune(archive.PruneOptions{Archive: out})
+	if diff := cmp.Diff([]string{long}, done.TooLong); diff != "" || done.Removed != 2 {
+		t.Errorf("%+v", done)
+	}
+	if diff := cmp.Diff([]string{long}, q.there(a, long, b)); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // Whatever happens between the archive and the removal, no call is lost; a line may come twice.
 func TestAnInterruptedRunLosesNothing(t *testing.T) {
 	t.Parallel()

@@ -119,6 +119,10 @@ func prune(cmd *cobra.Command, o archive.PruneOptions, path string) error {
 	for _, domain := range slices.Sorted(maps.Keys(done.Forgotten)) {
 		fmt.Fprintf(cmd.OutOrStdout(), "%d old rows of %s.* removed\n", done.Forgotten[domain], domain)
 	}
+	if n := len(done.TooLong); n > 0 {
+		return fmt.Errorf("%s could not be archived and stayed, since Postgres cannot write the line of the archive (first: "+
+			"%s): remove with --no-archive what you need not keep", count(n, "call"), done.TooLong[0])
+	}
 	return nil
 }
 

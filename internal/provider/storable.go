@@ -5,13 +5,12 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/gemworker/gem/receipts"
 )
 
-// The limits of the arguments of a proposed call. The limits of a receipt are slightly higher.
-const (
-	maxArgumentLevels = 150
-	maxArgumentDigits = 400 // of a number, and its largest exponent
-)
+// maxArgumentLevels limits the arguments of a proposed call. The limit of a receipt is slightly higher.
+const maxArgumentLevels = receipts.MaxLevels - 50
 
 // storable returns the text in a form that Postgres can store: invalid UTF-8 and NUL become U+FFFD.
 func storable(text string) string {
@@ -42,7 +41,7 @@ func isStorable(document []byte) bool {
 			levels--
 		case c == '-', c >= '0' && c <= '9':
 			length := len(document[at:]) - len(bytes.TrimLeft(document[at:], "+-.0123456789eE"))
-			if !storableNumber(string(document[at : at+length])) {
+			if !receipts.NumberFits(string(document[at : at+length])) {
 				return false
 			}
 			at += length
@@ -86,10 +85,4 @@ func escaped(text []byte) uint64 {
 	}
 	c, _ := strconv.ParseUint(string(text[2:6]), 16, 32) // whose JSON has been checked
 	return c
-}
-
-func storableNumber(number string) bool {
-	_, power, _ := strings.Cut(strings.ToLower(number), "e")
-	exponent, err := strconv.Atoi(power)
-	return len(number) <= maxArgumentDigits && (power == "" || err == nil && max(exponent, -exponent) <= maxArgumentDigits)
 }

@@ -17,8 +17,8 @@ import (
 const (
 	maxDocumentBytes = 1 << 20  // of an input or an output
 	maxFileBytes     = 16 << 20 // of a file
-	maxDepth         = 200      // levels of objects and lists
-	maxDigits        = 400      // of a number, and its largest exponent; a float64 ends at 308
+	maxDepth         = receipts.MaxLevels
+	maxDigits        = receipts.MaxDigits
 
 	// maxWork bounds the cost of a validation. The library builds the path of every value and keeps it with every fault,
 	// so that a long key above many values costs their product. See [decoder.count].
@@ -186,11 +186,9 @@ func (d *decoder) number(n json.Number) any {
 		d.add("number", "a number may have at most %d digits and an exponent between -%[1]d and %[1]d", maxDigits)
 		return json.Number("1")
 	}
-	if !d.file && digits+exponent > 308 {
-		if _, err := strconv.ParseFloat(string(n), 64); err != nil { // no program could read it
-			d.add("number", "a number may be at most 1.7976931348623157e308, positive or negative")
-			return json.Number("1")
-		}
+	if !d.file && !receipts.NumberFits(string(n)) {
+		d.add("number", "a number may be at most 1.7976931348623157e308, positive or negative")
+		return json.Number("1")
 	}
 	d.work += 4 * (digits + max(exponent, -exponent))
 	if d.file {

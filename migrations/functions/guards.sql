@@ -447,7 +447,7 @@ create or replace function gem.refuse_change() returns trigger language plpgsql 
 begin
   if tg_op = 'DELETE' and current_setting('gem.pruning', true) = 'on'
     and current_user = (select pg_get_userbyid(p.proowner) from pg_proc p
-      where p.oid = 'gem.prune(uuid[])'::regprocedure) then
+      where p.oid = 'gem.prune(uuid[], boolean)'::regprocedure) then
     return old;
   end if;
   perform gem.refuse('insufficient_privilege', '%s on %s is refused: ' || tg_argv[0], null, lower(tg_op),

@@ -5,14 +5,16 @@
 
 -- Removes the finished calls among p_calls, and returns each with its line for the archive: the rows of the call, of
 -- its receipt and of its events, as {"gem_archive": 1, "call", "receipt", "events"}, plus "llm_requests" if it asked
--- models, and "second_receipts" if an import found any. Progress is not archived. The function keeps a call, and does
--- not return it, while
+-- models, and "second_receipts" if an import found any. Without p_lines, the line is null. Progress is not archived.
+-- The function keeps a call, and does not return it, while
 --   another call that stays was made on its behalf, or repeats its receipt,
 --   the handler that made it has not ended, or
 --   it has no receipt, which gem audit reports, or another transaction has locked it.
 -- A running call that is about to repeat the receipt does not prevent this: Postgres rejects its end, and it decides
 -- again. The caller commits once the lines are safe. Until then the rows are locked, and nothing is deleted.
-create or replace function gem.prune(p_calls uuid[]) returns table (call_id uuid, line text)
+drop function if exists gem.prune(uuid[]);
+create or replace function gem.prune(p_calls uuid[], p_lines boolean default true)
+returns table (call_id uuid, line text)
 language plpgsql security definer set search_path = pg_catalog,
   pg_temp set timezone = 'UTC' set intervalstyle = 'postgres' as $$
 #variable_conflict use_column
@@ -51,10 +53,11 @@ begin
   perform gem.llm_prune(ids);
 
   return query
-    select c.id, (jsonb_build_object('gem_archive', 1, 'call', to_jsonb(c), 'receipt', to_jsonb(r), 'events',
-        (select jsonb_agg(to_jsonb(e) order by e.seq) from public.core_tool_events e where e.call_id = c.id))
+    select c.id, case when p_lines then (jsonb_build_object('gem_archive', 1, 'call', to_jsonb(c), 'receipt', to_jsonb(r),
+        'events', (select jsonb_agg(to_jsonb(e) order by e.seq) from public.core_tool_events e where e.call_id = c.id))
       || case when asked.id is null then '{}' else jsonb_build_object('llm_requests', asked.requests) end
       || case when second.id is null then '{}' else jsonb_build_object('second_receipts', second.receipts) end)::text
+        end
     from public.core_tool_calls c
     cross join lateral (select o.* from public.core_tool_receipts o where o.call_id = c.id offset 0) r
     left join (select s.call_id as id, jsonb_agg(to_jsonb(s)) as receipts from gem.imported_second_receipts s

@@ -650,7 +650,7 @@ begin
     perform gem.refuse('PT404', 'call %s does not exist, or you may not cancel it', null, cancel_tool_call.id::text);
   elsif claims is not null and claims ->> 'role' is distinct from 'service_role' and call.parent_step like '##%'
     and not gem.is_final(call.status) then
-    perform gem.refuse('PT409', 'call %s is a rule's question about call %s, and cannot be cancelled by itself',
+    perform gem.refuse('PT409', 'call %s is a rule''s question about call %s, and cannot be cancelled by itself',
       'Cancel that call instead.',
       call.id::text, call.parent_call_id::text);
   end if;

@@ -144,12 +144,16 @@ func (s *step) do(ctx context.Context, begun bool,
 // inStep is the key of the mark in the context of a step.
 type inStep struct{}
 
-// fit returns the error of a step as a plain error, or an error if the result is too large.
+// fit returns the error of a step as a plain error, or an error if the journal cannot keep the result.
 func (s *step) fit(result json.RawMessage, err error) error {
 	if err == nil && len(result) > maxStepResult {
 		return &handlers.Failure{Code: string(receipts.OutputInvalid),
 			Message: fmt.Sprintf("The result of the step %s takes %d bytes as JSON, and may take %d.", s.data.Name,
 				len(result), maxStepResult)}
+	}
+	if excess := receipts.Excess(result); err == nil && excess != "" {
+		return &handlers.Failure{Code: string(receipts.OutputInvalid),
+			Message: fmt.Sprintf("The result of the step %s has %s, which the journal cannot keep.", s.data.Name, excess)}
 	}
 	return s.plain(err)
 }
