@@ -248,7 +248,7 @@ func (p *pruner) remove(ctx context.Context, calls []callID) (kept []callID, err
 	return kept, nil
 }
 
-// removeEach removes the calls of a batch one by one, except those whose lines are too long for Postgres.
+// removeEach removes the calls of a batch one by one, except the ones with lines that are too long for Postgres.
 func (p *pruner) removeEach(ctx context.Context, batch []callID) (gone map[callID]bool, err error) {
 	gone = make(map[callID]bool, len(batch))
 	for _, id := range batch {
