@@ -54,7 +54,8 @@ begin
 
   return query
     select c.id, case when p_lines then (jsonb_build_object('gem_archive', 1, 'call', to_jsonb(c),
-        'receipt', to_jsonb(r), 'events', (select jsonb_agg(to_jsonb(e) order by e.seq) from public.core_tool_events e where e.call_id = c.id))
+        'receipt', to_jsonb(r), 'events', (select jsonb_agg(to_jsonb(e) order by e.seq)
+          from public.core_tool_events e where e.call_id = c.id))
       || case when asked.id is null then '{}' else jsonb_build_object('llm_requests', asked.requests) end
       || case when second.id is null then '{}' else jsonb_build_object('second_receipts', second.receipts) end)::text
         end
