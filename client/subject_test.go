@@ -180,7 +180,7 @@ func TestTheSameIDIsTheSameCall(t *testing.T) {
 		if code(err) != "23505" {
 			t.Errorf("%s: %v", what, err)
 		}
-		told[strings.TrimPrefix(fmt.Sprint(err), "insert a call of "+c.call.Tool)] = true
+		told[strings.TrimPrefix(fmt.Sprint(err), "insert a call to "+c.call.Tool)] = true
 	}
 	// With the rights of the owner, who sees all rows.
 	err := client.As(t.Context(), owner, client.Subject{ID: "grace"},

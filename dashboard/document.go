@@ -17,12 +17,12 @@ type documentText struct {
 	Same bool // it has the hash of the receipt
 	// maps offsets in the receipt's unit to bytes, without offsets inside a character or after the end
 	bytes  map[int]int
-	quotes []grounding.Found
+	quotes []grounding.FoundItem
 }
 
 // newDocumentText finds the offsets of quotes in a document. length is the length, in the unit, of the text that the
 // call read; the document may have grown since.
-func newDocumentText(text string, unit grounding.Unit, length int, sum string, quotes []grounding.Found) *documentText {
+func newDocumentText(text string, unit grounding.Unit, length int, sum string, quotes []grounding.FoundItem) *documentText {
 	d := &documentText{quotes: quotes}
 	wanted := make([]int, 0, 2*len(quotes)+1)
 	for _, q := range quotes {

@@ -59,12 +59,12 @@ type extractionResult struct {
 		Kind                 string `json:"kind"`
 		Shards, Read, Failed int
 	} `json:"completeness"`
-	Extractions   []grounding.Found   `json:"extractions"`
-	RejectedCount int                 `json:"rejected_count"`
-	Rejected      []grounding.Refused `json:"rejected"`
-	Shards        []extractionShard   `json:"shards"`
-	FailedShards  []extractionShard   `json:"failed_shards"`
-	Normalisation []grounding.Change  `json:"normalisation"`
+	Extractions   []grounding.FoundItem `json:"extractions"`
+	RejectedCount int                   `json:"rejected_count"`
+	Rejected      []grounding.Refusal   `json:"rejected"`
+	Shards        []extractionShard     `json:"shards"`
+	FailedShards  []extractionShard     `json:"failed_shards"`
+	Normalisation []grounding.Change    `json:"normalisation"`
 	Usage         *struct {
 		Calls        int    `json:"llm_calls"`
 		Requests     int    `json:"requests"`
@@ -91,7 +91,7 @@ func (s extractionShard) Percent() int { return int(s.Covered*100 + 0.5) }
 
 // quote is an extraction with its number and its place in the document.
 type quote struct {
-	grounding.Found
+	grounding.FoundItem
 	N       int  // from 1
 	InPlace bool // the document has the quote there
 	Piece   int  // of the document in which it begins
@@ -243,7 +243,7 @@ func parseExtraction(raw json.RawMessage) *extractionResult {
 func (p *extractionPage) choose() {
 	all := make([]quote, 0, len(p.Result.Extractions))
 	for i, f := range p.Result.Extractions {
-		q := quote{Found: f, N: i + 1}
+		q := quote{FoundItem: f, N: i + 1}
 		if p.Text != nil {
 			q.from, q.to, q.InPlace = p.Text.place(i)
 			q.Piece = p.Text.pieceOf(q.from)

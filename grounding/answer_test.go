@@ -10,7 +10,7 @@ import (
 // alpha is the text of many test cases.
 const alpha = "Alpha Beta Gamma"
 
-func tokens(t testing.TB) *Compiled {
+func tokens(t testing.TB) *CompiledProgram {
 	return compiled(t, &Program{Instructions: "Extract tokens.", Classes: []Class{{Name: "token"}}})
 }
 

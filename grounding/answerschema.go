@@ -44,7 +44,7 @@ type (
 )
 
 // answerSchema returns the schema of an answer. Classes whose items have the same form share one item schema.
-func (c *Compiled) answerSchema() json.RawMessage {
+func (c *CompiledProgram) answerSchema() json.RawMessage {
 	var items []itemSchema
 	type form struct {
 		attributes string

@@ -112,7 +112,7 @@ func BenchmarkCompile(b *testing.B) {
 	}
 }
 
-func compiled(t testing.TB, p *Program) *Compiled {
+func compiled(t testing.TB, p *Program) *CompiledProgram {
 	t.Helper()
 	c, err := p.Compile()
 	if err != nil {

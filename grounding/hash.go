@@ -29,8 +29,8 @@ type Request struct {
 	Prompt int `json:"prompt"`
 }
 
-// hashed holds the fields that the hash of a request counts. Its canonical form is its JSON with sorted keys.
-type hashed struct {
+// hashInput holds the fields that the hash of a request counts. Its canonical form is its JSON with sorted keys.
+type hashInput struct {
 	After   string          `json:"after"`
 	Before  string          `json:"before"`
 	Model   string          `json:"model"`
@@ -46,7 +46,7 @@ type hashed struct {
 const hashVersion = 1
 
 // Request returns the request about a window, with its hash. params is a JSON object. nil means no parameters.
-func (c *Compiled) Request(w Window, scope, route, model string, params json.RawMessage) Request {
+func (c *CompiledProgram) Request(w Window, scope, route, model string, params json.RawMessage) Request {
 	if params == nil {
 		params = json.RawMessage("{}")
 	}
@@ -73,7 +73,7 @@ func (r *Request) sum(program string) string {
 	if err != nil {
 		return ""
 	}
-	return sum(schema.Canonical(hashed{r.After, r.Before, r.Model, params, program, r.Prompt, r.Scope, r.Text,
+	return sum(schema.Canonical(hashInput{r.After, r.Before, r.Model, params, program, r.Prompt, r.Scope, r.Text,
 		hashVersion}))
 }
 

@@ -21,7 +21,7 @@ func MergeAnswers(first, second Reading) Reading {
 	switch {
 	case first.Failure != "":
 		if second.Failure == "" && second.Claimed == 0 && first.Claimed > 0 {
-			second.Claimed, second.Rejected = first.Claimed, []Rejected{{Reason: first.Failure}}
+			second.Claimed, second.Rejected = first.Claimed, []Rejection{{Reason: first.Failure}}
 		}
 		return second
 	case second.Failure != "":
@@ -41,7 +41,7 @@ func MergeAnswers(first, second Reading) Reading {
 		case !ok:
 			r.Items = append(r.Items, item)
 		case string(same.Attributes) != string(item.Attributes):
-			r.Rejected = append(r.Rejected, Rejected{item.Class, oneline.Cut(item.Quote, 200), Conflict})
+			r.Rejected = append(r.Rejected, Rejection{item.Class, oneline.Cut(item.Quote, 200), Conflict})
 		}
 	}
 	slices.SortFunc(r.Items, compareItems)
@@ -54,8 +54,8 @@ type Part struct {
 	Reading Reading
 }
 
-// Found is an item that was found in a document.
-type Found struct {
+// FoundItem is an item that was found in a document.
+type FoundItem struct {
 	Class string `json:"class"`
 	// Quote is the given text from Start to End. Both offsets count the requested unit.
 	Quote      string          `json:"quote"`
@@ -68,25 +68,25 @@ type Found struct {
 	Shard      int             `json:"shard"`
 }
 
-// Refused is a rejection in a shard.
-type Refused struct {
+// Refusal is a rejection in a shard.
+type Refusal struct {
 	Shard int `json:"shard"`
-	Rejected
+	Rejection
 }
 
 // Merge combines the readings of all shards of a text. It returns the items sorted by start, end and class, and the
 // rejections sorted by shard. The offsets count u. The order of the parts does not matter.
-func Merge(t *Text, u Unit, parts []Part) ([]Found, []Refused) {
+func Merge(t *Text, u Unit, parts []Part) ([]FoundItem, []Refusal) {
 	parts = slices.Clone(parts)
 	slices.SortStableFunc(parts, func(a, b Part) int {
 		return cmp.Or(cmp.Compare(a.Shard.Start, b.Shard.Start), cmp.Compare(a.Shard.End, b.Shard.End))
 	})
 	units, lines := t.Index(u), t.Lines()
-	found, refused := []Found{}, []Refused{}
+	found, refused := []FoundItem{}, []Refusal{}
 	kept := map[place]json.RawMessage{}
 	for _, part := range parts {
 		for _, rejected := range part.Reading.Rejected {
-			refused = append(refused, Refused{part.Shard.Index, rejected})
+			refused = append(refused, Refusal{part.Shard.Index, rejected})
 		}
 		offset := part.Shard.Start - len(part.Shard.Before)
 		for _, item := range part.Reading.Items {
@@ -94,20 +94,20 @@ func Merge(t *Text, u Unit, parts []Part) ([]Found, []Refused) {
 			key := place{item.Class, at}
 			if attributes, ok := kept[key]; ok {
 				if string(attributes) != string(item.Attributes) {
-					refused = append(refused, Refused{part.Shard.Index, Rejected{item.Class, oneline.Cut(item.Quote, 200), Conflict}})
+					refused = append(refused, Refusal{part.Shard.Index, Rejection{item.Class, oneline.Cut(item.Quote, 200), Conflict}})
 				}
 				continue
 			}
 			kept[key] = item.Attributes
 			start, end := t.Given(at.start), t.Given(at.end)
-			found = append(found, Found{
+			found = append(found, FoundItem{
 				Class: item.Class, Quote: t.given[start:end], Start: units.At(start), End: units.At(end),
 				Line:  lines.At(at.start) + 1,
 				Match: item.Match, Attributes: item.Attributes, Inferred: item.Inferred, Shard: part.Shard.Index,
 			})
 		}
 	}
-	slices.SortStableFunc(found, func(a, b Found) int {
+	slices.SortStableFunc(found, func(a, b FoundItem) int {
 		return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.End, b.End), cmp.Compare(a.Class, b.Class))
 	})
 	return found, refused

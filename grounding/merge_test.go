@@ -174,7 +174,7 @@ func TestMergingDoesNotDependOnTheOrderOfTheParts(t *testing.T) {
 	})
 }
 
-func compiledForRapid(t *rapid.T) *Compiled {
+func compiledForRapid(t *rapid.T) *CompiledProgram {
 	c, err := (&Program{Instructions: "Extract tokens.", Classes: []Class{{Name: "token"}}}).Compile()
 	if err != nil {
 		t.Fatal(err)

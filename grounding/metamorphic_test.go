@@ -37,7 +37,7 @@ func heldOut(t testing.TB) []recorded {
 	return cases
 }
 
-func (c *recorded) program(t testing.TB) *Compiled {
+func (c *recorded) program(t testing.TB) *CompiledProgram {
 	p := &Program{Instructions: "Find all."}
 	for _, name := range c.Classes {
 		p.Classes = append(p.Classes, Class{Name: name})

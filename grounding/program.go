@@ -41,12 +41,12 @@ type Class struct {
 
 // Example is a text with the items that should be found in it.
 type Example struct {
-	Text        string     `json:"text"`
-	Extractions []Expected `json:"extractions"`
+	Text        string         `json:"text"`
+	Extractions []ExpectedItem `json:"extractions"`
 }
 
-// Expected is one item of an example. Its quote is in the example's text.
-type Expected struct {
+// ExpectedItem is one item of an example. Its quote is in the example's text.
+type ExpectedItem struct {
 	Class      string          `json:"class"`
 	Quote      string          `json:"quote"`
 	Attributes json.RawMessage `json:"attributes,omitempty"`
@@ -69,8 +69,8 @@ const (
 
 var className = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
 
-// Compiled is a valid program that is ready for use. It is safe for concurrent use.
-type Compiled struct {
+// CompiledProgram is a valid program that is ready for use. It is safe for concurrent use.
+type CompiledProgram struct {
 	program Program // in canonical form
 	hash    string
 	schema  json.RawMessage
@@ -86,20 +86,20 @@ type compiledClass struct {
 }
 
 // class returns the class with a name, or nil.
-func (c *Compiled) class(name string) *compiledClass { return c.classes[name] }
+func (c *CompiledProgram) class(name string) *compiledClass { return c.classes[name] }
 
 // Hash returns the SHA-256 of the program's canonical form, in hexadecimal.
-func (c *Compiled) Hash() string { return c.hash }
+func (c *CompiledProgram) Hash() string { return c.hash }
 
 // Schema returns the JSON Schema of an answer. Its keys are in the order in which a model should write them.
-func (c *Compiled) Schema() json.RawMessage { return c.schema }
+func (c *CompiledProgram) Schema() json.RawMessage { return c.schema }
 
 // Compile checks a program and returns it ready for use. The error is a *[Fault] for the first fault. An attribute
 // schema may have the keywords type, properties, required, items, enum, const, description and additionalProperties.
 // type may be a list of one type and null. additionalProperties must be false. The schema may have at most 5 levels and
 // 100 properties. Examples must be correct: their quotes are in their texts, and their attributes fit the schema.
-func (p *Program) Compile() (*Compiled, error) {
-	c := &Compiled{classes: map[string]*compiledClass{}}
+func (p *Program) Compile() (*CompiledProgram, error) {
+	c := &CompiledProgram{classes: map[string]*compiledClass{}}
 	if fault := c.check(p); fault != nil {
 		return nil, fault
 	}
@@ -117,7 +117,7 @@ func (p *Program) Compile() (*Compiled, error) {
 }
 
 // check returns the first fault of the program, or nil. It also compiles the classes.
-func (c *Compiled) check(p *Program) *Fault {
+func (c *CompiledProgram) check(p *Program) *Fault {
 	text, err := json.Marshal(p)
 	switch {
 	case err != nil:
@@ -153,7 +153,7 @@ func (c *Compiled) check(p *Program) *Fault {
 }
 
 // add compiles a class and returns its first fault, or nil. at is the JSON pointer of the class.
-func (c *Compiled) add(class Class, at string) *Fault {
+func (c *CompiledProgram) add(class Class, at string) *Fault {
 	switch n := utf8.RuneCountInString(class.Description); {
 	case !className.MatchString(class.Name):
 		return &Fault{at + "/name", "must begin with a small letter, and go on with at most 63 small letters, digits and _"}
@@ -191,7 +191,7 @@ func (c *Compiled) add(class Class, at string) *Fault {
 }
 
 // checkExpected returns the first fault of an expected item, or nil. text is the text of the example.
-func (c *Compiled) checkExpected(text string, e Expected, at string) *Fault {
+func (c *CompiledProgram) checkExpected(text string, e ExpectedItem, at string) *Fault {
 	class := c.class(e.Class)
 	switch {
 	case class == nil:

@@ -21,7 +21,7 @@ func TestTheWordingOfThePromptsHasItsNumber(t *testing.T) {
 	c := compiled(t, program(t, invoice))
 	w := Window{"| Name | Sum |\n|---|---|\n", "| Acme | 5 |\r", "the end"}
 	first := c.Prompt(w)
-	second := c.Repair(w, []Rejected{{"org", "ACME <b>", "quote_not_found"}}, `{"extractions":[]}`)
+	second := c.Repair(w, []Rejection{{"org", "ACME <b>", "quote_not_found"}}, `{"extractions":[]}`)
 	third := c.Repair(Window{Body: "Acme"}, nil, "I cannot.")
 	got := strings.Join([]string{"=== system", first.System, "=== user", first.User, "=== repair of an item", second.User,
 		"=== repair of an answer", third.User}, "\n")
@@ -47,7 +47,7 @@ func TestPromptsOfAProgramShareAllBeforeTheText(t *testing.T) {
 	t.Parallel()
 	c := compiled(t, program(t, invoice))
 	one, other := c.Prompt(Window{Body: "Alpha"}), c.Prompt(Window{Body: "Beta"})
-	repair := c.Repair(Window{Body: "Alpha"}, []Rejected{{Class: "org", Quote: "x", Reason: "quote_not_found"}}, "old")
+	repair := c.Repair(Window{Body: "Alpha"}, []Rejection{{Class: "org", Quote: "x", Reason: "quote_not_found"}}, "old")
 	if one.System != other.System || one.System != repair.System {
 		t.Error("the fixed part differs")
 	}
@@ -90,7 +90,7 @@ func TestForeignTextStaysTextWhereverItEntersAPrompt(t *testing.T) {
 		check(c.Prompt(Window{Body: text}), text)
 		check(c.Prompt(Window{Before: text, Body: "Acme", After: text}), text, "Acme")
 		check(c.Repair(Window{Body: "Acme"}, nil, text), "Acme", text)
-		check(c.Repair(Window{Body: text}, []Rejected{{Class: text, Quote: text, Reason: "quote_not_found"}}, text), text)
+		check(c.Repair(Window{Body: text}, []Rejection{{Class: text, Quote: text, Reason: "quote_not_found"}}, text), text)
 	}
 }
 
@@ -118,7 +118,7 @@ func TestALongAnswerIsShownInPart(t *testing.T) {
 	t.Parallel()
 	c := compiled(t, program(t, `{}`))
 	old := strings.Repeat("ä", 10_000)
-	rejected := make([]Rejected, 70)
+	rejected := make([]Rejection, 70)
 	p := c.Repair(Window{Body: "Acme"}, rejected, old)
 	if !strings.Contains(p.User, "\n"+strings.Repeat("ä", 8192)+"\n") || !strings.Contains(p.User, "its first 16 KiB") {
 		t.Errorf("got %d bytes", len(p.User))

@@ -30,8 +30,8 @@ type Item struct {
 
 // Reading is the result of reading an answer about a window.
 type Reading struct {
-	Items    []Item     // sorted by start, end and class
-	Rejected []Rejected // in the order of the answer
+	Items    []Item      // sorted by start, end and class
+	Rejected []Rejection // in the order of the answer
 	// Claimed is the number of items in the answer. It includes the items that begin in the context and belong to the
 	// neighbouring shards. It is 1 for a list that cannot be read.
 	Claimed int
@@ -63,13 +63,13 @@ func (r *Reading) AskAgain() bool { return r.Failure == Unreadable || len(r.Reje
 //
 // The last list in the answer counts. Read ignores a list that is cut and reports [Truncated], so that no item is lost
 // silently.
-func (c *Compiled) Read(w Window, answer string, truncated bool) Reading {
+func (c *CompiledProgram) Read(w Window, answer string, truncated bool) Reading {
 	r, _ := c.read(w, answer, truncated)
 	return r
 }
 
-// read is like [Compiled.Read]. It also returns the amount of work, in bytes and steps.
-func (c *Compiled) read(w Window, answer string, truncated bool) (Reading, int) {
+// read is like [CompiledProgram.Read]. It also returns the amount of work, in bytes and steps.
+func (c *CompiledProgram) read(w Window, answer string, truncated bool) (Reading, int) {
 	switch {
 	case len(answer) > MaxAnswer:
 		return Reading{Failure: AnswerTooLarge}, 0
@@ -106,14 +106,14 @@ func valid(answer string) string {
 
 // reader reads the items of one answer.
 type reader struct {
-	program *Compiled
+	program *CompiledProgram
 	finder  *finder
 	body    string
 	units   []*Index // indexes of the body, by unit
 }
 
-// stated is an item as the model stated it.
-type stated struct {
+// statement is an item as the model statement it.
+type statement struct {
 	class      *compiledClass
 	name       string // name of the class
 	quote      string
@@ -132,7 +132,7 @@ type verbatim struct {
 
 func (r *reader) read(values []value) Reading {
 	reading := Reading{Claimed: len(values)}
-	all := make([]stated, min(len(values), MaxItems))
+	all := make([]statement, min(len(values), MaxItems))
 	var claims []*claim
 	for i := range all {
 		s := &all[i]
@@ -154,13 +154,13 @@ func (r *reader) read(values []value) Reading {
 	choose(claims, len(r.finder.text), &r.finder.work)
 	r.accept(&reading, all)
 	if more := len(values) - len(all); more > 0 {
-		reading.Rejected = append(reading.Rejected, Rejected{Reason: TooManyItems})
+		reading.Rejected = append(reading.Rejected, Rejection{Reason: TooManyItems})
 	}
 	return reading
 }
 
 // state reads an item into s. It sets s.reason if the item is invalid.
-func (r *reader) state(s *stated, v *value) {
+func (r *reader) state(s *statement, v *value) {
 	if v.form != anObject {
 		s.reason = NotAnObject
 		return
@@ -193,7 +193,7 @@ func (r *reader) state(s *stated, v *value) {
 	r.stateAttributes(s, v.member("attributes"))
 }
 
-func (r *reader) stateAttributes(s *stated, v *value) {
+func (r *reader) stateAttributes(s *statement, v *value) {
 	s.attributes = json.RawMessage("{}")
 	missing := v == nil || v.form == aWord && v.text == "null"
 	if !missing && v.form != anObject {
@@ -285,8 +285,8 @@ func (r *reader) hint(v *value, spots []span) int {
 }
 
 // accept checks the items after choose has selected their spots, and sorts the accepted items.
-func (r *reader) accept(reading *Reading, all []stated) {
-	kept := map[place]*stated{}
+func (r *reader) accept(reading *Reading, all []statement) {
+	kept := map[place]*statement{}
 	counts := map[string]int{}
 	body := r.finder.body
 	for i := range all {
@@ -347,6 +347,6 @@ func (r *reader) absent(quote string, all []verbatim) string {
 	return ""
 }
 
-func (r *Reading) reject(s *stated) {
-	r.Rejected = append(r.Rejected, Rejected{oneline.Cut(s.name, 64), oneline.Cut(s.quote, 200), s.reason})
+func (r *Reading) reject(s *statement) {
+	r.Rejected = append(r.Rejected, Rejection{oneline.Cut(s.name, 64), oneline.Cut(s.quote, 200), s.reason})
 }

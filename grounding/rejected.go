@@ -1,7 +1,7 @@
 package grounding
 
-// Rejected is a claim of an answer that was not accepted.
-type Rejected struct {
+// Rejection is a claim of an answer that was not accepted.
+type Rejection struct {
 	Class string `json:"class"`
 	Quote string `json:"quote"` // its first 200 characters
 	// Reason is one of the constants below. The first fault may follow [InvalidAttributes]. The attribute follows

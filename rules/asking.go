@@ -133,7 +133,7 @@ func (f *facts) question(r *Rule, c *Check) undecided {
 	c.Digest = fmt.Sprintf("%x", sha256.Sum256(schema.Canonical(map[string]any{
 		"call_id": f.call.ID, "input": doc.Value(), "tool": f.call.Tool.Does(), "rule": r.entry,
 	})))
-	message := "The rule " + r.Name + " (rules " + f.judge.set.Version + ") asks whether this call of " +
+	message := "The rule " + r.Name + " (rules " + f.judge.set.Version + ") asks whether this call to " +
 		f.call.Tool.Name + " may run: " + r.about(c) + "."
 	text := r.questionText(f.call.Tool.Name, doc.Value(), c)
 	input := doc.Value()

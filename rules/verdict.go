@@ -106,7 +106,7 @@ func (j Judgement) Rule(version string, a Answer) Ruling {
 func (j Judgement) denied(met Met) Verdict {
 	call := "this call"
 	if j.tool != "" {
-		call += " of " + j.tool
+		call += " to " + j.tool
 	}
 	asked := policy + "the rule " + met.Rule + " asked whether " + call + " may run."
 	return Verdict{Verdict: receipts.Verdict{Rule: met.Rule, Action: Ask, Seen: &met.Seen,
@@ -197,9 +197,9 @@ func rulePart(rule, version string) string { return "the rule " + rule + " (rule
 // verdict returns the verdict of a rule that needs only the call itself. do is advice in addition to the rule's own.
 func (f *facts) verdict(r *Rule, seen, do string) *Verdict {
 	v := &Verdict{Verdict: receipts.Verdict{Rule: r.Name, Action: Block}, Kind: ItsCall, Do: sentences(do, r.Say)}
-	does := " blocks this call of " + f.call.Tool.Name
+	does := " blocks this call to " + f.call.Tool.Name
 	if r.Action == Warn {
-		v.Action, does = Warn, " warns about this call of "+f.call.Tool.Name+", which runs anyway"
+		v.Action, does = Warn, " warns about this call to "+f.call.Tool.Name+", which runs anyway"
 	}
 	v.Message = sentences(policy+rulePart(r.Name, f.judge.set.Version)+does+": "+seen+".", v.Do)
 	return v
@@ -229,7 +229,7 @@ func (j Judgement) verdict(version string, a Answer, c Check, seen receipts.Seen
 	}
 	call := "this call"
 	if j.tool != "" {
-		call += " of " + j.tool
+		call += " to " + j.tool
 	}
 	about := r.about(&c)
 	switch {
@@ -318,14 +318,14 @@ func (r *Rule) about(c *Check) string {
 		if c.WithinMS > 0 {
 			within = " within " + span(c.WithinMS)
 		}
-		return "no call of " + list(tools) + " had succeeded in this session" + within +
+		return "no call to " + list(tools) + " had succeeded in this session" + within +
 			" before this call was made; make one, and repeat this call after its receipt"
 	case Afterwards:
 		tools := c.Tools
 		if r.After != nil {
 			tools = r.After.Tools
 		}
-		return "a call of " + list(tools) + " had ended in this session with " + list(c.Ended) + " when this call was made"
+		return "a call to " + list(tools) + " had ended in this session with " + list(c.Ended) + " when this call was made"
 	case FailureRow:
 		return "the last " + number(strconv.Itoa(c.InARow), "call") + r.apart() + " failed, one after another"
 	}

@@ -66,7 +66,7 @@ func TestARulingSaysWhyAndWhatToDo(t *testing.T) {
 		"a full limit": {rules.Answer{Outcome: rules.Stopped,
 			Met: []rules.Met{met(pace, receipts.Seen{FreeAt: in(30*time.Second + 1)})}}, "limit_reached",
 			details{"pace", "Wait a little.", rules.Count, in(30*time.Second + 1), 30_001},
-			[]string{"This is a policy of the operator, not an error: the rule pace (rules 1.0.0) blocks this call of " +
+			[]string{"This is a policy of the operator, not an error: the rule pace (rules 1.0.0) blocks this call to " +
 				"billing.refund: it allows 5 calls within 1m per caller, and this limit is reached. It can be made again in 31s, " +
 				"at " +
 				"2026-05-01T12:00:30Z. Wait a little."}},
@@ -111,7 +111,7 @@ func TestARulingSaysWhyAndWhatToDo(t *testing.T) {
 		"a no without a word": {rules.Answer{Outcome: rules.Denied,
 			Met:       []rules.Met{met(big, receipts.Seen{By: "bob"}), met(also, receipts.Seen{})},
 			Approvals: []receipts.Approval{{Rule: "also", By: "eve", Digest: j.Checks[also].Digest}}}, "approval_denied",
-			details{"big", "", rules.ItsCall, nil, -1}, []string{"the rule big (rules 1.0.0) asks whether this call of " +
+			details{"big", "", rules.ItsCall, nil, -1}, []string{"the rule big (rules 1.0.0) asks whether this call to " +
 				"billing.refund may run: amount is at least 100. bob denied it."}},
 		"nobody": {rules.Answer{Outcome: rules.Expired, Met: []rules.Met{met(big, receipts.Seen{Reason: "expired"})}},
 			"approval_expired",
@@ -173,14 +173,14 @@ func TestACallThatRunsKeepsWhatTheRulesSaid(t *testing.T) {
 	}, Approvals: []receipts.Approval{{Rule: "big", By: "eve", Digest: j.Checks[big].Digest}}})
 	want := []rules.Verdict{
 		{Kind: rules.ItsCall, Do: "Careful.", Verdict: receipts.Verdict{Rule: "every", Action: rules.Warn,
-			Message: "This is a policy of the operator, not an error: the rule every (rules 1.0.0) warns about this call of " +
+			Message: "This is a policy of the operator, not an error: the rule every (rules 1.0.0) warns about this call to " +
 				"billing.refund, which runs anyway: it applies to every call to the tool. Careful."}},
 		{Kind: rules.ItsCall, Verdict: receipts.Verdict{Rule: "big", Action: rules.Ask,
 			Message: "The rule big (rules 2) asked whether this call to billing.refund may run: amount is at least 100. eve " +
 				"approved it."}},
 		{Kind: rules.Afterwards, Verdict: receipts.Verdict{Rule: "heed", Action: rules.Warn,
 			Seen: &receipts.Seen{Tool: "comms.send_sms", Ended: "approval_denied", ReceiptID: "r1", EndedAt: &sent},
-			Message: "This is a policy of the operator, not an error: the rule heed (rules 2) warns about this call of " +
+			Message: "This is a policy of the operator, not an error: the rule heed (rules 2) warns about this call to " +
 				"billing.refund, which runs anyway: comms.send_sms had ended with approval_denied in this session when " +
 				"this call was made (receipt r1)."}},
 	}

@@ -135,7 +135,7 @@ func (b *toolbox) notAmong(list json.RawMessage) string {
 		return "" // the schema rejects it, and the handler cannot read it
 	}
 	for _, pattern := range patterns {
-		own := slices.ContainsFunc(b.Tools, func(t offered) bool { return t.Name == pattern })
+		own := slices.ContainsFunc(b.Tools, func(t offeredTool) bool { return t.Name == pattern })
 		if !own && !slices.Contains(b.patterns, pattern) {
 			return receipts.Shorten(cmp.Or(pattern, "an empty name"), 100)
 		}

@@ -16,14 +16,14 @@ import (
 // toolbox has the tools that a model may call. It is in the journal, so that a name means the same tool for the agent's
 // whole life.
 type toolbox struct {
-	Tools      []offered `json:"tools"`
-	NotOffered []leftOut `json:"not_offered,omitempty"`
+	Tools      []offeredTool `json:"tools"`
+	NotOffered []leftOut     `json:"not_offered,omitempty"`
 
 	patterns []string // of the input
 }
 
-// offered is a tool, and its name for providers.
-type offered struct {
+// offeredTool is a tool, and its name for providers.
+type offeredTool struct {
 	Name string `json:"name"`
 	As   string `json:"as"`
 }
@@ -93,7 +93,7 @@ func choose(all []handlers.Tool, patterns []string) (toolbox, error) {
 		return box, wrongTool(-1, fmt.Sprintf("they are %d tools, and an agent can have %d: name fewer", len(open), maxTools))
 	}
 	for _, name := range slices.Sorted(maps.Keys(open)) {
-		box.Tools = append(box.Tools, offered{name, underscored(name)})
+		box.Tools = append(box.Tools, offeredTool{name, underscored(name)})
 	}
 	return box, nil
 }
@@ -120,10 +120,10 @@ func wrongTool(i int, message string) error {
 func underscored(name string) string { return strings.ReplaceAll(name, ".", "_") }
 
 // find returns the tool that a model calls by a name: the name for providers, or the tool's own name.
-func (b *toolbox) find(name string) (offered, bool) {
-	i := slices.IndexFunc(b.Tools, func(t offered) bool { return t.As == name || t.Name == name })
+func (b *toolbox) find(name string) (offeredTool, bool) {
+	i := slices.IndexFunc(b.Tools, func(t offeredTool) bool { return t.As == name || t.Name == name })
 	if i < 0 {
-		return offered{}, false
+		return offeredTool{}, false
 	}
 	return b.Tools[i], true
 }

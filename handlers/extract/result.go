@@ -17,17 +17,17 @@ import (
 
 // output is the output of extract.run.
 type output struct {
-	Document      document            `json:"document"`
-	ProgramHash   string              `json:"program_hash"`
-	Models        []string            `json:"models"` // that answered
-	Kind          kind                `json:"result_kind"`
-	Completeness  completeness        `json:"completeness"`
-	Extractions   []grounding.Found   `json:"extractions"` // text[start:end] is the quote
-	RejectedCount int                 `json:"rejected_count"`
-	Rejected      []grounding.Refused `json:"rejected"`
-	Shards        []shard             `json:"shards"`
-	Normalisation []grounding.Change  `json:"normalisation"`
-	Usage         runUsage            `json:"usage"`
+	Document      document              `json:"document"`
+	ProgramHash   string                `json:"program_hash"`
+	Models        []string              `json:"models"` // that answered
+	Kind          kind                  `json:"result_kind"`
+	Completeness  completeness          `json:"completeness"`
+	Extractions   []grounding.FoundItem `json:"extractions"` // text[start:end] is the quote
+	RejectedCount int                   `json:"rejected_count"`
+	Rejected      []grounding.Refusal   `json:"rejected"`
+	Shards        []shard               `json:"shards"`
+	Normalisation []grounding.Change    `json:"normalisation"`
+	Usage         runUsage              `json:"usage"`
 }
 
 // document is the original text.
@@ -270,7 +270,7 @@ func (o *output) fail(code, next, message string) error {
 
 // misquoted returns the beginning of the first extraction whose quote is not in the text at that place, or -1. It
 // counts independently of all other code. The extractions are in the order of their beginnings.
-func misquoted(text string, unit grounding.Unit, all []grounding.Found) int {
+func misquoted(text string, unit grounding.Unit, all []grounding.FoundItem) int {
 	at, count := 0, 0 // of the character that comes next, in bytes and in units
 	for _, f := range all {
 		for count < f.Start && at < len(text) {

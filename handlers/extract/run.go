@@ -112,7 +112,7 @@ type run struct {
 	in            *request
 	given         string
 	text          *grounding.Text
-	program       *grounding.Compiled
+	program       *grounding.CompiledProgram
 	models        string // the models of the route
 	size, context int
 	pieces        []*piece // in the order of the text: a piece that was divided, and then its halves
@@ -124,9 +124,9 @@ type piece struct {
 	grounding.Shard
 	name    string // in the journal: 3, and 3.1 and 3.2 for its halves
 	depth   int
-	child   *handlers.Child[answered]
+	child   *handlers.Child[shardOutput]
 	may     int // answers that the child may request
-	out     answered
+	out     shardOutput
 	code    string // why it was not read
 	divided bool
 	cached  bool
@@ -143,7 +143,7 @@ func (r *run) ask(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		var children []*handlers.Child[answered]
+		var children []*handlers.Child[shardOutput]
 		for _, p := range now {
 			if p.child != nil {
 				children = append(children, p.child)
@@ -210,7 +210,7 @@ func (r *run) begin(p *piece) error {
 	if p.may < 2 {
 		q.Answers = p.may
 	}
-	p.child = handlers.Start[answered](r.call, fmt.Sprintf("shard %s %.12s", p.name, q.Hash), "extract.shard", q)
+	p.child = handlers.Start[shardOutput](r.call, fmt.Sprintf("shard %s %.12s", p.name, q.Hash), "extract.shard", q)
 	return nil
 }
 

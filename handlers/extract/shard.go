@@ -25,9 +25,9 @@ type question struct {
 	Whole bool `json:"whole,omitempty"`
 }
 
-// answered is the output of extract.shard: the model's words without their interpretation. The parent has the program
+// shardOutput is the output of extract.shard: the model's words without their interpretation. The parent has the program
 // and reads them again.
-type answered struct {
+type shardOutput struct {
 	// CallID is the call that asked the model; for a hit it is the earlier call.
 	CallID string `json:"call_id"`
 	Answer string `json:"answer"` // the last
@@ -51,28 +51,28 @@ const (
 
 // Shard is extract.shard: it asks a model about a piece of a document, and again if the answer cannot be read or has
 // claims without support in the text.
-func (e *Extract) Shard(ctx context.Context, call *handlers.Durable, in question) (answered, error) {
+func (e *Extract) Shard(ctx context.Context, call *handlers.Durable, in question) (shardOutput, error) {
 	m, err := e.modelsOf(call, &in)
 	if err != nil {
-		return answered{}, err
+		return shardOutput{}, err
 	}
 	program, err := compile(&in.Program)
 	if err != nil {
-		return answered{}, err
+		return shardOutput{}, err
 	}
-	s := &asking{Extract: e, models: m, call: call, program: program, window: in.Window(), route: in.Route,
-		out: answered{CallID: call.ID}}
+	s := &shardRun{Extract: e, models: m, call: call, program: program, window: in.Window(), route: in.Route,
+		out: shardOutput{CallID: call.ID}}
 	if err := s.ask(ctx, "answer.1", program.Prompt(s.window)); err != nil {
-		return answered{}, err
+		return shardOutput{}, err
 	}
 	reading := s.out.read(program, s.window)
 	if reading.AskAgain() {
 		if in.Answers == 1 {
-			return answered{}, s.unusable(budgetExhausted, "The answer needs a repair, and no further answer may be asked for.")
+			return shardOutput{}, s.unusable(budgetExhausted, "The answer needs a repair, and no further answer may be asked for.")
 		}
 		err := s.ask(ctx, "answer.2", program.Repair(s.window, reading.Rejected, s.out.Answer))
 		if err != nil && (reading.Failure != "" || !final(err)) {
-			return answered{}, err
+			return shardOutput{}, err
 		}
 		reading = s.out.read(program, s.window)
 	}
@@ -84,12 +84,12 @@ func (e *Extract) Shard(ctx context.Context, call *handlers.Durable, in question
 		if !in.Whole { // a success, because the same question would get the same answer
 			return s.out, s.fits()
 		}
-		return answered{}, s.unusable(grounding.Truncated,
+		return shardOutput{}, s.unusable(grounding.Truncated,
 			"The answer was cut off, and the text is not to be divided further.")
 	case refused:
-		return answered{}, s.unusable(refused, "The model refused to answer.")
+		return shardOutput{}, s.unusable(refused, "The model refused to answer.")
 	}
-	return answered{}, s.unusable(reading.Failure, "The model's answer cannot be read as a list of extractions.")
+	return shardOutput{}, s.unusable(reading.Failure, "The model's answer cannot be read as a list of extractions.")
 }
 
 // Check refuses a request that does not match its hash, so that no caller can get the answer to another question, or
@@ -134,7 +134,7 @@ func otherScope() error {
 }
 
 // compile compiles a program. Its error names the defective place.
-func compile(p *grounding.Program) (*grounding.Compiled, error) {
+func compile(p *grounding.Program) (*grounding.CompiledProgram, error) {
 	c, err := p.Compile()
 	if fault, ok := errors.AsType[*grounding.Fault](err); ok {
 		return nil, &handlers.Failure{Code: programInvalid, Message: "The program cannot be used: " + fault.Error() + ".",
@@ -143,19 +143,19 @@ func compile(p *grounding.Program) (*grounding.Compiled, error) {
 	return c, err
 }
 
-// asking is a run of extract.shard.
-type asking struct {
+// shardRun is a run of extract.shard.
+type shardRun struct {
 	*Extract
 	models  *router.Models
 	call    *handlers.Durable
-	program *grounding.Compiled
+	program *grounding.CompiledProgram
 	window  grounding.Window
 	route   string
-	out     answered
+	out     shardOutput
 }
 
 // ask asks the model, as the step of that name.
-func (s *asking) ask(ctx context.Context, step string, p grounding.Prompt) error {
+func (s *shardRun) ask(ctx context.Context, step string, p grounding.Prompt) error {
 	s.out.Usage.LLMCalls++
 	a, err := s.models.Ask(ctx, s.call, step, router.Question{Route: s.route, System: p.System, Schema: s.program.Schema(),
 		SchemaName: "extractions",
@@ -197,7 +197,7 @@ func textOf(a *router.Answer) string {
 
 // read reads the answers. With two answers it combines their valid parts. If the second cannot be read, the first still
 // counts.
-func (a *answered) read(c *grounding.Compiled, w grounding.Window) grounding.Reading {
+func (a *shardOutput) read(c *grounding.CompiledProgram, w grounding.Window) grounding.Reading {
 	last := grounding.Reading{Failure: refused}
 	if a.Finish != provider.Refusal {
 		last = c.Read(w, a.Answer, a.Finish == provider.MaxTokens)
@@ -212,7 +212,7 @@ func (a *answered) read(c *grounding.Compiled, w grounding.Window) grounding.Rea
 const mostResult = 1 << 20
 
 // fits returns the error of answers that are too large for a result.
-func (s *asking) fits() error {
+func (s *shardRun) fits() error {
 	if value.Size(s.out) > mostResult {
 		return s.unusable(router.AnswerTooLarge, fmt.Sprintf(
 			"The answers take more than %d bytes as a result: use smaller shards.", mostResult))
@@ -224,7 +224,7 @@ func (s *asking) fits() error {
 const mostShown = 4000
 
 // unusable returns the failure for an unusable answer.
-func (s *asking) unusable(code, message string) error {
+func (s *shardRun) unusable(code, message string) error {
 	return &handlers.Failure{Code: code, Message: message, Details: map[string]any{
 		"usage": s.out.Usage, "models": s.out.Models, "finish": s.out.Finish, "answer": oneline.Cut(s.out.Answer, mostShown)}}
 }

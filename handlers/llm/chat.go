@@ -23,10 +23,10 @@ type chat struct {
 // maxResult is the maximum size of a call's result, in bytes.
 const maxResult = 1 << 20
 
-type chatted struct {
+type chatOutput struct {
 	Text         string          `json:"text"`
 	Parts        []provider.Part `json:"parts"`
-	ToolCalls    []proposed      `json:"tool_calls"`
+	ToolCalls    []proposedCall  `json:"tool_calls"`
 	StopReason   provider.Stop   `json:"stop_reason"`
 	ProviderStop string          `json:"provider_stop,omitempty"`
 	Model        string          `json:"model"`
@@ -34,8 +34,8 @@ type chatted struct {
 	Routing      router.Routing  `json:"routing"`
 }
 
-// proposed is a tool call that the model wants. Only the caller makes it.
-type proposed struct {
+// proposedCall is a tool call that the model wants. Only the caller makes it.
+type proposedCall struct {
 	ID           string           `json:"id"`
 	Name         string           `json:"name"`
 	Arguments    json.RawMessage  `json:"arguments"`
@@ -44,25 +44,25 @@ type proposed struct {
 }
 
 // Chat asks a model.
-func (l *LLM) Chat(ctx context.Context, call *handlers.Durable, in chat) (chatted, error) {
+func (l *LLM) Chat(ctx context.Context, call *handlers.Durable, in chat) (chatOutput, error) {
 	m, err := l.asked()
 	if err != nil {
-		return chatted{}, err
+		return chatOutput{}, err
 	}
 	if err := in.check(); err != nil {
-		return chatted{}, err
+		return chatOutput{}, err
 	}
 	tools, err := compileTools(in.Tools)
 	if err != nil {
-		return chatted{}, err
+		return chatOutput{}, err
 	}
 	q := in.question()
 	q.Tools, q.ToolChoice, q.Stop, q.Progress = in.Tools, in.ToolChoice, in.Stop, in.Progress
 	a, err := m.Ask(ctx, call, "main", q)
 	if err != nil {
-		return chatted{}, err
+		return chatOutput{}, err
 	}
-	out := chatted{Text: textOf(&a), Parts: a.Parts, ToolCalls: []proposed{}, StopReason: a.Stop,
+	out := chatOutput{Text: textOf(&a), Parts: a.Parts, ToolCalls: []proposedCall{}, StopReason: a.Stop,
 		ProviderStop: a.ProviderStop, Model: a.Model, Usage: a.Usage, Routing: a.Routing}
 	for _, p := range a.Parts {
 		if p.Type == provider.ToolCall {
@@ -70,7 +70,7 @@ func (l *LLM) Chat(ctx context.Context, call *handlers.Durable, in chat) (chatte
 		}
 	}
 	if encoded, err := json.Marshal(out); err == nil && len(encoded) > maxResult { // it has each text twice
-		return chatted{}, unusable(router.AnswerTooLarge, fmt.Sprintf("The answer takes %d bytes as a result, which may "+
+		return chatOutput{}, unusable(router.AnswerTooLarge, fmt.Sprintf("The answer takes %d bytes as a result, which may "+
 			"have %d: lower max_output_tokens.", len(encoded), maxResult), &a, nil)
 	}
 	return out, nil
@@ -99,8 +99,8 @@ func compileTools(described []provider.Tool) (tools, error) {
 	return all, nil
 }
 
-func (t tools) propose(p provider.Part) proposed {
-	c := proposed{ID: p.ID, Name: p.Name, Arguments: p.Arguments, ArgumentsRaw: p.RawArguments}
+func (t tools) propose(p provider.Part) proposedCall {
+	c := proposedCall{ID: p.ID, Name: p.Name, Arguments: p.Arguments, ArgumentsRaw: p.RawArguments}
 	s, known := t[p.Name]
 	switch {
 	case !known:

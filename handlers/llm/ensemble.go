@@ -137,7 +137,7 @@ func (l *LLM) Ensemble(ctx context.Context, call *handlers.Durable, in ensemble)
 // askMembers asks all members, and waits for the outcome of each.
 func (in *ensemble) askMembers(ctx context.Context, call *handlers.Durable, out *together) error {
 	timeout := time.Duration(cmp.Or(in.MemberTimeoutS, defaultMemberTimeout)) * time.Second
-	chats, outputs := make([]*handlers.Child[chatted], len(in.Members)), make([]*handlers.Child[fitting], len(in.Members))
+	chats, outputs := make([]*handlers.Child[chatOutput], len(in.Members)), make([]*handlers.Child[fitting], len(in.Members))
 	var children []handlers.Awaited
 	for i, m := range in.Members {
 		name := fmt.Sprintf("member %d", i+1)
@@ -148,7 +148,7 @@ func (in *ensemble) askMembers(ctx context.Context, call *handlers.Durable, out 
 				structured{ask: a, Schema: in.Schema}).Within(timeout)
 			children = append(children, outputs[i])
 		} else {
-			chats[i] = handlers.Start[chatted](call, name, "llm.chat", chat{ask: a}).Within(timeout)
+			chats[i] = handlers.Start[chatOutput](call, name, "llm.chat", chat{ask: a}).Within(timeout)
 			children = append(children, chats[i])
 		}
 	}
@@ -163,7 +163,7 @@ func (in *ensemble) askMembers(ctx context.Context, call *handlers.Durable, out 
 			got, err = outputs[i].Wait(ctx)
 			c.CallID, c.Output, c.Model, c.Usage, c.Routing = outputs[i].ID(), got.Output, got.Model, &got.Usage, &got.Routing
 		} else {
-			var got chatted
+			var got chatOutput
 			got, err = chats[i].Wait(ctx)
 			c.CallID, c.Text, c.Model, c.Usage, c.Routing = chats[i].ID(), got.Text, got.Model, &got.Usage, &got.Routing
 		}
@@ -302,7 +302,7 @@ func (in *ensemble) fuse(ctx context.Context, call *handlers.Durable, out *toget
 		out.Usage.add(&got.Usage)
 		return nil
 	}
-	child := handlers.Start[chatted](call, "judge", "llm.chat", chat{ask: a})
+	child := handlers.Start[chatOutput](call, "judge", "llm.chat", chat{ask: a})
 	got, err := child.Wait(ctx)
 	if err != nil {
 		return out.judgeFailed(ctx, err)

@@ -28,7 +28,7 @@ type question struct {
 	Until  *time.Time      `json:"until"`
 }
 
-type answered struct {
+type answerOutput struct {
 	Answer json.RawMessage `json:"answer"`
 	By     string          `json:"by"`
 	At     time.Time       `json:"at"`
@@ -36,26 +36,26 @@ type answered struct {
 
 // Answer waits for the answer to a question. The database has checked the answer against the question's schema, and the
 // person's rights.
-func (Wait) Answer(ctx context.Context, call *handlers.Durable, in question) (out answered, err error) {
+func (Wait) Answer(ctx context.Context, call *handlers.Durable, in question) (out answerOutput, err error) {
 	out.Answer, out.By, out.At, err = receive[json.RawMessage](ctx, call, in.Until)
 	return out, err
 }
 
-type awaited struct {
+type eventInput struct {
 	Text   string          `json:"text"`
 	Schema json.RawMessage `json:"schema"`
 	By     []string        `json:"by"`
 	Until  *time.Time      `json:"until"`
 }
 
-type came struct {
+type eventOutput struct {
 	Event json.RawMessage `json:"event"`
 	By    string          `json:"by"`
 	At    time.Time       `json:"at"`
 }
 
 // Event waits for an external event.
-func (Wait) Event(ctx context.Context, call *handlers.Durable, in awaited) (out came, err error) {
+func (Wait) Event(ctx context.Context, call *handlers.Durable, in eventInput) (out eventOutput, err error) {
 	out.Event, out.By, out.At, err = receive[json.RawMessage](ctx, call, in.Until)
 	return out, err
 }

@@ -38,7 +38,7 @@ func TestAWorkerKeepsToItsRulesAndSaysSo(t *testing.T) {
 	}
 	const note = `{"title": "Roof", "domain": "both", "content": "Two tiles"}`
 	wants(t, explained(call("os.create_note", note)), "It succeeded")
-	wants(t, explained(call("os.create_note", note)), "the rule few_notes (rules 1.2.0) blocks this call of "+
+	wants(t, explained(call("os.create_note", note)), "the rule few_notes (rules 1.2.0) blocks this call to "+
 		"os.create_note", "Change the note that is there.", " until then.")
 	wants(t, explained(call("os.create_task", `{"title": "Call", "domain": "both"}`)), "It succeeded", "A warning: ",
 		"the rule mind_tasks (rules 1.2.0)", "Is it needed?")

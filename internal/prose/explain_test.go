@@ -54,7 +54,7 @@ func TestTheReceiptOfAnApprovalSaysWhoDecidedWhat(t *testing.T) {
 		`{"approved": true, "by": "ada", "at": "2026-01-02T03:04:05Z", "reason": "a good customer"}`: "ada approved the " +
 			"call to shop.refund at 2026-01-02 03:04:05 UTC (a good customer).",
 		`{"approved": false, "by": "ada", "at": "2026-01-02T03:04:05Z"}`: "ada denied the call " +
-			"of shop.refund at 2026-01-02 03:04:05 UTC.",
+			"to shop.refund at 2026-01-02 03:04:05 UTC.",
 		`{"approved": false, "reason": "expired", "at": "2026-01-02T03:04:05Z"}`: "Nobody decided " +
 			"about the call to shop.refund in time, so it was not approved.",
 	} {

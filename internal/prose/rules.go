@@ -79,7 +79,7 @@ func decided(e *client.Explanation) string {
 	_ = json.Unmarshal(e.Call.Input, &about) // not everyone may see it
 	call := "the call"
 	if about.Tool != "" {
-		call += " of " + Cut(Printable(about.Tool), 200)
+		call += " to " + Cut(Printable(about.Tool), 200)
 	}
 	if is.By == "" {
 		return "Nobody decided about " + call + " in time, so it was not approved."

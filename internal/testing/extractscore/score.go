@@ -111,7 +111,7 @@ func (s *Score) Add(c Case) error {
 	return nil
 }
 
-func (s *Score) count(c Case, kind string, found []grounding.Found, why string) {
+func (s *Score) count(c Case, kind string, found []grounding.FoundItem, why string) {
 	s.Cases++
 	units := utf16.Encode([]rune(c.Doc))
 	gold := map[Span]bool{}
