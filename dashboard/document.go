@@ -22,7 +22,8 @@ type documentText struct {
 
 // newDocumentText finds the offsets of quotes in a document. length is the length, in the unit, of the text that the
 // call read; the document may have grown since.
-func newDocumentText(text string, unit grounding.Unit, length int, sum string, quotes []grounding.FoundItem) *documentText {
+func newDocumentText(text string, unit grounding.Unit, length int, sum string,
+	quotes []grounding.FoundItem) *documentText {
 	d := &documentText{quotes: quotes}
 	wanted := make([]int, 0, 2*len(quotes)+1)
 	for _, q := range quotes {

@@ -3,7 +3,7 @@
 // same output, without a database, a network or a clock.
 //
 // A document passes through these steps. [Normalise] returns the text to read and maps it back to the document. [Cut]
-// splits the text into shards. [CompiledProgram.Prompt] returns the prompt for a shard. [CompiledProgram.Read] reads the answer and
-// finds its quotes. [Merge] combines the results of all shards. [Request.Sum] returns the hash of a request, so that
-// the same question is asked only once.
+// splits the text into shards. [CompiledProgram.Prompt] returns the prompt for a shard. [CompiledProgram.Read] reads
+// the answer and finds its quotes. [Merge] combines the results of all shards. [Request.Sum] returns the hash of a
+// request, so that the same question is asked only once.
 package grounding

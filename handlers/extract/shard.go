@@ -25,8 +25,8 @@ type question struct {
 	Whole bool `json:"whole,omitempty"`
 }
 
-// shardOutput is the output of extract.shard: the model's words without their interpretation. The parent has the program
-// and reads them again.
+// shardOutput is the output of extract.shard: the model's words without their interpretation. The parent has the
+// program and reads them again.
 type shardOutput struct {
 	// CallID is the call that asked the model; for a hit it is the earlier call.
 	CallID string `json:"call_id"`
@@ -68,7 +68,8 @@ func (e *Extract) Shard(ctx context.Context, call *handlers.Durable, in question
 	reading := s.out.read(program, s.window)
 	if reading.AskAgain() {
 		if in.Answers == 1 {
-			return shardOutput{}, s.unusable(budgetExhausted, "The answer needs a repair, and no further answer may be asked for.")
+			return shardOutput{}, s.unusable(budgetExhausted,
+				"The answer needs a repair, and no further answer may be asked for.")
 		}
 		err := s.ask(ctx, "answer.2", program.Repair(s.window, reading.Rejected, s.out.Answer))
 		if err != nil && (reading.Failure != "" || !final(err)) {

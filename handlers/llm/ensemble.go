@@ -137,7 +137,8 @@ func (l *LLM) Ensemble(ctx context.Context, call *handlers.Durable, in ensemble)
 // askMembers asks all members, and waits for the outcome of each.
 func (in *ensemble) askMembers(ctx context.Context, call *handlers.Durable, out *together) error {
 	timeout := time.Duration(cmp.Or(in.MemberTimeoutS, defaultMemberTimeout)) * time.Second
-	chats, outputs := make([]*handlers.Child[chatOutput], len(in.Members)), make([]*handlers.Child[fitting], len(in.Members))
+	chats, outputs := make([]*handlers.Child[chatOutput], len(in.Members)), make([]*handlers.Child[fitting],
+		len(in.Members))
 	var children []handlers.Awaited
 	for i, m := range in.Members {
 		name := fmt.Sprintf("member %d", i+1)
