@@ -13,7 +13,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/gemworker/gem/internal/issuer"
@@ -28,9 +27,6 @@ const (
 	answerTimeout = time.Minute             // for its answer, after the longest wait
 	idleTimeout   = 2 * time.Minute         // between two requests of a connection
 	stopTimeout   = 1500 * time.Millisecond // for answers to waiting requests at shutdown
-	maxBodies     = 32 << 20                // bytes of all requests in flight
-	// bytes of requests of one subject with a token, so that none takes all the room
-	maxBodiesEach = 16 << 20
 )
 
 // httpServer serves Streamable HTTP without sessions. Before the SDK sees a request, it passes these checks, in this
@@ -46,8 +42,7 @@ type httpServer struct {
 	json, stream http.Handler // answer with one JSON message, or with a stream of them
 	requests     gate         // in flight, of the process
 	bySubject    gate         // of each subject with a token
-	bodies       atomic.Int64 // bytes in flight
-	bodiesOf     gate         // the bytes of each subject with a token
+	bodies       bodyRoom
 	bodyTimeout  time.Duration
 }
 
@@ -94,7 +89,7 @@ func (d *Server) newHTTPServer(at net.Addr, c HTTPConfig) (s *httpServer, err er
 		return nil, err
 	}
 	s = &httpServer{server: d, config: c, requests: gate{most: maxRequests}, bySubject: gate{most: maxEach},
-		bodiesOf: gate{most: maxBodiesEach}, bodyTimeout: bodyTimeout}
+		bodyTimeout: bodyTimeout}
 	if s.resource, err = url.Parse(c.Resource); err != nil {
 		return nil, fmt.Errorf("GEM_MCP_RESOURCE: %w", err)
 	}
@@ -265,49 +260,40 @@ func (s *httpServer) post(w http.ResponseWriter, r *http.Request) {
 }
 
 // body reads a request's body within its limits, and answers the request if the body exceeds them; done is then nil.
-// The bytes count until done is called, for the process and for the subject, if there is one.
+// The bytes count as they arrive, until done is called: bytes that a client only announces take no room from others.
 func (s *httpServer) body(w http.ResponseWriter, r *http.Request, subject string) (body []byte, done func()) {
-	room := int64(maxBody)
-	if 0 <= r.ContentLength && r.ContentLength < maxBody {
-		room = r.ContentLength
-	}
-	if !s.reserve(subject, room) {
-		tooMany(w)
-		return nil, nil
-	}
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.bodyTimeout))
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	from, room := http.MaxBytesReader(w, r.Body, maxBody), 0
+	var err error
+	for err == nil {
+		if len(body) == room {
+			more := min(max(firstRoom, room), maxBody+1-room)
+			if !s.bodies.reserve(subject, more) {
+				s.bodies.release(subject, room)
+				w.Header().Set("Connection", "close") // the rest is not read
+				tooMany(w)
+				return nil, nil
+			}
+			room += more
+			body = slices.Grow(body, more)
+		}
+		var n int
+		n, err = from.Read(body[len(body):room])
+		body = body[:len(body)+n]
+	}
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
 		http.Error(w, "a message may have at most 2 MiB", http.StatusRequestEntityTooLarge)
-	case err != nil: // the deadline stays, or closing the connection would wait for the rest
+	case !errors.Is(err, io.EOF): // the deadline stays, or closing the connection would wait for the rest
 		w.Header().Set("Connection", "close")
 		http.Error(w, "the message did not arrive in time", http.StatusRequestTimeout)
 	default:
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
-		size := int64(len(body))
-		s.release(subject, room-size)
-		return body, func() { s.release(subject, size) }
+		return body, func() { s.bodies.release(subject, room) }
 	}
-	s.release(subject, room)
+	s.bodies.release(subject, room)
 	return nil, nil
-}
-
-// reserve reserves a number of bytes until release, and reports whether there was room.
-func (s *httpServer) reserve(subject string, bytes int64) bool {
-	if s.bodies.Add(bytes) > maxBodies || subject != "" && s.bodiesOf.enter(subject, int(bytes)) == nil {
-		s.bodies.Add(-bytes)
-		return false
-	}
-	return true
-}
-
-func (s *httpServer) release(subject string, bytes int64) {
-	s.bodies.Add(-bytes)
-	if subject != "" {
-		s.bodiesOf.leave(subject, int(bytes))
-	}
 }
 
 // message is the part of a message that is needed before the SDK reads it. The SDK answers a message that cannot be

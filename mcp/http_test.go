@@ -689,17 +689,56 @@ func TestARequestThatIsRefusedUnreadIsGivenUp(t *testing.T) {
 
 func TestASubjectLeavesRoomForTheBodiesOfOthers(t *testing.T) {
 	t.Parallel()
-	s := &httpServer{bodiesOf: gate{most: maxBodiesEach}}
-	for range maxBodiesEach / maxBody {
-		if !s.reserve("ada", maxBody) {
-			t.Fatal("too little room")
+	var room bodyRoom
+	for _, subject := range []string{"ada", "bob", "cid", "dan", "eve"} {
+		n := 0
+		for room.reserve(subject, firstRoom) {
+			n++
+		}
+		if n < 100 {
+			t.Errorf("%s got room for %d small requests", subject, n)
 		}
 	}
-	if s.reserve("ada", maxBody) || !s.reserve("bob", maxBody) {
-		t.Error("ada has the room of all")
+	for room.all > 0 {
+		for subject := range room.of {
+			room.release(subject, firstRoom)
+		}
 	}
-	s.release("ada", maxBody)
-	if !s.reserve("ada", maxBody) {
-		t.Error("what was released still counts")
+	if !room.reserve("ada", maxBody) || !room.reserve("", maxBodies-maxBody) || room.reserve("", 1) {
+		t.Error("what was released still counts, or too much is reserved")
+	}
+}
+
+// Bytes that a client only announces take no room from others.
+func TestABodyTakesRoomAsItArrives(t *testing.T) {
+	t.Parallel()
+	s := &httpServer{bodyTimeout: time.Minute}
+	read := func(body string) *httptest.ResponseRecorder {
+		w := httptest.NewRecorder()
+		text, done := s.body(w, httptest.NewRequest(http.MethodPost, "/", strings.NewReader(body)), "ada")
+		if done == nil {
+			return w
+		}
+		if string(text) != body {
+			t.Errorf("%d bytes of %d arrived", len(text), len(body))
+		}
+		if n := s.bodies.all; n < len(body) || n > 2*max(len(body), firstRoom) {
+			t.Errorf("%d bytes take the room of %d", len(body), n)
+		}
+		done()
+		if s.bodies.all != 0 {
+			t.Errorf("%d bytes are still reserved", s.bodies.all)
+		}
+		return w
+	}
+	for _, n := range []int{0, 1, firstRoom, firstRoom + 1, maxBody - 1, maxBody} {
+		read(strings.Repeat("x", n))
+	}
+	if w := read(strings.Repeat("x", maxBody+1)); w.Code != http.StatusRequestEntityTooLarge || s.bodies.all != 0 {
+		t.Errorf("too large: %d, and %d bytes are reserved", w.Code, s.bodies.all)
+	}
+	s.bodies.reserve("", maxBodies-s.bodies.all-firstRoom)
+	if w := read(strings.Repeat("x", maxBody)); w.Code != http.StatusTooManyRequests {
+		t.Errorf("without room: %d", w.Code)
 	}
 }

@@ -88,7 +88,13 @@ func TestATableToAdoptUsesNothingOfOthersAndIsUsedByNothing(t *testing.T) {
 			on delete cascade, tool_name text constraint known references app.known, status text, idempotency_key text unique,
 			by uuid constraint own references app.kinds, at uuid constraint cleared references app.kinds on delete set null,
 			constraint later check (now() < '2100-01-01'), constraint full_row check (by is not null or at is null),
-			check (status <> ''), constraint one exclude using btree (tool_name with =), unique (call_id));
+			check (status <> ''), constraint one exclude using btree (tool_name with =), unique (call_id),
+			result jsonb, due date default '2026-01-01', twice integer generated always as (2) stored,
+			place smallint generated always as identity);
+		create index receipts_fine on public.core_tool_receipts (tool_name, at, status);
+		create index receipts_long on public.core_tool_receipts (result);
+		create index calls_some on public.core_tool_calls (id) where status = 'queued';
+		create index calls_divide on public.core_tool_calls ((1 / (case status when 'running' then 0 else 1 end)));
 		create unique index receipts_by on public.core_tool_receipts (by);
 		alter publication supabase_realtime add table public.core_tool_receipts`)
 	// Its owner may change a function at any time.
@@ -110,7 +116,12 @@ func TestATableToAdoptUsesNothingOfOthersAndIsUsedByNothing(t *testing.T) {
 		"alter table public.core_tool_calls alter column n drop default;",
 		"alter table public.core_tool_calls alter column n drop not null;",
 		"alter table public.core_tool_calls alter column owner drop not null;", "drop index public.receipts_by;",
-		"alter table public.core_tool_receipts drop constraint cleared;",
+		"alter table public.core_tool_receipts drop constraint cleared;", "drop index public.receipts_long;",
+		"drop index public.calls_some;", "drop index public.calls_divide;",
+		"alter table public.core_tool_receipts alter column due drop default;",
+		"alter table public.core_tool_receipts alter column twice drop expression;",
+		"alter table public.core_tool_receipts alter column place drop identity;",
+		"alter table public.core_tool_receipts alter column place drop not null;",
 		"alter table public.core_tool_receipts drop constraint core_tool_receipts_idempotency_key_key;",
 		"alter table public.core_tool_receipts drop constraint full_row;",
 		"alter table public.core_tool_receipts drop constraint known;",

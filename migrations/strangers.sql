@@ -82,9 +82,15 @@ from (
     union all
     select a.oid, a.name, a.columns, 'pg_class'::regclass, i.indexrelid, 0, 'table', a.name
     from adoptee a
-    join pg_catalog.pg_index i on i.indrelid = a.oid and i.indisunique and not i.indisprimary
-    where a.source = 'core' and not (i.indpred is null and i.indkey::text in (
-      select c.attnum::text from pg_catalog.pg_attribute c where c.attrelid = a.oid and c.attname in ('id', 'call_id')))
+    join pg_catalog.pg_index i on i.indrelid = a.oid and not i.indisprimary
+    where a.source = 'core' and (i.indpred is not null or i.indisunique and i.indkey::text not in (
+        select c.attnum::text from pg_catalog.pg_attribute c
+        where c.attrelid = a.oid and c.attname in ('id', 'call_id'))
+      or exists (select from unnest(i.indkey) k (col) left join pg_catalog.pg_attribute c on c.attrelid = a.oid
+          and c.attnum = k.col and k.col > 0
+        -- of expressions, and of columns whose values may be too long for an index
+        where (c.attlen > 0 or c.attname = any (a.columns) and c.attname in ('created_by', 'idempotency_key',
+          'session_id', 'status', 'tool_name', 'worker_id')) is not true))
     union all
     -- Functions of Postgres, except those that can neither run SQL (query_to_xml, ts_stat) nor reach beyond the row
     -- (set_config, pg_read_file). All that are immutable, or behind an operator or a cast of Postgres, are harmless.
@@ -199,13 +205,13 @@ from (
     join pg_catalog.pg_attribute c on c.attrelid = a.oid and c.attname = w.col and c.attnum > 0
     where c.atttypid <> pg_catalog.to_regtype(w.type) or c.attgenerated <> ''
     union all
-    -- GEM inserts calls without values for the columns of others.
-    select a.oid, format('alter table %s alter column %I drop not null;', a.name, c.attname)
+    -- GEM inserts calls and receipts without values for the columns of others. Whatever computes a value could fail.
+    select a.oid, format('alter table %s alter column %I drop %s;', a.name, c.attname, d.what)
     from adoptee a
     join pg_catalog.pg_attribute c on c.attrelid = a.oid and c.attnum > 0 and not c.attisdropped
-    left join pg_catalog.pg_attrdef v on v.adrelid = a.oid and v.adnum = c.attnum
-    where a.source = 'core' and c.attname <> all (a.columns) and c.attnotnull and c.attidentity = ''
-      and (v.oid is null or exists (select from uses u where u.class = 'pg_attrdef'::regclass and u.id = v.oid))
+    cross join lateral (values (c.attgenerated <> '', 'expression'), (c.attidentity <> '', 'identity'),
+      (c.atthasdef and c.attgenerated = '', 'default'), (c.attnotnull, 'not null')) d (has, what)
+    where a.source = 'core' and c.attname <> all (a.columns) and d.has
     union all
     -- Other tables of GEM refer to it.
     select a.oid, format('alter table %s add %s (id);', a.name,

@@ -90,14 +90,22 @@ func CleanDetails(details any) json.RawMessage {
 	encoded, err := json.Marshal(details)
 	switch {
 	case err != nil:
-		return json.RawMessage(`{"omitted":"the details cannot be written as JSON"}`)
+		return omitted("cannot be written as JSON")
 	case len(encoded) > maxDetails:
-		return json.RawMessage(`{"omitted":"the details take more than 64 KiB"}`)
+		return omitted("take more than 64 KiB")
 	}
 	if excess := Excess(encoded); excess != "" {
-		return mustEncode(map[string]string{"omitted": "the details have " + excess})
+		return omitted("have " + excess)
+	}
+	if PrintedSize(encoded) > maxDetails {
+		return omitted("take more than 64 KiB with their numbers written out")
 	}
 	return CleanJSON(encoded)
+}
+
+// omitted returns what replaces details that cannot be stored.
+func omitted(why string) json.RawMessage {
+	return mustEncode(map[string]string{"omitted": "the details " + why})
 }
 
 // escapes matches the escapes in a string of JSON, a surrogate pair as one; unstorable matches the ones that jsonb

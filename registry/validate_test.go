@@ -237,7 +237,7 @@ func TestPoisonIsAFault(t *testing.T) {
 		{"large negative exponent", `{"a": -1E-10000000}`, "/a", "number", "exponent"},
 		{"exponent beyond integers", `{"a": 1e99999999999999999999}`, "/a", "number", "exponent"},
 		{"many digits", `{"a": 1` + strings.Repeat("0", 400) + `}`, "/a", "number", "400 digits"},
-		{"many decimals", `{"a": 0.` + strings.Repeat("1", 400) + `}`, "/a", "number", "400 digits"},
+		{"many decimals", `{"a": 0.` + strings.Repeat("1", 401) + `}`, "/a", "number", "400 digits"},
 		{"NUL", `{"a": "x\u0000y"}`, "/a", "nul", "NUL"},
 		{"NUL in a key", `{"b": {"x\u0000y": 1}}`, "/b", "nul", "a key of this value"},
 		{"half a surrogate pair", `{"a": "\ud83d"}`, "/a", "unicode", "surrogate"},
@@ -251,7 +251,7 @@ func TestPoisonIsAFault(t *testing.T) {
 		{"many values", `{"a": [` + strings.Repeat("1,", 500_000) + `1]}`, "", "size", "too many values"},
 		{"many values under a long key", `{"` + strings.Repeat("k", 500_000) + `": [` + strings.Repeat("1,", 200_000) + `1]}`,
 			"", "size", "too long keys"},
-		{"many large numbers", `{"a": [` + strings.Repeat("1e308,", 150_000) + `1]}`, "", "size", "too many values"},
+		{"many large numbers", `{"a": [` + strings.Repeat("1e308,", 150_000) + `1]}`, "", "size", "numbers written out"},
 		{"a number that no program can read", `{"a": [-1.8e308]}`, "/a/0", "number", "at most 1.7976931348623157e308"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

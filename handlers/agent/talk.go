@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/gemworker/gem/internal/provider"
+	"github.com/gemworker/gem/receipts"
 )
 
 // talk is the conversation of an agent with its model.
@@ -24,7 +25,8 @@ func newTalk(task string) *talk {
 func (t *talk) add(role provider.Role, content provider.Content) {
 	t.messages = append(t.messages, provider.Message{Role: role, Content: content})
 	for _, p := range content {
-		t.size += len(p.Text) + len(p.Signature) + len(p.Name) + len(p.Arguments) + len(p.Content)
+		t.size += len(p.Text) + len(p.Signature) + len(p.Name) + receipts.PrintedSize(p.Arguments) +
+			len(p.Content)
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+
+	"github.com/gemworker/gem/internal/schema"
 )
 
 // MaxAnswer is the maximum size of an answer, in bytes of text, thoughts and arguments.
@@ -129,11 +131,17 @@ func (c *collector) grow(t PartType, e *Event) {
 
 func (c *collector) answer() *Answer {
 	a := c.Answer
+	calls := 0
+	for _, p := range c.pieces {
+		if p.Type == ToolCall {
+			calls++
+		}
+	}
 	for _, p := range c.pieces {
 		part, text := p.Part, storable(p.text.String())
 		part.Signature = storable(part.Signature)
 		if part.Type == ToolCall {
-			part.Arguments, part.RawArguments = arguments(text)
+			part.Arguments, part.RawArguments = arguments(text, calls)
 		} else {
 			part.Text = text
 		}
@@ -143,13 +151,13 @@ func (c *collector) answer() *Answer {
 }
 
 // arguments returns the arguments of a call that a model wrote: as an object, or as the raw text if it is not an object
-// or cannot be stored. An empty text means no arguments.
-func arguments(text string) (object json.RawMessage, raw string) {
+// or cannot be stored next to those of the other calls. An empty text means no arguments.
+func arguments(text string, calls int) (object json.RawMessage, raw string) {
 	trimmed := strings.TrimSpace(text)
 	if trimmed == "" {
 		return json.RawMessage("{}"), ""
 	}
-	if !strings.HasPrefix(trimmed, "{") || !json.Valid([]byte(trimmed)) || !isStorable([]byte(trimmed)) {
+	if !strings.HasPrefix(trimmed, "{") || !json.Valid([]byte(trimmed)) || !schema.Storable([]byte(trimmed), calls) {
 		return json.RawMessage("{}"), text
 	}
 	var compact bytes.Buffer

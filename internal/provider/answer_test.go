@@ -1,6 +1,7 @@
 package provider_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/gemworker/gem/internal/provider"
@@ -36,6 +37,14 @@ func TestAnAnswerHasOnlyWhatPostgresCanKeep(t *testing.T) {
 		`{"a": "\ud83d"}`:        "",
 		`{"a": "\ud83d\\ude00"}`: "",
 		`{"a": "\ude00"}`:        "",
+		`{"a":1e-400}`:           `{"a":1e-400}`,
+		`{"a":1e-401}`:           "",
+		`{"a":1e309}`:            "",
+		// An output has arguments twice, and must still be readable.
+		`{"v":[` + strings.Repeat("1e308,", 20_000) + `1]}`:                             "",
+		`{"` + strings.Repeat("k", 100_000) + `":[` + strings.Repeat("1,", 400) + `1]}`: "",
+		`{"v":[` + strings.Repeat("1,", 10_000) + `1]}`:                                 `{"v":[` + strings.Repeat("1,", 10_000) + `1]}`,
+		`{"v":` + strings.Repeat("[", 151) + strings.Repeat("]", 151) + `}`:             "",
 	} {
 		a, err := provider.Collect(&told{events: []provider.Event{{Kind: provider.TextDelta, Delta: "nul\x00"},
 			{Kind: provider.CallBegan, ID: "1", Name: "f"}, {Kind: provider.ArgumentsDelta, Delta: written},
@@ -46,7 +55,7 @@ func TestAnAnswerHasOnlyWhatPostgresCanKeep(t *testing.T) {
 		call := a.Parts[1]
 		if a.Text() != "nul\uFFFD" || kept != "" && string(call.Arguments) != kept || kept == "" &&
 			(string(call.Arguments) != "{}" || call.RawArguments != written) {
-			t.Errorf("%s: got %q, %s and %q", written, a.Text(), call.Arguments, call.RawArguments)
+			t.Errorf("%.100s: got %q, %.100s and %.100q", written, a.Text(), call.Arguments, call.RawArguments)
 		}
 	}
 }

@@ -57,6 +57,12 @@ func (d *decoder) decode(data []byte) any {
 		d.syntax(data)
 		return nil
 	}
+	if len(data) > maxDocumentBytes/64 && !d.file { // numbers such as 1e308 grow by less than that
+		if size := receipts.PrintedSize(data); size > 2*limit {
+			d.stop("size", "%s has %d bytes with its numbers written out, and may have at most %d", d.noun, size, 2*limit)
+			return nil
+		}
+	}
 	d.data = data
 	return d.value(0)
 }
@@ -182,12 +188,10 @@ func (d *decoder) number(n json.Number) any {
 	if d.file && power == "" {
 		most += maxDigits // the canonical form of a number that has an exponent
 	}
-	if digits > most || exponent > maxDigits || exponent < -maxDigits {
-		d.add("number", "a number may have at most %d digits and an exponent between -%[1]d and %[1]d", maxDigits)
-		return json.Number("1")
-	}
-	if !d.file && !receipts.NumberFits(string(n)) {
-		d.add("number", "a number may be at most 1.7976931348623157e308, positive or negative")
+	if d.file && (digits > most || exponent > maxDigits || exponent < -maxDigits) ||
+		!d.file && !receipts.NumberFits(string(n)) {
+		d.add("number", "a number may have at most %d digits and an exponent between -%[1]d and %[1]d, and be at most "+
+			"1.7976931348623157e308, positive or negative", maxDigits)
 		return json.Number("1")
 	}
 	d.work += 4 * (digits + max(exponent, -exponent))

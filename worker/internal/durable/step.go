@@ -146,16 +146,19 @@ type inStep struct{}
 
 // fit returns the error of a step as a plain error, or an error if the journal cannot keep the result.
 func (s *step) fit(result json.RawMessage, err error) error {
-	if err == nil && len(result) > maxStepResult {
-		return &handlers.Failure{Code: string(receipts.OutputInvalid),
-			Message: fmt.Sprintf("The result of the step %s takes %d bytes as JSON, and may take %d.", s.data.Name,
-				len(result), maxStepResult)}
+	if err != nil {
+		return s.plain(err)
 	}
-	if excess := receipts.Excess(result); err == nil && excess != "" {
+	if size := max(len(result), receipts.PrintedSize(result)); size > maxStepResult {
+		return &handlers.Failure{Code: string(receipts.OutputInvalid),
+			Message: fmt.Sprintf("The result of the step %s takes %d bytes as JSON, and may take %d.", s.data.Name, size,
+				maxStepResult)}
+	}
+	if excess := receipts.Excess(result); excess != "" {
 		return &handlers.Failure{Code: string(receipts.OutputInvalid),
 			Message: fmt.Sprintf("The result of the step %s has %s, which the journal cannot keep.", s.data.Name, excess)}
 	}
-	return s.plain(err)
+	return nil
 }
 
 func (s *step) plain(err error) error { return plain.Error(err, s.run.options.Call.ID) }

@@ -9,6 +9,7 @@ import (
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/internal/lanes"
 	"github.com/gemworker/gem/internal/store"
+	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/worker/internal/plain"
 )
 
@@ -74,9 +75,10 @@ func (s *step) commit(tx *lanes.Tx, result json.RawMessage) error {
 	course.mu.Unlock()
 	s.data.Effects = encodeEffects(effects)
 	encoded := s.data.encode()
+	size := receipts.PrintedSize(encoded)
 	written, err := pen.writer.commit(tx, store.Step{Event: store.StepEnded, Data: encoded}, course.events())
 	if err == nil {
-		s.committed(len(encoded))
+		s.committed(size)
 		return nil
 	}
 	broken := tx.Rollback()
@@ -92,7 +94,7 @@ func (s *step) commit(tx *lanes.Tx, result json.RawMessage) error {
 	case errors.Is(err, lanes.ErrStatementOpen) || errors.Is(broken, lanes.ErrNoTransaction):
 		err = s.plain(fmt.Errorf("the step %s: %w", s.data.Name, errors.Join(err, broken)))
 	case s.isThere():
-		s.committed(len(encoded))
+		s.committed(size)
 		return nil
 	default: // if it still arrives at Postgres, it finds another event in its place, or another attempt, and fails
 		err = handlers.Transient(s.plain(err))

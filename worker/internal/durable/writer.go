@@ -102,7 +102,7 @@ func (p *pen) write(event string, data *stepData) error {
 	encoded := data.encode()
 	err := p.writer.step(p.open, store.Step{Event: event, Data: encoded}, p.course.events())
 	if err == nil {
-		p.course.wrote(event, data, len(encoded))
+		p.course.wrote(event, data, receipts.PrintedSize(encoded))
 		return nil
 	}
 	p.leaveUnlessRefused(err)
