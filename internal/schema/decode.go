@@ -188,10 +188,13 @@ func (d *decoder) number(n json.Number) any {
 	if d.file && power == "" {
 		most += maxDigits // the canonical form of a number that has an exponent
 	}
-	if d.file && (digits > most || exponent > maxDigits || exponent < -maxDigits) ||
-		!d.file && !receipts.NumberFits(string(n)) {
-		d.add("number", "a number may have at most %d digits and an exponent between -%[1]d and %[1]d, and be at most "+
-			"1.7976931348623157e308, positive or negative", maxDigits)
+	const limits = "a number may have at most %d digits and an exponent between -%[1]d and %[1]d"
+	switch {
+	case !d.file && !receipts.NumberFits(string(n)):
+		d.add("number", limits+", and be at most 1.7976931348623157e308, positive or negative", maxDigits)
+		return json.Number("1")
+	case d.file && (digits > most || exponent > maxDigits || exponent < -maxDigits):
+		d.add("number", limits, maxDigits)
 		return json.Number("1")
 	}
 	d.work += 4 * (digits + max(exponent, -exponent))
