@@ -91,6 +91,8 @@ func TestATableToAdoptUsesNothingOfOthersAndIsUsedByNothing(t *testing.T) {
 			check (status <> ''), constraint one exclude using btree (tool_name with =), unique (call_id),
 			result jsonb, due date default '2026-01-01', twice integer generated always as (2) stored,
 			place smallint generated always as identity);
+		alter table public.core_tool_receipts add constraint first unique (status);
+		alter table public.core_tool_receipts replica identity nothing;
 		create index receipts_fine on public.core_tool_receipts (tool_name, at, status);
 		create index receipts_long on public.core_tool_receipts (result);
 		create index calls_some on public.core_tool_calls (id) where status = 'queued';
@@ -116,6 +118,8 @@ func TestATableToAdoptUsesNothingOfOthersAndIsUsedByNothing(t *testing.T) {
 		"alter table public.core_tool_calls alter column n drop default;",
 		"alter table public.core_tool_calls alter column n drop not null;",
 		"alter table public.core_tool_calls alter column owner drop not null;", "drop index public.receipts_by;",
+		"alter table public.core_tool_receipts drop constraint first;",
+		"alter table public.core_tool_receipts replica identity default;",
 		"alter table public.core_tool_receipts drop constraint cleared;", "drop index public.receipts_long;",
 		"drop index public.calls_some;", "drop index public.calls_divide;",
 		"alter table public.core_tool_receipts alter column due drop default;",

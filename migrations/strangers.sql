@@ -82,7 +82,7 @@ from (
     union all
     select a.oid, a.name, a.columns, 'pg_class'::regclass, i.indexrelid, 0, 'table', a.name
     from adoptee a
-    join pg_catalog.pg_index i on i.indrelid = a.oid and not i.indisprimary
+    join pg_catalog.pg_index i on i.indrelid = a.oid
     where a.source = 'core' and (i.indpred is not null or i.indisunique and i.indkey::text not in (
         select c.attnum::text from pg_catalog.pg_attribute c
         where c.attrelid = a.oid and c.attname in ('id', 'call_id'))
@@ -203,7 +203,7 @@ from (
     from adoptee a
     cross join lateral unnest(a.columns, a.types) w (col, type)
     join pg_catalog.pg_attribute c on c.attrelid = a.oid and c.attname = w.col and c.attnum > 0
-    where c.atttypid <> pg_catalog.to_regtype(w.type) or c.attgenerated <> ''
+    where c.atttypid <> pg_catalog.to_regtype(w.type) or c.atttypmod <> -1 or c.attgenerated <> ''
     union all
     -- GEM inserts calls and receipts without values for the columns of others. Whatever computes a value could fail.
     select a.oid, format('alter table %s alter column %I drop %s;', a.name, c.attname, d.what)
@@ -227,6 +227,8 @@ from (
     cross join lateral (values
       (a.relpersistence = 'u', 'set logged'),
       (a.relforcerowsecurity, 'no force row level security'),
+      ((select c.relreplident from pg_catalog.pg_class c where c.oid = a.oid) in ('n', 'i'),
+        'replica identity default'),
       (a.relowner <> current_user::regrole, format('owner to %I', current_user))
     ) o (wrong, change)
     where o.wrong

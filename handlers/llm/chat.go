@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/value"
 	"github.com/gemworker/gem/internal/provider"
 	"github.com/gemworker/gem/internal/provider/router"
 	"github.com/gemworker/gem/internal/schema"
@@ -69,9 +70,9 @@ func (l *LLM) Chat(ctx context.Context, call *handlers.Durable, in chat) (chatOu
 			out.ToolCalls = append(out.ToolCalls, tools.propose(p))
 		}
 	}
-	if encoded, err := json.Marshal(out); err == nil && len(encoded) > maxResult { // it has each text twice
+	if size := value.Size(out); size > maxResult { // it has each text twice
 		return chatOutput{}, unusable(router.AnswerTooLarge, fmt.Sprintf("The answer takes %d bytes as a result, which may "+
-			"have %d: lower max_output_tokens.", len(encoded), maxResult), &a, nil)
+			"have %d: lower max_output_tokens.", size, maxResult), &a, nil)
 	}
 	return out, nil
 }
