@@ -24,9 +24,8 @@ type pairs struct {
 	here, there               []float64
 }
 
-// measureBeside compares this program with the bench of another checkout, and prints the medians and the ratios. It
-// alternates between them, or runs both at once with -together. Each round runs in a process of its own on a new
-// server.
+// measureBeside compares this program with the bench of another checkout, and prints the medians and the ratios. The
+// two programs alternate or, with -together, run at the same time. Each round starts a new process and a new server.
 func measureBeside(ctx context.Context, o options) error {
 	here, err := os.Executable()
 	if err != nil {
@@ -93,7 +92,7 @@ func oneRound(ctx context.Context, program, file string, o options, after string
 		"-quick=" + strconv.FormatBool(o.quick)}
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = time.Minute // the program must stop its server first
+	cmd.WaitDelay = time.Minute // for the program to stop its server
 	if said, err := cmd.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("%s: %w: %s", program, err, said)
 	}

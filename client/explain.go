@@ -85,8 +85,8 @@ type Explanation struct {
 	// call waits for its answer.
 	AskedFor    Asker
 	AskedInside bool
-	// Rules are the rules that ask people about the call, or that delayed it. RulesVersion is their version, or empty if
-	// it is no longer known.
+	// Rules are the rules that ask people about the call, or that delayed it. RulesVersion is their version; it is empty
+	// if the database no longer has it.
 	Rules        []string
 	RulesVersion string
 	// Approvals are the open questions to people.

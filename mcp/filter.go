@@ -25,7 +25,8 @@ type filter struct {
 	from    *bufio.Reader
 	answers *lines
 	passing []byte // the rest of a message that is being passed on
-	// atEnd is called when there are no more messages, before the SDK reads the end: after that the SDK sends no answers.
+	// atEnd is called after the last message, before the SDK reads the end of the input: from then on the SDK sends no
+	// answers.
 	atEnd func()
 	over  sync.Once
 	// closing means that new messages are not read.
@@ -52,9 +53,12 @@ func (f *filter) Read(p []byte) (int, error) {
 				continue
 			}
 			for _, message := range messages {
-				var one outline
-				one.read(message)
-				f.answers.asked(&one)
+				one := &about
+				if line[0] == '[' {
+					one = new(outline)
+					one.read(message)
+				}
+				f.answers.asked(one)
 				f.passing = append(append(f.passing, message...), '\n')
 			}
 			if answer != nil { // nobody waits for an answer to a notification

@@ -201,7 +201,7 @@ func (q question) line(dashboard string) string {
 	return said
 }
 
-// who returns a description of the person or call that asks.
+// who describes the asker: a person, a handler or a rule.
 func (q question) who() string { return prose.Asker(q.askedFor, q.askedBy, true) }
 
 // link returns the page where people answer the question, or "" without a dashboard.

@@ -12,7 +12,8 @@ from (
     where n.object <> all (:ours)
       and (n.schema is null or 'schema ' || n.schema <> all (:ours))
   ), adoptee as (
-    select c.oid, c.relowner, c.relpersistence, c.relforcerowsecurity, n.source, n.name as bare, n.columns, n.types,
+    select c.oid, c.relowner, c.relpersistence, c.relforcerowsecurity, c.relreplident, n.source,
+      n.name as bare, n.columns, n.types,
       format('%I.%I', s.nspname, c.relname) as name
     from named n
     join pg_catalog.pg_namespace s on s.nspname = n.schema
@@ -92,8 +93,8 @@ from (
         where (c.attlen > 0 or c.attname = any (a.columns) and c.attname in ('created_by', 'idempotency_key',
           'session_id', 'status', 'tool_name', 'worker_id')) is not true))
     union all
-    -- Functions of Postgres, except those that can neither run SQL (query_to_xml, ts_stat) nor reach beyond the row
-    -- (set_config, pg_read_file). All that are immutable, or behind an operator or a cast of Postgres, are harmless.
+    -- Postgres has functions that run SQL (query_to_xml, ts_stat) or reach beyond the row (set_config, pg_read_file).
+    -- Immutable functions, the functions of Postgres's own operators and casts, and the ones listed here do neither.
     select distinct a.oid, a.name, a.columns, p.class, p.id, 0, 'function', f.oid::regprocedure::text
     from adoptee a
     join part p on p.of = a.oid
@@ -205,7 +206,8 @@ from (
     join pg_catalog.pg_attribute c on c.attrelid = a.oid and c.attname = w.col and c.attnum > 0
     where c.atttypid <> pg_catalog.to_regtype(w.type) or c.atttypmod <> -1 or c.attgenerated <> ''
     union all
-    -- GEM inserts calls and receipts without values for the columns of others. Whatever computes a value could fail.
+    -- GEM inserts calls and receipts without values for the columns of others. A default or a computed value could
+    -- fail.
     select a.oid, format('alter table %s alter column %I drop %s;', a.name, c.attname, d.what)
     from adoptee a
     join pg_catalog.pg_attribute c on c.attrelid = a.oid and c.attnum > 0 and not c.attisdropped
@@ -227,8 +229,7 @@ from (
     cross join lateral (values
       (a.relpersistence = 'u', 'set logged'),
       (a.relforcerowsecurity, 'no force row level security'),
-      ((select c.relreplident from pg_catalog.pg_class c where c.oid = a.oid) in ('n', 'i'),
-        'replica identity default'),
+      (a.relreplident in ('n', 'i'), 'replica identity default'),
       (a.relowner <> current_user::regrole, format('owner to %I', current_user))
     ) o (wrong, change)
     where o.wrong

@@ -23,6 +23,7 @@ import (
 
 	"github.com/gemworker/gem/backends"
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	"go.opentelemetry.io/otel/trace"
 )
@@ -51,16 +52,6 @@ func (p *backend) about() (a about) {
 // alive reports whether there is a process, or what one left behind that nobody waited for.
 func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }
 
-// until waits for what is to come.
-func until(t testing.TB, what string, come func() bool) {
-	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !come(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("waited in vain for %s", what)
-		}
-	}
-}
-
 // outcomeUnknown reports whether a call with this error runs again if its tool may, and otherwise ends as
 // outcome_unknown.
 func outcomeUnknown(err error) bool {
@@ -81,7 +72,7 @@ func TestAServerIsConnectedAtItsFirstCallAndAgainWhenItHasEnded(t *testing.T) {
 	if _, err := p.run(t.Context(), "dies", `{}`); !outcomeUnknown(err) {
 		t.Errorf("a program that died during a call: %v", err)
 	}
-	until(t, "the end of the program", func() bool { return !alive(first.PID) })
+	testdb.Eventually(t, "the end of the program", func() bool { return !alive(first.PID) })
 	if third := p.about(); third.PID == first.PID {
 		t.Errorf("no other program was started")
 	}
@@ -90,7 +81,7 @@ func TestAServerIsConnectedAtItsFirstCallAndAgainWhenItHasEnded(t *testing.T) {
 	if err := syscall.Kill(p.about().PID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the end of the connection", func() bool { return ended() > before })
+	testdb.Eventually(t, "the end of the connection", func() bool { return ended() > before })
 	p.about()
 }
 
@@ -164,7 +155,7 @@ func TestAProgramThatHangsHoldsNoCallAndEndsWithTheWorker(t *testing.T) {
 			t.Errorf("%s: it answered", how)
 		}
 		p.Close()
-		until(t, "the end of "+how, func() bool {
+		testdb.Eventually(t, "the end of "+how, func() bool {
 			return p.logs.FilterMessage("the program of the MCP server has ended").
 				Len() > 0
 		})
@@ -196,7 +187,7 @@ func TestAProgramThatStopsReadingHoldsNoCall(t *testing.T) {
 	}
 	all.Wait()
 	p.Close()
-	until(t, "its end", func() bool { return !alive(pid) })
+	testdb.Eventually(t, "its end", func() bool { return !alive(pid) })
 }
 
 func TestCloseEndsAProgramWithAllThatItStarted(t *testing.T) {
@@ -204,7 +195,7 @@ func TestCloseEndsAProgramWithAllThatItStarted(t *testing.T) {
 	p := open(t, started("stubborn"), nil)
 	pid := p.about().PID
 	said := p.logs.FilterMessage("the MCP server says")
-	until(t, "its word", func() bool {
+	testdb.Eventually(t, "its word", func() bool {
 		said = p.logs.FilterMessage("the MCP server says")
 		return said.Len() > 0
 	})
@@ -213,7 +204,7 @@ func TestCloseEndsAProgramWithAllThatItStarted(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.Close()
-	until(t, "the end of both", func() bool { return !alive(pid) && gone(sleeper) })
+	testdb.Eventually(t, "the end of both", func() bool { return !alive(pid) && gone(sleeper) })
 }
 
 // gone reports whether a process has exited. Its new parent may not have waited for it yet.
@@ -369,7 +360,7 @@ func TestAServerAtAURLThatFails(t *testing.T) {
 				c.transient && transient.After != c.after {
 				t.Errorf("the error is %v %+v %+v", err, failure, transient)
 			}
-			until(t, "the next call", func() bool {
+			testdb.Eventually(t, "the next call", func() bool {
 				_, err := p.run(t.Context(), "echo", `{}`)
 				return err == nil
 			})

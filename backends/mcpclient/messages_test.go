@@ -15,6 +15,7 @@ import (
 	"github.com/gemworker/gem/backends"
 	"github.com/gemworker/gem/backends/mcpclient"
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -189,7 +190,7 @@ func saysBesideANeighbour(t *testing.T, text, want string, skipped int) {
 	t.Helper()
 	p := open(t, started("sayer"), nil)
 	besideANeighbour(t, p, "do", text, want, func() {
-		until(t, "the neighbour to be in flight", func() bool {
+		testdb.Eventually(t, "the neighbour to be in flight", func() bool {
 			return p.logs.FilterMessage("the MCP server says").Len() > 0
 		})
 	})

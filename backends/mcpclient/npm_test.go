@@ -12,6 +12,7 @@ import (
 	"github.com/gemworker/gem/backends"
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/internal/testing/mcpclients"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/rules"
 	"github.com/gemworker/gem/worker"
 )
@@ -43,7 +44,7 @@ func TestTheServerEverythingHasReceiptsAndKeys(t *testing.T) {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	until(t, "the server", func() bool {
+	testdb.Eventually(t, "the server", func() bool {
 		conn, err := net.DialTimeout("tcp", "127.0.0.1:"+port, time.Second)
 		if err == nil {
 			_ = conn.Close()

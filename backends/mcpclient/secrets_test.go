@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/gemworker/gem/backends"
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
 const (
@@ -114,7 +115,7 @@ func TestASecretAtTheEndOfALongLineIsShownNowhere(t *testing.T) {
 		printf "%${n}s%s\n" "" "$SECRET"; printf "%${n}s%s\n" "" "$SECRET" >&2; done; echo end >&2`},
 		Env: []string{"SECRET"}}, map[string]string{"SECRET": planted})
 	_, _ = p.run(t.Context(), "echo", `{}`)
-	until(t, "its last line", func() bool {
+	testdb.Eventually(t, "its last line", func() bool {
 		said := p.logs.FilterMessage("the MCP server says").All()
 		return len(said) > 0 && said[len(said)-1].ContextMap()["line"] == "end"
 	})

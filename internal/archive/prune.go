@@ -10,6 +10,7 @@ import (
 
 	"github.com/gemworker/gem/internal/store"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // PruneOptions say which calls [Prune] removes, and how.
@@ -63,8 +64,6 @@ const (
 	domainPage = 500
 	// pruneTimeout bounds every statement and every batch.
 	pruneTimeout = 2 * time.Minute
-
-	limitExceeded = "54000" // the SQLSTATE of a text that is too long for Postgres
 )
 
 // Prune removes finished calls with their receipts and journals, after writing them to the archive.
@@ -233,7 +232,7 @@ func (p *pruner) nextPage(ctx context.Context) (old []callID, err error) {
 func (p *pruner) remove(ctx context.Context, calls []callID) (kept []callID, err error) {
 	for batch := range slices.Chunk(calls, p.Batch) {
 		gone, err := p.removeBatch(ctx, batch)
-		if store.HasCode(err, limitExceeded) {
+		if store.IsTooLong(err) {
 			gone, err = p.removeEach(ctx, batch)
 		}
 		if err != nil {
@@ -248,14 +247,14 @@ func (p *pruner) remove(ctx context.Context, calls []callID) (kept []callID, err
 	return kept, nil
 }
 
-// removeEach removes the calls of a batch one by one, except the ones with lines that are too long for Postgres.
+// removeEach removes the calls of a batch one by one. A call whose line is too long for Postgres stays.
 func (p *pruner) removeEach(ctx context.Context, batch []callID) (gone map[callID]bool, err error) {
 	gone = make(map[callID]bool, len(batch))
 	for _, id := range batch {
 		one, err := p.removeBatch(ctx, []callID{id})
 		switch {
-		case store.HasCode(err, limitExceeded):
-			if long := uuid(id); !slices.Contains(p.done.TooLong, long) {
+		case store.IsTooLong(err):
+			if long := (pgtype.UUID{Bytes: id, Valid: true}).String(); !slices.Contains(p.done.TooLong, long) {
 				p.done.TooLong = append(p.done.TooLong, long)
 			}
 		case err != nil:
@@ -264,11 +263,6 @@ func (p *pruner) removeEach(ctx context.Context, batch []callID) (gone map[callI
 		maps.Copy(gone, one)
 	}
 	return gone, nil
-}
-
-// uuid returns an id as text.
-func uuid(id callID) string {
-	return fmt.Sprintf("%x-%x-%x-%x-%x", id[:4], id[4:6], id[6:8], id[8:10], id[10:])
 }
 
 // removeBatch is one transaction, which commits after its lines are safe.

@@ -27,6 +27,7 @@ const (
 	serialization = "40001"
 	gone          = "23503" // a row refers to a row that was removed
 	deadlock      = "40P01"
+	tooLong       = "54000" // a text that would take a gigabyte
 )
 
 // HasCode reports whether err has an SQLSTATE that begins with one of codes, which are whole codes or classes.
@@ -51,6 +52,9 @@ func IsTooDeep(err error) bool { return HasCode(err, tooDeep) }
 // IsRefusedQuestion reports whether the database refused a question of a user, or of a user's model: see
 // gem.check_roles and gem.check_questions.
 func IsRefusedQuestion(err error) bool { return HasCode(err, closedRole, tooMany) }
+
+// IsTooLong reports whether Postgres could not build a text, because it would take a gigabyte.
+func IsTooLong(err error) bool { return HasCode(err, tooLong) }
 
 // IsGone reports whether a row that the statement refers to was removed.
 func IsGone(err error) bool { return HasCode(err, gone) }
