@@ -98,7 +98,8 @@ func TestATableToAdoptUsesNothingOfOthersAndIsUsedByNothing(t *testing.T) {
 		create index calls_some on public.core_tool_calls (id) where status = 'queued';
 		create index calls_divide on public.core_tool_calls ((1 / (case status when 'running' then 0 else 1 end)));
 		create unique index receipts_by on public.core_tool_receipts (by);
-		alter publication supabase_realtime add table public.core_tool_receipts`)
+		alter table public.core_tool_receipts alter column result set storage plain;
+		alter publication supabase_realtime add table public.core_tool_receipts (id, status)`)
 	// Its owner may change a function at any time.
 	testdb.Exec(t, db, `set role evil;
 		create or replace function evil.norm(text) returns text language plpgsql immutable as
@@ -114,6 +115,8 @@ func TestATableToAdoptUsesNothingOfOthersAndIsUsedByNothing(t *testing.T) {
 		"drop policy known on app.pages;", "drop procedure app.clear();", "drop rule copied on app.pages;",
 		"drop statistics public.notes_known;", "drop view public.all_notes;",
 		"alter publication news drop table public.notes;", "alter table app.pages alter column n drop default;",
+		"alter publication supabase_realtime drop table public.core_tool_receipts;",
+		"alter table public.core_tool_receipts alter column result set storage extended;",
 		"alter table app.pages drop column copy;", "alter table app.pages drop constraint of_note;",
 		"alter table public.core_tool_calls alter column n drop default;",
 		"alter table public.core_tool_calls alter column n drop not null;",

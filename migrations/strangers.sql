@@ -187,13 +187,14 @@ from (
     left join lateral (select e.adrelid::regclass::text as name, f.attname
       from pg_catalog.pg_attrdef e join pg_catalog.pg_attribute f on f.attrelid = e.adrelid and f.attnum = e.adnum
       where u.class = 'pg_attrdef'::regclass and e.oid = u.id) v on true
-    left join lateral (select f.pubname, e.prrelid::regclass::text as name
+    left join lateral (select f.pubname, e.prrelid::regclass::text as name,
+        to_jsonb(e) ->> 'prqual' is not null or to_jsonb(e) ->> 'prattrs' is not null as partly -- since Postgres 15
       from pg_catalog.pg_publication_rel e join pg_catalog.pg_publication f on f.oid = e.prpubid
       where u.class = 'pg_publication_rel'::regclass and e.oid = u.id) b on true
     left join pg_catalog.pg_attribute c on u.class = 'pg_class'::regclass and c.attrelid = u.id and c.attnum = u.col
       and u.col > 0
-    -- api.sql adds the table to this publication
-    where (b.pubname, b.name) is distinct from ('supabase_realtime', 'public.core_tool_receipts')
+    -- api.sql adds the whole table to this publication
+    where (b.pubname, b.name, b.partly) is distinct from ('supabase_realtime', 'public.core_tool_receipts', false)
     union all
     -- A column of GEM that has another type, or computes its value.
     select a.oid, case
@@ -214,6 +215,14 @@ from (
     cross join lateral (values (c.attgenerated <> '', 'expression'), (c.attidentity <> '', 'identity'),
       (c.atthasdef and c.attgenerated = '', 'default'), (c.attnotnull, 'not null')) d (has, what)
     where a.source = 'core' and c.attname <> all (a.columns) and d.has
+    union all
+    -- Postgres refuses a row of more than 8 kB whose long values have to stay in it.
+    select a.oid, format('alter table %s alter column %I set storage %s;', a.name, c.attname,
+      case t.typstorage when 'm' then 'main' when 'e' then 'external' else 'extended' end)
+    from adoptee a
+    join pg_catalog.pg_attribute c on c.attrelid = a.oid and c.attnum > 0 and not c.attisdropped
+    join pg_catalog.pg_type t on t.oid = c.atttypid
+    where c.attlen < 0 and c.attstorage = 'p' and t.typstorage <> 'p'
     union all
     -- Other tables of GEM refer to it.
     select a.oid, format('alter table %s add %s (id);', a.name,

@@ -1,12 +1,15 @@
 package receipts
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
+
+	"github.com/gemworker/gem/internal/plainjson"
 )
 
 // The limits of a JSON document that a receipt or a journal stores, in addition to those of its size. A float64 ends at
@@ -73,6 +76,48 @@ func Excess(document json.RawMessage) (limit string) {
 	return limit
 }
 
+// WithoutRepeatedKeys returns a valid JSON document as Postgres stores it: with the last value of each key that an
+// object has more than once. It returns a document without such keys unchanged.
+func WithoutRepeatedKeys(document json.RawMessage) json.RawMessage {
+	if !repeatsKey(document) {
+		return document
+	}
+	var value any
+	in := json.NewDecoder(bytes.NewReader(document))
+	in.UseNumber()
+	if in.Decode(&value) != nil {
+		return document
+	}
+	without, err := plainjson.Encode(value)
+	if err != nil {
+		return document
+	}
+	return without
+}
+
+func repeatsKey(document json.RawMessage) (found bool) {
+	var keys []map[string]bool // of the objects around, and nil for a list
+	inKey := false
+	scan(document, func(token []byte) bool {
+		switch c := token[0]; {
+		case c == '{':
+			keys, inKey = append(keys, map[string]bool{}), true
+		case c == '[':
+			keys, inKey = append(keys, nil), false
+		case c == '}', c == ']':
+			keys, inKey = keys[:len(keys)-1], false
+		case c == ',':
+			inKey = keys[len(keys)-1] != nil
+		case c == '"' && inKey:
+			var key string
+			found = json.Unmarshal(token, &key) == nil && keys[len(keys)-1][key]
+			keys[len(keys)-1][key], inKey = true, false
+		}
+		return !found
+	})
+	return found
+}
+
 // PrintedSize returns the number of bytes of a valid JSON document as Postgres prints it: it stores 1e308 in a few
 // bytes, and prints it in 309. A document has the same size before it is stored and when it is read again, unless an
 // object has a key twice.
@@ -89,7 +134,8 @@ func PrintedSize(document json.RawMessage) (size int) {
 			if after > 0 {
 				size++
 			}
-			if c == '-' && strings.ContainsAny(string(token), "123456789") {
+			if mantissa, _, _ := strings.Cut(strings.ToLower(string(token)), "e"); c == '-' &&
+				strings.ContainsAny(mantissa, "123456789") {
 				size++
 			}
 		case c == ':', c == ',':

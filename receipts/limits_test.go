@@ -40,7 +40,7 @@ func TestADocumentHasTheSizeThatPostgresPrints(t *testing.T) {
 		case n == 0 && depth > 0:
 			return "[" + value(depth-1) + pick(",", " , ") + value(depth-1) + "]"
 		case n == 1 && depth > 0:
-			return `{"a": ` + value(depth-1) + `,"b":` + value(depth-1) + pick("", "\n") + "}"
+			return `{"a": ` + value(depth-1) + pick(`,"b":`, `,"a":`, `, "\u0061" : `) + value(depth-1) + pick("", "\n") + "}"
 		case n < 5:
 			return number()
 		case n == 5:
@@ -50,12 +50,14 @@ func TestADocumentHasTheSizeThatPostgresPrints(t *testing.T) {
 			`\ud83d\ude00`, "😀", `\u20ac`, `\b\f\r\t`, "\u007f") + `"`
 	}
 	for range 3000 {
-		document := value(4)
+		given := value(4)
 		var printed string
-		if receipts.Excess(json.RawMessage(document)) != "" {
+		if receipts.Excess(json.RawMessage(given)) != "" {
 			continue
 		}
-		if err := db.QueryRow(t.Context(), "select $1::jsonb::text", document).Scan(&printed); err != nil {
+		document := string(receipts.WithoutRepeatedKeys(json.RawMessage(given)))
+		if err := db.QueryRow(t.Context(), "select $2::jsonb::text from (select $1::jsonb = $2::jsonb) s (same) where same",
+			given, document).Scan(&printed); err != nil {
 			t.Fatal(err)
 		}
 		if got := receipts.PrintedSize(json.RawMessage(document)); got != len(printed) {

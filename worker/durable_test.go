@@ -74,6 +74,12 @@ func (f Flow) Run(ctx context.Context, d *handlers.Durable, in Task) (Done, erro
 			}()
 			f.began <- <-f.began
 			continue
+		case "repeats": // an object has a key twice
+			result, err := handlers.Step(ctx, d, name, func(context.Context) (json.RawMessage, error) {
+				return json.RawMessage(`{"a":{"x":1},"a":{"y":1e2}}`), nil
+			})
+			came = append(came, fmt.Sprint(string(result), err))
+			continue
 		case "both":
 			var both sync.WaitGroup
 			for _, n := range []string{name + "1", name + "2"} {
@@ -252,6 +258,7 @@ func TestStepsAreKeptAndDoNotRunAgain(t *testing.T) {
 			"a in attempt 1; b in attempt 2; c in attempt 2", "a b b c z", "a b c z", "", 0},
 		"effects that Postgres cannot store": {"step a odd; tx b odd", "a in attempt 1; b in attempt 1",
 			"a b", "a b", "", 1},
+		"a key that an object has twice": {"repeats a", `{"a":{"y":1e2}}<nil>`, "", "a", "", 0},
 		"beside one that is tried again": {"beside a", "a1 in attempt 1<nil>", "a1 a2 a2", "a1 a2", "",
 			0},
 		"side by side": {"both a; step b once", "b in attempt 2", "a1 a2 b b",

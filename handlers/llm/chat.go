@@ -70,11 +70,17 @@ func (l *LLM) Chat(ctx context.Context, call *handlers.Durable, in chat) (chatOu
 			out.ToolCalls = append(out.ToolCalls, tools.propose(p))
 		}
 	}
-	if size := value.Size(out); size > maxResult { // it has each text twice
-		return chatOutput{}, unusable(router.AnswerTooLarge, fmt.Sprintf("The answer takes %d bytes as a result, which may "+
-			"have %d: lower max_output_tokens.", size, maxResult), &a, nil)
+	return out, tooLarge(out, &a)
+}
+
+// tooLarge returns the failure for a result that is larger than a receipt may have, or nil.
+func tooLarge(result any, a *router.Answer) error {
+	size := value.Size(result)
+	if size <= maxResult {
+		return nil
 	}
-	return out, nil
+	return unusable(router.AnswerTooLarge, fmt.Sprintf("The answer takes %d bytes as a result, which may have %d: lower "+
+		"max_output_tokens.", size, maxResult), a, nil)
 }
 
 // tools are the schemas of the tools that were described, by name.

@@ -36,3 +36,22 @@ func TestAnAnswerThatIsTooLargeForItsResultIsPaidAndSaysSo(t *testing.T) {
 		t.Error(len(got.Text))
 	}
 }
+
+// An output that fits its schema may have more values than the check of a result takes, or be longer as Postgres prints
+// it.
+func TestAnOutputThatIsTooLargeForItsResultIsPaidAndSaysSo(t *testing.T) {
+	t.Parallel()
+	s := newScene(t).target("a", llmtest.OpenAI, nil).route("default", "a")
+	env := s.start(t)
+	list := object{"schema": object{"type": "object", "properties": object{"n": object{"type": "array"}}}}
+	for name, text := range map[string]string{
+		"many values":  `{"n":[` + strings.Repeat("1,", 250_000) + `1]}`,
+		"long numbers": `{"n":[` + strings.Repeat("1e308,", 4_000) + `1]}`,
+	} {
+		s.server.Always("/a", llmtest.Say(text))
+		r := env.Run(structured(list))
+		if got := failedWith(t, r, "answer_too_large"); got.Usage.Cost == nil {
+			t.Errorf("%s: %+v", name, got.Usage)
+		}
+	}
+}

@@ -66,7 +66,12 @@ func (l *LLM) Structured(ctx context.Context, call *handlers.Durable, in structu
 			return fitting{}, err
 		}
 		if faults == nil {
-			return fitting{Output: output, Repairs: n, Model: a.Model, Usage: a.Usage, Routing: a.Routing}, nil
+			out := fitting{Output: output, Repairs: n, Model: a.Model, Usage: a.Usage, Routing: a.Routing}
+			if !schema.Storable(output, 1) {
+				return fitting{}, unusable(router.AnswerTooLarge,
+					"The output has too many values or levels for a receipt: ask for less.", &a, nil)
+			}
+			return out, tooLarge(out, &a)
 		}
 		if n == repairs {
 			return fitting{}, unusable("output_schema_mismatch",

@@ -144,21 +144,22 @@ func (s *step) do(ctx context.Context, begun bool,
 // inStep is the key of the mark in the context of a step.
 type inStep struct{}
 
-// fit returns the error of a step as a plain error, or an error if the journal cannot keep the result.
-func (s *step) fit(result json.RawMessage, err error) error {
+// fit returns the result of a step as the journal will return it, or its error as a plain error, or an error if the
+// journal cannot keep the result.
+func (s *step) fit(result json.RawMessage, err error) (json.RawMessage, error) {
 	if err != nil {
-		return s.plain(err)
+		return nil, s.plain(err)
 	}
 	if size := max(len(result), receipts.PrintedSize(result)); size > maxStepResult {
-		return &handlers.Failure{Code: string(receipts.OutputInvalid),
+		return nil, &handlers.Failure{Code: string(receipts.OutputInvalid),
 			Message: fmt.Sprintf("The result of the step %s takes %d bytes as JSON, and may take %d.", s.data.Name, size,
 				maxStepResult)}
 	}
 	if excess := receipts.Excess(result); excess != "" {
-		return &handlers.Failure{Code: string(receipts.OutputInvalid),
+		return nil, &handlers.Failure{Code: string(receipts.OutputInvalid),
 			Message: fmt.Sprintf("The result of the step %s has %s, which the journal cannot keep.", s.data.Name, excess)}
 	}
-	return nil
+	return receipts.WithoutRepeatedKeys(result), nil
 }
 
 func (s *step) plain(err error) error { return plain.Error(err, s.run.options.Call.ID) }
@@ -167,7 +168,7 @@ func (s *step) plain(err error) error { return plain.Error(err, s.run.options.Ca
 // pause, it ends here.
 func (s *step) keep(ctx context.Context, result json.RawMessage, err error) (json.RawMessage, error) {
 	course, pen := &s.run.course, &s.run.pen
-	err = s.fit(result, err)
+	result, err = s.fit(result, err)
 	pen.leaveIfClosed()
 	cause := context.Cause(s.run.life.whole)
 	if errors.Is(context.Cause(ctx), handlers.ErrCancelled) {

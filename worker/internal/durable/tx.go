@@ -34,7 +34,7 @@ func (s *step) doTx(ctx context.Context,
 	writer.At("before", "work")
 	result, err := do(ctx, tx)
 	writer.At("after", "work")
-	err = s.fit(result, err)
+	result, err = s.fit(result, err)
 	if err == nil && tx.Open() {
 		if err = s.commit(tx, result); err == nil {
 			ended = true
