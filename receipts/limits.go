@@ -8,8 +8,6 @@ import (
 	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
-
-	"github.com/gemworker/gem/internal/plainjson"
 )
 
 // The limits of a JSON document that a receipt or a journal stores, in addition to those of its size. A float64 ends at
@@ -88,11 +86,13 @@ func WithoutRepeatedKeys(document json.RawMessage) json.RawMessage {
 	if in.Decode(&value) != nil {
 		return document
 	}
-	without, err := plainjson.Encode(value)
-	if err != nil {
+	var without bytes.Buffer
+	out := json.NewEncoder(&without)
+	out.SetEscapeHTML(false)
+	if out.Encode(value) != nil {
 		return document
 	}
-	return without
+	return bytes.TrimSpace(without.Bytes())
 }
 
 func repeatsKey(document json.RawMessage) (found bool) {
