@@ -175,7 +175,7 @@ func TestAskedForAreTheQuestionsOfACallAndOfWhatItMade(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
 	flow := enqueue(t, db, client.NewCall{Tool: "a.flow"})
-	asked := func() []client.Asked {
+	asked := func() []client.WaitingCall {
 		t.Helper()
 		all, err := client.AskedFor(t.Context(), db, flow, 10)
 		if err != nil {

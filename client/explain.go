@@ -75,7 +75,7 @@ type Explanation struct {
 	// Children are the first open calls of its handler, up to [MaxChildren], if the call waits for them.
 	Children []Call
 	// Asked are the first questions that these calls, and the calls below them, wait for, up to [MaxChildren].
-	Asked []Asked
+	Asked []WaitingCall
 	// Misfit says why no program could continue a call that waits for code. Message is the reason, and Name the entry of
 	// the journal that the code contradicts. Name is empty if the tool or its handler is missing.
 	Misfit struct{ Name, Message string }

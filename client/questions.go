@@ -121,8 +121,8 @@ func readFrom(ctx context.Context, db DB, from string, args ...any) ([]Question,
 	return nil, fmt.Errorf("read the open questions: %w", err)
 }
 
-// Asked is a call that waits for somebody's answer.
-type Asked struct {
+// WaitingCall is a call that waits for somebody's answer.
+type WaitingCall struct {
 	ID, Tool string
 	Text     string   // of wait.answer and wait.approval: the question; may be empty
 	By       []string // who may answer, if the input names them: owner, user:SUBJECT, role:ROLE, service
@@ -139,7 +139,7 @@ type Asked struct {
 
 // AskedFor returns the calls that wait for somebody's answer among a call and the calls that handlers and rules made
 // on its behalf, whether the caller may answer them or not. It returns the first ones, up to a limit.
-func AskedFor(ctx context.Context, db DB, id string, limit int) ([]Asked, error) {
+func AskedFor(ctx context.Context, db DB, id string, limit int) ([]WaitingCall, error) {
 	rows, err := db.Query(ctx, `
 		with recursive below (id, waits_for, depth) as (
 			select c.id, c.waits_for, 0 from public.core_tool_calls c where c.id = $1 and c.status = 'waiting'
@@ -156,8 +156,8 @@ func AskedFor(ctx context.Context, db DB, id string, limit int) ([]Asked, error)
 		from below b join public.core_tool_calls q on q.id = b.id where b.waits_for = 'answer'
 			order by q.asked_for is not distinct from 'user', q.id limit $2`, id, limit)
 	if err == nil {
-		var all []Asked
-		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (a Asked, err error) {
+		var all []WaitingCall
+		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (a WaitingCall, err error) {
 			return a, row.Scan(&a.ID, &a.Tool, &a.Text, &a.By, &a.About, &a.Names, &a.AskedFor, &a.AskedBy, &a.Inside)
 		})
 		if err == nil {

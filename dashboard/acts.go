@@ -47,8 +47,8 @@ func idOf(form, call string) string {
 	return u.String()
 }
 
-// ending is the data of the page that confirms the cancellation of a call.
-type ending struct {
+// cancelPage is the data of the page that asks to confirm the cancellation of a call.
+type cancelPage struct {
 	Call   *view.Call
 	Reason string
 	Fault  string
@@ -60,7 +60,7 @@ func (s *site) askCancel(ctx context.Context, r *request) (*content, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := ending{Reason: r.PostForm.Get("reason")}
+	e := cancelPage{Reason: r.PostForm.Get("reason")}
 	err = view.Read(ctx, r.db(), func(ctx context.Context, db view.DB) error {
 		e.Call, err = view.Get(ctx, db, id)
 		return err
@@ -146,7 +146,7 @@ func (s *site) doAgain(ctx context.Context, r *request) (to, done string, err er
 // faulty is page data that can show why its form was rejected.
 type faulty interface{ fault(string) }
 
-func (e *ending) fault(why string)     { e.Fault = why }
+func (e *cancelPage) fault(why string) { e.Fault = why }
 func (p *repetition) fault(why string) { p.Fault = why }
 
 // again shows the page of a form again, with the typed values and the reason for the rejection, if the user can

@@ -67,10 +67,10 @@ func (a ask) Asked() string {
 func (a ask) Who() string { return prose.AskerOf(&a.Question) }
 
 // Repeats reports whether the question already contains a rule's message.
-func (a ask) Repeats(r ruling) bool { return r.repeatedIn(a.Text) }
+func (a ask) Repeats(r askingRule) bool { return r.repeatedIn(a.Text) }
 
 // Rules returns the rules that ask. It returns none for other askers, whose rules would only be the caller's claim.
-func (a ask) Rules() []ruling {
+func (a ask) Rules() []askingRule {
 	if a.About == nil || a.AskedFor != client.AskerRule {
 		return nil
 	}
@@ -119,8 +119,8 @@ func (r *request) asksAbout(ctx context.Context, ids []string) (asks []ask, othe
 	return asks, others, err
 }
 
-// decided is an answered question, and the outcome of the call that waited for it.
-type decided struct {
+// answeredQuestion is an answered question, and the outcome of the call that waited for it.
+type answeredQuestion struct {
 	*view.Question
 	About string     // operators: the tool to approve
 	Given string     // operators: approved, denied, or the answer
@@ -128,13 +128,13 @@ type decided struct {
 }
 
 // readDecided reads the result of a question. It returns nil if there is none.
-func (r *request) readDecided(ctx context.Context, id string) (d *decided, err error) {
+func (r *request) readDecided(ctx context.Context, id string) (d *answeredQuestion, err error) {
 	err = view.Read(ctx, r.db(), func(ctx context.Context, db view.DB) error {
 		q, err := view.OneQuestion(ctx, db, id)
 		if err != nil || q == nil {
 			return err
 		}
-		d = &decided{Question: q}
+		d = &answeredQuestion{Question: q}
 		of := q.ParentID
 		if of == "" || !q.OfHandler {
 			of = id
@@ -151,7 +151,7 @@ func (r *request) readDecided(ctx context.Context, id string) (d *decided, err e
 }
 
 // readAnswer reads, for an operator, the answer and the tool of the question.
-func (d *decided) readAnswer(ctx context.Context, db view.DB) error {
+func (d *answeredQuestion) readAnswer(ctx context.Context, db view.DB) error {
 	c, err := client.Get(ctx, db, d.CallID)
 	if err != nil {
 		return err

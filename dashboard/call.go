@@ -35,7 +35,7 @@ type callPage struct {
 	Effects   *effects
 	Progress  []progressLine
 	Requests  []view.Request
-	Checked   *checked
+	Checked   *auditResult
 	Asks      []ask           // open questions that the user may answer
 	Others    []view.Question // open questions that only other people may answer
 	Extracted bool            // it has a page for its quotes
@@ -110,8 +110,8 @@ func (p *callPage) NotBegun() bool {
 
 type progressLine struct{ Kind, Text string }
 
-// checked is the result of an audit of the call.
-type checked struct {
+// auditResult is the result of an audit of the call.
+type auditResult struct {
 	*audit.CallReport
 	Undecided bool // it took too long, or a value could not be read
 }
@@ -228,7 +228,7 @@ func isOpen(c *view.Call) bool {
 }
 
 // checkCall audits one call. It is undecided if that takes too long, or a value cannot be read.
-func checkCall(ctx context.Context, db view.DB, id string) (*checked, error) {
+func checkCall(ctx context.Context, db view.DB, id string) (*auditResult, error) {
 	// Planning takes ten times as long as the rest, so a connection plans it once. It joins rows that are already in
 	// memory.
 	_, err := db.Exec(ctx, "set local plan_cache_mode = force_generic_plan; set local enable_hashjoin = on")
@@ -237,9 +237,9 @@ func checkCall(ctx context.Context, db view.DB, id string) (*checked, error) {
 		report, err = audit.Call(ctx, db, id)
 	}
 	if err != nil {
-		return &checked{CallReport: &audit.CallReport{}, Undecided: true}, err
+		return &auditResult{CallReport: &audit.CallReport{}, Undecided: true}, err
 	}
-	return &checked{CallReport: report}, nil
+	return &auditResult{CallReport: report}, nil
 }
 
 // fill computes the parts of the page from the data. open explains an open call to an operator.

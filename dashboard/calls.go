@@ -185,7 +185,7 @@ func (p *callsPage) Heading() string {
 // findPage lists the things that have a name.
 type findPage struct {
 	Text  string
-	Found view.Found
+	Found view.Matches
 }
 
 // find redirects to the only thing that a text names: a call's or a receipt's id, a session, a key, a tool, a caller.

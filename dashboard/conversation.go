@@ -42,7 +42,7 @@ type conversationTurn struct {
 type wantedCall struct {
 	Wants *answerPart // nil for a viewer
 	Made  *item
-	Not   *view.NotMade
+	Not   *view.UnmadeCall
 }
 
 // conversation shows a call to agent.run turn by turn. Its /conversation.json has no payloads.

@@ -93,7 +93,7 @@ type site struct {
 	*looks
 	forms     *forms
 	live      *live
-	ended     ended
+	ended     endCache
 	shares    shares.Shares[User]
 	shareWait time.Duration // for a share of the connections; 0 means 5 s
 	open      openCount

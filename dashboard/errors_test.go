@@ -151,7 +151,7 @@ func TestAConnectionThatBreaksInTheMiddleOfAPageIsNoFaultOfThePage(t *testing.T)
 			dial := c.ConnConfig.DialFunc
 			c.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 				conn, err := dial(ctx, network, addr)
-				return ending{breaking{conn, left}}, err
+				return endingConn{breaking{conn, left}}, err
 			}
 		},
 	} {
@@ -202,10 +202,10 @@ func TestAConnectionThatBreaksInTheMiddleOfAPageIsNoFaultOfThePage(t *testing.T)
 	}
 }
 
-// ending is a connection that simply ends, as when Postgres's machine restarts.
-type ending struct{ breaking }
+// endingConn is a connection that simply ends, as when Postgres's machine restarts.
+type endingConn struct{ breaking }
 
-func (e ending) Read(p []byte) (int, error) {
+func (e endingConn) Read(p []byte) (int, error) {
 	n, err := e.breaking.Read(p)
 	if n == 0 && err != nil {
 		err = io.EOF

@@ -40,7 +40,7 @@ func (s *site) overview(ctx context.Context, r *request) (*content, error) {
 	if err != nil {
 		return nil, err
 	}
-	data.Add(ended.Ended)
+	data.Add(ended.EndCounts)
 	data.EndedRead = ended.at
 	data.Plots = plotsOf("minutes", ended.minutes, ended.all)
 	v := &content{Title: data.Title(), Template: "overview", Watch: "overview", JSON: data.Overview,
@@ -129,8 +129,8 @@ func (d overviewData) Announcement() string {
 // these calls every 15 s.
 const endedKept = 20 * time.Second
 
-// ended caches the sums and charts of finished calls, which are the same for all users.
-type ended struct {
+// endCache caches the sums and charts of finished calls, which are the same for all users.
+type endCache struct {
 	keep time.Duration // for tests; 0 means endedKept
 
 	mu   sync.Mutex
@@ -140,12 +140,12 @@ type ended struct {
 type endedIn struct {
 	at  time.Time
 	err error // of the read, if it failed
-	*view.Ended
+	*view.EndCounts
 	minutes []view.Minute
 	all     view.Totals // of the minutes
 }
 
-func (e *ended) read(ctx context.Context, s *site, span string) (in endedIn, err error) {
+func (e *endCache) read(ctx context.Context, s *site, span string) (in endedIn, err error) {
 	asked := time.Now()
 	e.mu.Lock()
 	defer e.mu.Unlock() // others wait for this read and share its result, even an error
@@ -158,7 +158,7 @@ func (e *ended) read(ctx context.Context, s *site, span string) (in endedIn, err
 		from = time.Now().Add(-24 * time.Hour)
 	}
 	err = view.Read(ctx, s.Read, func(ctx context.Context, db view.DB) (err error) {
-		if in.Ended, err = view.ReadEnded(ctx, db); err == nil {
+		if in.EndCounts, err = view.ReadEnded(ctx, db); err == nil {
 			in.minutes, in.all, err = view.Minutes(ctx, db, from, time.Time{}, "")
 		}
 		return err

@@ -56,7 +56,7 @@ type approval struct {
 	Text   string
 	Digest string
 	CallID string `json:"call_id"`
-	Rules  []ruling
+	Rules  []askingRule
 	Before []struct {
 		Tool, Status string
 		ErrorCode    string `json:"error_code"`
@@ -69,12 +69,12 @@ type approval struct {
 	Whole       bool     `json:"-"` // Shown is all of it
 }
 
-// ruling is a rule that asks.
-type ruling struct{ Name, Message string }
+// askingRule is a rule that asks.
+type askingRule struct{ Name, Message string }
 
 // repeatedIn reports whether a question contains the rule's message, or was generated from the rule: then it names
 // the rule and the reason.
-func (r ruling) repeatedIn(question string) bool {
+func (r askingRule) repeatedIn(question string) bool {
 	return strings.Contains(question, r.Message) || strings.Contains(question, "Rule "+r.Name+":")
 }
 
@@ -135,7 +135,7 @@ func decisionOf(answer string) string {
 }
 
 // Repeats reports whether the question already contains a rule's message.
-func (p *questionPage) Repeats(r ruling) bool { return r.repeatedIn(p.Text) }
+func (p *questionPage) Repeats(r askingRule) bool { return r.repeatedIn(p.Text) }
 
 // Who describes the asker.
 func (p *questionPage) Who() string {

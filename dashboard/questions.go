@@ -20,10 +20,10 @@ type questionsPage struct {
 	You   string            `json:"you"`   // the name under which the user answers; empty if the user cannot answer
 	Other string            `json:"-"`     // [User.OtherName]
 
-	Asks    []ask           // Yours, for the page
-	Others  []view.Question // the questions of Open that the user may not answer
-	Decided []decided       // the user's answers on this page
-	IDs     string          // of Decided, for the address
+	Asks    []ask              // Yours, for the page
+	Others  []view.Question    // the questions of Open that the user may not answer
+	Decided []answeredQuestion // the user's answers on this page
+	IDs     string             // of Decided, for the address
 }
 
 func (s *site) questions(ctx context.Context, r *request) (*content, error) {

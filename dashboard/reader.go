@@ -269,8 +269,8 @@ func (l *live) due(ctx context.Context) (due []*group) {
 	return due
 }
 
-// rendered is the request of a page for live, and receives the page's view.
-type rendered struct {
+// pageRequest is the request of a page for live, and receives the page's view.
+type pageRequest struct {
 	http.ResponseWriter // for the mux's own answers, which are not pages: nil, and never called
 	key                 pageKey
 	r                   *request
@@ -278,14 +278,14 @@ type rendered struct {
 	err                 error
 }
 
-func (*rendered) Header() http.Header         { return http.Header{} }
-func (*rendered) Write(b []byte) (int, error) { return len(b), nil }
-func (*rendered) WriteHeader(int)             {}
+func (*pageRequest) Header() http.Header         { return http.Header{} }
+func (*pageRequest) Write(b []byte) (int, error) { return len(b), nil }
+func (*pageRequest) WriteHeader(int)             {}
 
 // page registers a page that can be watched.
 func (l *live) page(path string, show func(context.Context, *request) (*content, error)) {
 	l.pages.HandleFunc("GET "+path, func(w http.ResponseWriter, q *http.Request) {
-		p := w.(*rendered)
+		p := w.(*pageRequest)
 		p.r = &request{Request: q, site: l.site, base: p.key.base, user: p.key.user, live: true}
 		p.view, p.err = show(q.Context(), p.r)
 	})
@@ -311,7 +311,7 @@ func (l *live) render(ctx context.Context, g *group) (watch string, pieces []pie
 	if err != nil {
 		return "", nil, notFound("This page does not exist.")
 	}
-	p := &rendered{key: g.pageKey}
+	p := &pageRequest{key: g.pageKey}
 	l.pages.ServeHTTP(p, q)
 	switch {
 	case p.err != nil:

@@ -32,7 +32,7 @@ type turn struct {
 	CallID  string       // of the agent
 	Asked   *view.Turn   // nil if no request is known
 	Answer  *modelAnswer // nil for a viewer, and until there is an answer
-	NotMade []view.NotMade
+	NotMade []view.UnmadeCall
 }
 
 // Indent returns the indentation of an item. It is limited, so that deep trees stay on the page.

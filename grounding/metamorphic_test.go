@@ -13,22 +13,22 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// recorded is a case of the held-out set or of the development set.
-type recorded struct {
+// recordedCase is a case of the held-out set or of the development set.
+type recordedCase struct {
 	ID, Doc, Operator, Answer, Kind string
 	Classes                         []string
 }
 
-func heldOut(t testing.TB) []recorded {
+func heldOut(t testing.TB) []recordedCase {
 	t.Helper()
 	file, err := os.Open("testdata/heldout.jsonl")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	var cases []recorded
+	var cases []recordedCase
 	for d := json.NewDecoder(file); d.More(); {
-		var c recorded
+		var c recordedCase
 		if err := d.Decode(&c); err != nil {
 			t.Fatal(err)
 		}
@@ -37,7 +37,7 @@ func heldOut(t testing.TB) []recorded {
 	return cases
 }
 
-func (c *recorded) program(t testing.TB) *CompiledProgram {
+func (c *recordedCase) program(t testing.TB) *CompiledProgram {
 	p := &Program{Instructions: "Find all."}
 	for _, name := range c.Classes {
 		p.Classes = append(p.Classes, Class{Name: name})

@@ -238,14 +238,14 @@ func (f flat) meant(value json.RawMessage) json.RawMessage {
 	return value
 }
 
-// replied is the outcome of replies, by the ids of their questions.
-type replied struct {
+// replyOutcome is the outcome of replies, by the ids of their questions.
+type replyOutcome struct {
 	declined map[string]bool   // the user declined, or has seen the link
 	misfits  map[string]string // why an answer was rejected
 }
 
 // open returns the questions to ask the client.
-func (g replied) open(questions []question, can abilities, dashboard string) (ask []question) {
+func (g replyOutcome) open(questions []question, can abilities, dashboard string) (ask []question) {
 	for _, q := range questions {
 		if q.way(can, dashboard) != "" && !g.declined[q.id] {
 			ask = append(ask, q)
@@ -256,8 +256,9 @@ func (g replied) open(questions []question, can abilities, dashboard string) (as
 
 // give answers those open questions of a call that replies name, one at a time. It ignores other keys and answered
 // questions. The same answer may be given again.
-func (d *Server) give(ctx context.Context, c caller, questions []question, replies map[string]reply) (replied, error) {
-	came := replied{map[string]bool{}, map[string]string{}}
+func (d *Server) give(ctx context.Context, c caller, questions []question, replies map[string]reply) (
+	replyOutcome, error) {
+	came := replyOutcome{map[string]bool{}, map[string]string{}}
 	byID := map[string]question{}
 	for _, q := range questions {
 		byID[q.id] = q
@@ -294,7 +295,7 @@ func (d *Server) give(ctx context.Context, c caller, questions []question, repli
 }
 
 // requests returns the questions that a result carries.
-func (d *Server) requests(ask []question, came replied) sdk.InputRequestMap {
+func (d *Server) requests(ask []question, came replyOutcome) sdk.InputRequestMap {
 	all := sdk.InputRequestMap{}
 	for _, q := range ask {
 		all[q.id] = q.params(d.o.DashboardURL, came.misfits[q.id])
@@ -304,7 +305,7 @@ func (d *Server) requests(ask []question, came replied) sdk.InputRequestMap {
 
 // asked reports whether the client's user is being asked one of a call's questions, and whether the user left one
 // unanswered.
-func (d *Server) asked(came replied, can abilities, questions []question) (asked, declined bool) {
+func (d *Server) asked(came replyOutcome, can abilities, questions []question) (asked, declined bool) {
 	for _, q := range questions {
 		switch {
 		case q.way(can, d.o.DashboardURL) == "":
@@ -321,7 +322,7 @@ func (d *Server) asked(came replied, can abilities, questions []question) (asked
 // question once, however often its client asks about the call.
 type prompts struct {
 	mu  sync.Mutex
-	all map[prompt]*prompted
+	all map[prompt]*promptOutcome
 }
 
 type prompt struct {
@@ -329,7 +330,7 @@ type prompt struct {
 	id      string
 }
 
-type prompted struct{ declined bool }
+type promptOutcome struct{ declined bool }
 
 func (p *prompts) declined(session *sdk.ServerSession, id string) bool {
 	p.mu.Lock()
@@ -346,9 +347,9 @@ func (p *prompts) begin(session *sdk.ServerSession, id string) bool {
 		return false
 	}
 	if p.all == nil {
-		p.all = map[prompt]*prompted{}
+		p.all = map[prompt]*promptOutcome{}
 	}
-	p.all[prompt{session, id}] = &prompted{}
+	p.all[prompt{session, id}] = &promptOutcome{}
 	return true
 }
 

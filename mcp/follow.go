@@ -20,7 +20,7 @@ const firstLook, lastLook = 50 * time.Millisecond, 2 * time.Second
 func (d *Server) follow(ctx context.Context, c caller, req *sdk.CallToolRequest, slot *taskSlot, id string,
 	until time.Time, patient bool) (s state, answer *sdk.CallToolResult, err error) {
 	can := abilitiesOf(req.Session, req.Extra, req.Params.Meta)
-	var came replied
+	var came replyOutcome
 	if len(req.Params.InputResponses) > 0 {
 		v, err := d.look(ctx, c, id)
 		if err == nil {

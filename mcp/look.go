@@ -190,7 +190,7 @@ func (q question) line(dashboard string) string {
 	if i := slices.Index(by, "owner"); i >= 0 && q.askedBy != "" {
 		by[i] = "user:" + q.askedBy
 	}
-	said := prose.AskedFor(client.Asked{ID: q.id, Tool: q.tool, Text: q.text, By: by, About: q.about,
+	said := prose.AskedFor(client.WaitingCall{ID: q.id, Tool: q.tool, Text: q.text, By: by, About: q.about,
 		AskedFor: q.askedFor, AskedBy: q.askedBy, Inside: q.inside}, dashboard)
 	if !strings.HasSuffix(said, ".”") && !strings.HasSuffix(said, "?”") {
 		said = prose.Sentence(said)

@@ -43,8 +43,8 @@ type task struct {
 
 func (t *task) open() bool { return t.Status == "working" || t.Status == "input_required" }
 
-// acknowledged is the answer to tasks/update and tasks/cancel.
-type acknowledged struct {
+// acknowledgement answers tasks/update and tasks/cancel.
+type acknowledgement struct {
 	sdk.ResultBase
 	ResultType string `json:"resultType"`
 }
@@ -124,8 +124,8 @@ func (d *Server) taskOf(v view, can abilities) *task {
 		}
 		return t
 	}
-	if ask := (replied{}).open(v.questions, can, d.o.DashboardURL); len(ask) > 0 {
-		t.Status, t.InputRequests = "input_required", d.requests(ask, replied{})
+	if ask := (replyOutcome{}).open(v.questions, can, d.o.DashboardURL); len(ask) > 0 {
+		t.Status, t.InputRequests = "input_required", d.requests(ask, replyOutcome{})
 	}
 	return t
 }
@@ -170,7 +170,7 @@ func (d *Server) getTask(ctx context.Context, session *sdk.ServerSession, p *tas
 
 // updateTask gives answers to a task's questions. It ignores keys that are not open, and a user who declines: the
 // question stays open. An answer that does not fit is an error, since a client never repeats a question on its own.
-func (d *Server) updateTask(ctx context.Context, session *sdk.ServerSession, p *taskParams) (*acknowledged, error) {
+func (d *Server) updateTask(ctx context.Context, session *sdk.ServerSession, p *taskParams) (*acknowledgement, error) {
 	c, _, err := taskCaller(ctx, session, p)
 	if err != nil {
 		return nil, err
@@ -191,18 +191,18 @@ func (d *Server) updateTask(ctx context.Context, session *sdk.ServerSession, p *
 	for key, misfit := range came.misfits {
 		return nil, invalid("the answer to %s does not fit: %s", key, misfit)
 	}
-	return &acknowledged{ResultType: "complete"}, err
+	return &acknowledgement{ResultType: "complete"}, err
 }
 
 // cancelTask requests the end of a task. A finished task does not change.
-func (d *Server) cancelTask(ctx context.Context, session *sdk.ServerSession, p *taskParams) (*acknowledged, error) {
+func (d *Server) cancelTask(ctx context.Context, session *sdk.ServerSession, p *taskParams) (*acknowledgement, error) {
 	c, _, err := taskCaller(ctx, session, p)
 	if err != nil {
 		return nil, err
 	}
 	defer d.glances.forget(c.subject, p.TaskID)
 	_, err = d.cancel(ctx, c, p.TaskID)
-	return &acknowledged{ResultType: "complete"}, err
+	return &acknowledgement{ResultType: "complete"}, err
 }
 
 // glances caches open tasks, for clients that poll too often: it returns a view that is at most half a poll interval

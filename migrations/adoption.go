@@ -168,7 +168,7 @@ $$`)
 // onCopies returns the SQL for the copies: GEM's own tables and functions, unless the database has them, and the
 // sources with a table to adopt.
 func (had ledger) onCopies(files []file, adopt []string) (string, error) {
-	installed := slices.ContainsFunc(had, func(r recorded) bool { return r.Source == core })
+	installed := slices.ContainsFunc(had, func(r ledgerEntry) bool { return r.Source == core })
 	adopting := map[string]bool{}
 	for _, f := range files {
 		adopting[f.source] = adopting[f.source] ||

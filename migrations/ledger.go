@@ -15,9 +15,9 @@ type DB interface {
 }
 
 // ledger lists the files that a database records, the highest versions first. It is empty before the first file.
-type ledger []recorded
+type ledger []ledgerEntry
 
-type recorded struct {
+type ledgerEntry struct {
 	Source       string
 	Version      int
 	File, SHA256 string
@@ -46,7 +46,7 @@ func readLedger(ctx context.Context, db DB) (had ledger, err error) {
 	there, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[bool])
 	if there {
 		rows, _ = db.Query(ctx, "select source, version, file, sha256, objects from gem.migrations order by version desc")
-		had, err = pgx.CollectRows(rows, pgx.RowToStructByPos[recorded])
+		had, err = pgx.CollectRows(rows, pgx.RowToStructByPos[ledgerEntry])
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the schema's version: %w", err)
@@ -56,7 +56,7 @@ func readLedger(ctx context.Context, db DB) (had ledger, err error) {
 
 // lacks reports whether f is to be applied. Functions with a higher number stay. Grants may change at any time.
 func (had ledger) lacks(f file) bool {
-	return !slices.ContainsFunc(had, func(r recorded) bool {
+	return !slices.ContainsFunc(had, func(r ledgerEntry) bool {
 		return r.Source == f.source &&
 			(r.Version == f.version || r.Version > f.version && f.source == functions) &&
 			(r.SHA256 == f.sha256() || f.version != grantsVersion)
@@ -65,7 +65,7 @@ func (had ledger) lacks(f file) bool {
 
 // has reports whether f was applied with these contents.
 func (had ledger) has(f file) bool {
-	return slices.ContainsFunc(had, func(r recorded) bool {
+	return slices.ContainsFunc(had, func(r ledgerEntry) bool {
 		return r.Source == f.source && r.Version == f.version && r.SHA256 == f.sha256()
 	})
 }
@@ -86,7 +86,7 @@ func (had ledger) wantsAPI(said *bool) bool {
 	if said != nil {
 		return *said
 	}
-	return !slices.ContainsFunc(had, func(r recorded) bool { return r.Source == apiSource && r.File == noAPI })
+	return !slices.ContainsFunc(had, func(r ledgerEntry) bool { return r.Source == apiSource && r.File == noAPI })
 }
 
 // refuses returns an error if these files cannot be applied to the database.

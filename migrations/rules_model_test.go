@@ -301,7 +301,7 @@ func (h *history) finish(c *gatedCall, status, code string) {
 	result := map[string]string{"succeeded": `{}`, "failed": fmt.Sprintf(`{"error": {"error_code": %q, "message": "y"}}`,
 		code),
 		"not_configured": `{"status": "not_configured", "reason": "z"}`}[status]
-	e := rules.Ended{CallID: c.ID, Tool: c.tool, Status: status, Code: code, SessionID: c.SessionID,
+	e := rules.CallEnd{CallID: c.ID, Tool: c.tool, Status: status, Code: code, SessionID: c.SessionID,
 		CreatedBy: c.CreatedBy}
 	h.row("select gem.finish($1, $2, 'w', $3, $4, '{}', '1')::text, gem.now()", []any{c.ID, c.attempt, status, result},
 		&e.ReceiptID, &e.At)

@@ -13,13 +13,13 @@ type Verdict struct {
 	Rule    string     `json:"rule"`
 	Action  RuleAction `json:"action"`
 	Message string     `json:"message"` // names the rule as policy, its findings, and the next step
-	Seen    *Seen      `json:"seen,omitempty"`
+	Seen    *Evidence  `json:"seen,omitempty"`
 	// Undecided means that the rule could not be judged, and stops the call for that reason.
 	Undecided bool `json:"undecided,omitempty"`
 }
 
-// Seen has the findings of a check. Its fields depend on the kind of check.
-type Seen struct {
+// Evidence has the findings of a check. Its fields depend on the kind of check.
+type Evidence struct {
 	// FreeAt is the time at which the limit would let the call pass; nil if it is unknown, or never.
 	FreeAt *time.Time `json:"free_at,omitempty"`
 	// Total is the sum of the calls in the window, for a limit on a sum.

@@ -90,9 +90,9 @@ type Answer struct {
 
 // Met is a check that is met, with its findings.
 type Met struct {
-	Check int           `json:"check"`          // its index, or [NoCheck]
-	Rule  string        `json:"rule,omitempty"` // for a denial without a check: the rule that asked
-	Seen  receipts.Seen `json:"seen"`
+	Check int               `json:"check"`          // its index, or [NoCheck]
+	Rule  string            `json:"rule,omitempty"` // for a denial without a check: the rule that asked
+	Seen  receipts.Evidence `json:"seen"`
 }
 
 // NoCheck is the index of a denial that no current check needs, because the rule or the tool's entry has changed.

@@ -15,12 +15,12 @@ import (
 // and a test compares it with gem.gate. The zero value has no events. Only one goroutine may use it at a time.
 type Memory struct {
 	counters  map[string][]place
-	places    map[[2]string]place   // by counter and call
-	ends      map[[2]string][]Ended // by session and caller
-	receipts  map[string]Ended      // by call, except cancelled ones
-	decisions map[string]Decision   // by digest
-	denials   map[string]Decision   // by call: a person's first denial
-	asked     map[string]bool       // digests of the questions that were asked
+	places    map[[2]string]place     // by counter and call
+	ends      map[[2]string][]CallEnd // by session and caller
+	receipts  map[string]CallEnd      // by call, except cancelled ones
+	decisions map[string]Decision     // by digest
+	denials   map[string]Decision     // by call: a person's first denial
+	asked     map[string]bool         // digests of the questions that were asked
 }
 
 // place is a row of a counter.
@@ -37,8 +37,8 @@ type MemoryCall struct {
 	CreatedAt                time.Time
 }
 
-// Ended is the end of a call.
-type Ended struct {
+// CallEnd is the end of a call.
+type CallEnd struct {
 	CallID, Tool         string
 	Status               string
 	Code                 string // of a failure
@@ -62,11 +62,11 @@ type Decision struct {
 }
 
 // Ended records the end of a call.
-func (m *Memory) Ended(e Ended) {
+func (m *Memory) Ended(e CallEnd) {
 	e.At = micros(e.At)
 	if e.SessionID != "" {
 		if m.ends == nil {
-			m.ends = map[[2]string][]Ended{}
+			m.ends = map[[2]string][]CallEnd{}
 		}
 		session := [2]string{e.SessionID, e.CreatedBy}
 		m.ends[session] = append(m.ends[session], e)
@@ -75,7 +75,7 @@ func (m *Memory) Ended(e Ended) {
 		return
 	}
 	if m.receipts == nil {
-		m.receipts = map[string]Ended{}
+		m.receipts = map[string]CallEnd{}
 	}
 	m.receipts[e.CallID] = e
 }
@@ -141,7 +141,7 @@ func milliseconds(ms int64) time.Duration { return time.Duration(ms) * time.Mill
 // view is the result of a check.
 type view struct {
 	met      bool
-	seen     receipts.Seen
+	seen     receipts.Evidence
 	counted  bool      // the call already has its place
 	missed   bool      // it missed its start, and has lost its place
 	startsAt time.Time // for a wait: when there is room, or the time of its place
@@ -225,7 +225,7 @@ func (m *Memory) holdDenial(a *Answer, c MemoryCall, checks []Check) {
 	a.Met = slices.DeleteFunc(a.Met, func(met Met) bool {
 		return checks[met.Check].Digest != "" && checks[met.Check].Rule == d.Rule
 	})
-	a.Met = append(a.Met, Met{Check: NoCheck, Rule: d.Rule, Seen: receipts.Seen{By: d.By, Reason: d.Reason}})
+	a.Met = append(a.Met, Met{Check: NoCheck, Rule: d.Rule, Seen: receipts.Evidence{By: d.By, Reason: d.Reason}})
 	if a.Outcome != Stopped {
 		a.Outcome = Denied
 	}
@@ -278,16 +278,16 @@ func (m *Memory) look(now time.Time, c MemoryCall, check Check) view {
 	case ItsCall:
 		return view{met: true}
 	case Required:
-		_, succeeded := m.before(c, check, func(e Ended) bool { return e.Status == "succeeded" })
+		_, succeeded := m.before(c, check, func(e CallEnd) bool { return e.Status == "succeeded" })
 		return view{met: !succeeded}
 	case Afterwards:
-		e, ended := m.before(c, check, func(e Ended) bool {
+		e, ended := m.before(c, check, func(e CallEnd) bool {
 			return slices.Contains(check.Ended, e.as()) || slices.Contains(check.Ended, e.Status)
 		})
 		if !ended {
 			return view{}
 		}
-		return view{met: true, seen: receipts.Seen{Tool: e.Tool, Ended: e.as(), ReceiptID: e.ReceiptID, EndedAt: &e.At}}
+		return view{met: true, seen: receipts.Evidence{Tool: e.Tool, Ended: e.as(), ReceiptID: e.ReceiptID, EndedAt: &e.At}}
 	}
 	if place, has := m.places[[2]string{check.Counter, c.ID}]; has { // it was let through, or is delayed
 		s := view{counted: true, startsAt: place.at}
@@ -313,7 +313,7 @@ func (m *Memory) look(now time.Time, c MemoryCall, check Check) view {
 func (m *Memory) calls(now, at time.Time, check Check) view {
 	rows, most := m.counters[check.Counter], int(rat(check.Max).Num().Int64())
 	if most == 0 {
-		return view{met: true, seen: receipts.Seen{NotInTime: check.Action == Wait}}
+		return view{met: true, seen: receipts.Evidence{NotInTime: check.Action == Wait}}
 	}
 	free := at
 	if len(rows) >= most {
@@ -329,13 +329,13 @@ func (m *Memory) calls(now, at time.Time, check Check) view {
 		if check.AtMostMS > 0 && !late && free.After(last) {
 			free = last // rounding must not postpone a start
 		}
-		return view{met: true, startsAt: free, seen: receipts.Seen{FreeAt: &free, NotInTime: late}}
+		return view{met: true, startsAt: free, seen: receipts.Evidence{FreeAt: &free, NotInTime: late}}
 	}
 	if !free.After(at) {
 		return view{}
 	}
 	free = check.coarse(free)
-	return view{met: true, seen: receipts.Seen{FreeAt: &free}}
+	return view{met: true, seen: receipts.Evidence{FreeAt: &free}}
 }
 
 // sum checks whether the calls of the window leave room for this call's amount.
@@ -392,11 +392,11 @@ func (m *Memory) failures(at time.Time, check Check) view {
 	if check.CoarseMS > 0 {
 		failed = nil
 	}
-	return view{met: true, seen: receipts.Seen{FreeAt: &free, Receipts: failed}}
+	return view{met: true, seen: receipts.Evidence{FreeAt: &free, Receipts: failed}}
 }
 
 // before returns the latest matching end, in the session of a call and its caller, that existed when the call was made.
-func (m *Memory) before(c MemoryCall, check Check, fits func(Ended) bool) (last Ended, found bool) {
+func (m *Memory) before(c MemoryCall, check Check, fits func(CallEnd) bool) (last CallEnd, found bool) {
 	for _, e := range m.ends[[2]string{c.SessionID, c.CreatedBy}] {
 		switch {
 		case !slices.Contains(check.Tools, e.Tool):
@@ -409,7 +409,7 @@ func (m *Memory) before(c MemoryCall, check Check, fits func(Ended) bool) (last 
 }
 
 // as returns a rule's name for an end.
-func (e Ended) as() string { return cmp.Or(e.Code, e.Status) }
+func (e CallEnd) as() string { return cmp.Or(e.Code, e.Status) }
 
 func latest(a, b time.Time) time.Time {
 	if b.After(a) {

@@ -57,8 +57,8 @@ func gate(m *rules.Memory, at int64, id string, checks ...rules.Check) string {
 	return said(m.Gate(after(at), rules.MemoryCall{ID: id, SessionID: "s", CreatedBy: "c", CreatedAt: after(at)}, checks))
 }
 
-func ended(id, tool, status, code string, at int64) rules.Ended {
-	return rules.Ended{CallID: id, Tool: tool, Status: status, Code: code, ReceiptID: "r" + id, SessionID: "s",
+func ended(id, tool, status, code string, at int64) rules.CallEnd {
+	return rules.CallEnd{CallID: id, Tool: tool, Status: status, Code: code, ReceiptID: "r" + id, SessionID: "s",
 		CreatedBy: "c", At: after(at)}
 }
 

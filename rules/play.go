@@ -14,8 +14,8 @@ import (
 	"github.com/gemworker/gem/registry"
 )
 
-// Played is the result of a sequence.
-type Played struct {
+// SequenceResult is the result of a sequence.
+type SequenceResult struct {
 	Name string
 	// Differs is the first step whose outcome differs from the expected one; nil if there is none.
 	Differs *Difference
@@ -34,12 +34,12 @@ type Difference struct {
 
 // Play plays the sequences with the tools of a registry. An error is a mistake in the file, such as a tool that the
 // registry lacks.
-func (s *Scenario) Play(r *registry.Registry) ([]Played, error) {
+func (s *Scenario) Play(r *registry.Registry) ([]SequenceResult, error) {
 	judge := s.Set.For(r)
-	var all []Played
+	var all []SequenceResult
 	for _, q := range s.sequences {
 		p := &player{judge: judge, registry: r, begin: s.Hook, now: time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC),
-			calls: map[string]*played{}}
+			calls: map[string]*stepCall{}}
 		err := p.play(q)
 		if p.hook != nil {
 			err = errors.Join(err, p.hook.Close())
@@ -47,7 +47,7 @@ func (s *Scenario) Play(r *registry.Registry) ([]Played, error) {
 		if err != nil {
 			return nil, fmt.Errorf("the sequence %s: %w", schema.Show(q.Name), err)
 		}
-		all = append(all, Played{q.Name, p.differs})
+		all = append(all, SequenceResult{q.Name, p.differs})
 	}
 	return all, nil
 }
@@ -60,20 +60,20 @@ type player struct {
 	begin    func(Coding) (Hook, error)
 	hook     Hook // nil until the first step that needs it
 	now      time.Time
-	calls    map[string]*played
-	coming   []coming // in the order of time
+	calls    map[string]*stepCall
+	coming   []futureEvent // in the order of time
 	receipts int
 	differs  *Difference
 }
 
-// coming is a future event of a call: its start, its end, or the deadline of its questions.
-type coming struct {
+// futureEvent is a future event of a call: its start, its end, or the deadline of its questions.
+type futureEvent struct {
 	at time.Time
 	do func()
 }
 
-// played is a call of a step.
-type played struct {
+// stepCall is a call of a step.
+type stepCall struct {
 	Call
 	step    step
 	number  int // of the step, from 1
@@ -106,11 +106,11 @@ func (p *player) play(q sequence) error {
 
 // later schedules an event after all others that are earlier or at the same time.
 func (p *player) later(at time.Time, do func()) {
-	i := slices.IndexFunc(p.coming, func(c coming) bool { return c.at.After(at) })
+	i := slices.IndexFunc(p.coming, func(c futureEvent) bool { return c.at.After(at) })
 	if i < 0 {
 		i = len(p.coming)
 	}
-	p.coming = slices.Insert(p.coming, i, coming{at, do})
+	p.coming = slices.Insert(p.coming, i, futureEvent{at, do})
 }
 
 // runUntil applies the events until a time.
@@ -188,17 +188,17 @@ func (p *player) event(number int, s step) error {
 	case unread != nil && s.Expect == "":
 		return fmt.Errorf("%w; gem hook lets it through: expect error if that is meant", unread)
 	}
-	p.compare(&played{step: s, number: number, came: came, message: message}, "expect", s.Expect)
+	p.compare(&stepCall{step: s, number: number, came: came, message: message}, "expect", s.Expect)
 	return nil
 }
 
 // make makes the call of a step.
-func (p *player) make(number int, s step) (*played, error) {
+func (p *player) make(number int, s step) (*stepCall, error) {
 	tool, ok := p.registry.Tool(s.Call.Tool)
 	if !ok {
 		return nil, fmt.Errorf("the registry has no tool %s%s", schema.Show(s.Call.Tool), p.registry.DidYouMean(s.Call.Tool))
 	}
-	c := &played{step: s, number: number, made: p.now,
+	c := &stepCall{step: s, number: number, made: p.now,
 		Call: Call{ID: cmp.Or(s.Call.ID, fmt.Sprint("step ", number)), Tool: tool, Input: orEmpty(s.Call.Input),
 			SessionID: s.Call.Session, CreatedBy: s.Call.Caller, SignedIn: s.Call.SignedIn, Child: s.Call.Child}}
 	if faults := tool.ValidateInput(c.Input); len(faults) > 0 {
@@ -220,7 +220,7 @@ func (p *player) ids() (ids []string) {
 }
 
 // answer answers all questions about a call, which is then judged again.
-func (p *player) answer(c *played, s step) error {
+func (p *player) answer(c *stepCall, s step) error {
 	if len(c.asked) == 0 && p.differs != nil { // the difference explains why nothing is asked
 		return nil
 	}
@@ -240,7 +240,7 @@ func (p *player) answer(c *played, s step) error {
 }
 
 // gate judges a call, and schedules the consequences.
-func (p *player) gate(c *played) {
+func (p *player) gate(c *stepCall) {
 	judgement := p.judge.Judge(c.Call)
 	var answer Answer
 	if len(judgement.Checks) > 0 {
@@ -268,7 +268,7 @@ func (p *player) gate(c *played) {
 }
 
 // ask makes a call wait for people until their deadline.
-func (p *player) ask(c *played, judgement Judgement, answer Answer) {
+func (p *player) ask(c *stepCall, judgement Judgement, answer Answer) {
 	var names []string
 	for _, met := range answer.Met {
 		check := judgement.Checks[met.Check]
@@ -287,7 +287,7 @@ func (p *player) ask(c *played, judgement Judgement, answer Answer) {
 }
 
 // expire ends a question that nobody has answered.
-func (p *player) expire(c *played, digest string) {
+func (p *player) expire(c *stepCall, digest string) {
 	i := slices.Index(c.asked, digest)
 	if i < 0 {
 		return
@@ -298,7 +298,7 @@ func (p *player) expire(c *played, digest string) {
 }
 
 // run runs a call, and judges its result.
-func (p *player) run(c *played, ruling Ruling) {
+func (p *player) run(c *stepCall, ruling Ruling) {
 	status, code := cmp.Or(c.step.End, "succeeded"), ""
 	switch status {
 	case "succeeded", "not_configured":
@@ -336,9 +336,9 @@ func orEmpty(text json.RawMessage) json.RawMessage {
 	return text
 }
 
-func (p *player) end(c *played, status, code string) {
+func (p *player) end(c *stepCall, status, code string) {
 	p.receipts++
-	p.memory.Ended(Ended{CallID: c.ID, Tool: c.Tool.Name, Status: status, Code: code,
+	p.memory.Ended(CallEnd{CallID: c.ID, Tool: c.Tool.Name, Status: status, Code: code,
 		ReceiptID: fmt.Sprint("receipt ", p.receipts), SessionID: c.SessionID,
 		CreatedBy: c.CreatedBy, At: p.now})
 }
@@ -370,7 +370,7 @@ func said(word string, verdicts []Verdict, fits func(Verdict) bool) string {
 }
 
 // compare records the first step whose outcome differs from the expected one.
-func (p *player) compare(c *played, field, want string) {
+func (p *player) compare(c *stepCall, field, want string) {
 	if want == "" || expected(want, c.came) || p.differs != nil && p.differs.Step <= c.number {
 		return
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 // played plays a file, with the tools of testdata where it names none.
-func played(t *testing.T, path string) []rules.Played {
+func played(t *testing.T, path string) []rules.SequenceResult {
 	t.Helper()
 	s, err := rules.ReadScenario(path)
 	if err != nil {

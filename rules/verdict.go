@@ -36,11 +36,11 @@ func OnReceipt(verdicts []Verdict) []receipts.Verdict {
 
 // Details are the error details of a call that a rule stopped.
 type Details struct {
-	Rule         string         `json:"rule"`
-	RulesVersion string         `json:"rules_version"`
-	Kind         Kind           `json:"kind"`
-	Seen         *receipts.Seen `json:"seen,omitempty"`
-	Do           string         `json:"do,omitempty"` // what to do instead
+	Rule         string             `json:"rule"`
+	RulesVersion string             `json:"rules_version"`
+	Kind         Kind               `json:"kind"`
+	Seen         *receipts.Evidence `json:"seen,omitempty"`
+	Do           string             `json:"do,omitempty"` // what to do instead
 	// FreeAt is the time at which the call can be repeated, and RetryAfterMS is the time until then.
 	FreeAt       *time.Time `json:"free_at,omitempty"`
 	RetryAfterMS *int64     `json:"retry_after_ms,omitempty"`
@@ -114,7 +114,7 @@ func (j Judgement) denied(met Met) Verdict {
 }
 
 // denied describes who denied a call, and why.
-func denied(s receipts.Seen) string {
+func denied(s receipts.Evidence) string {
 	text := oneline.Cut(s.By, 200) + " denied it"
 	if s.Reason != "" {
 		text += ": " + oneline.Cut(strings.TrimRight(s.Reason, ". "), 500)
@@ -129,8 +129,8 @@ func (a Answer) approves(c Check) bool {
 
 // answered removes questions that nobody denied, or, if nobody denied any, open questions.
 func answered(refused []Verdict) []Verdict {
-	for _, is := range []func(*receipts.Seen) bool{func(s *receipts.Seen) bool { return s.By != "" },
-		func(s *receipts.Seen) bool { return s.Reason != "" }} {
+	for _, is := range []func(*receipts.Evidence) bool{func(s *receipts.Evidence) bool { return s.By != "" },
+		func(s *receipts.Evidence) bool { return s.Reason != "" }} {
 		with := slices.DeleteFunc(slices.Clone(refused), func(v Verdict) bool { return v.Seen == nil || !is(v.Seen) })
 		if len(with) > 0 {
 			return with
@@ -218,7 +218,7 @@ func (f *facts) undecided(r *Rule, why undecided) *Verdict {
 }
 
 // verdict returns the verdict of a check that is met.
-func (j Judgement) verdict(version string, a Answer, c Check, seen receipts.Seen) Verdict {
+func (j Judgement) verdict(version string, a Answer, c Check, seen receipts.Evidence) Verdict {
 	r := j.rules[c.Rule]
 	if r == nil { // the checks are not from this judgement
 		r = &Rule{Name: c.Rule}
@@ -274,7 +274,7 @@ func (j Judgement) verdict(version string, a Answer, c Check, seen receipts.Seen
 }
 
 // asked describes the state of a rule that asks people.
-func (j Judgement) asked(r *Rule, a Answer, c Check, seen receipts.Seen, about string) (string, string) {
+func (j Judgement) asked(r *Rule, a Answer, c Check, seen receipts.Evidence, about string) (string, string) {
 	if i := slices.IndexFunc(a.Approvals, func(given receipts.Approval) bool { return given.Digest == c.Digest }); i >= 0 {
 		return about, oneline.Cut(a.Approvals[i].By, 200) + " approved it."
 	}

@@ -45,7 +45,7 @@ func TestARulingSaysWhyAndWhatToDo(t *testing.T) {
 	if len(j.Checks) != len(four) {
 		t.Fatalf("got %+v", j)
 	}
-	met := func(check int, seen receipts.Seen) rules.Met { return rules.Met{Check: check, Seen: seen} }
+	met := func(check int, seen receipts.Evidence) rules.Met { return rules.Met{Check: check, Seen: seen} }
 	type details struct {
 		Rule, Do string
 		Kind     rules.Kind
@@ -61,59 +61,59 @@ func TestARulingSaysWhyAndWhatToDo(t *testing.T) {
 		"it runs":        {rules.Answer{Outcome: rules.Passed}, "", details{}, nil},
 		"it has no gate": {rules.Answer{}, "", details{}, nil},
 		"it waits": {rules.Answer{Outcome: rules.Delayed, StartsAt: now.Add(time.Second),
-			Met: []rules.Met{met(turn, receipts.Seen{FreeAt: in(time.Second)})}}, "", details{}, nil},
-		"it asks": {rules.Answer{Outcome: rules.Asked, Met: []rules.Met{met(big, receipts.Seen{})}}, "", details{}, nil},
+			Met: []rules.Met{met(turn, receipts.Evidence{FreeAt: in(time.Second)})}}, "", details{}, nil},
+		"it asks": {rules.Answer{Outcome: rules.Asked, Met: []rules.Met{met(big, receipts.Evidence{})}}, "", details{}, nil},
 		"a full limit": {rules.Answer{Outcome: rules.Stopped,
-			Met: []rules.Met{met(pace, receipts.Seen{FreeAt: in(30*time.Second + 1)})}}, "limit_reached",
+			Met: []rules.Met{met(pace, receipts.Evidence{FreeAt: in(30*time.Second + 1)})}}, "limit_reached",
 			details{"pace", "Wait a little.", rules.Count, in(30*time.Second + 1), 30_001},
 			[]string{"This is a policy of the operator, not an error: the rule pace (rules 1.0.0) blocks this call to " +
 				"billing.refund: it allows 5 calls within 1m per caller, and this limit is reached. It can be made again in 31s, " +
 				"at " +
 				"2026-05-01T12:00:30Z. Wait a little."}},
 		"two full limits": {rules.Answer{Outcome: rules.Stopped,
-			Met: []rules.Met{met(pace, receipts.Seen{FreeAt: in(time.Second)}),
-				met(budget, receipts.Seen{FreeAt: in(time.Hour), Total: "480"})}}, "limit_reached",
+			Met: []rules.Met{met(pace, receipts.Evidence{FreeAt: in(time.Second)}),
+				met(budget, receipts.Evidence{FreeAt: in(time.Hour), Total: "480"})}}, "limit_reached",
 			details{"budget", "", rules.Sum, in(time.Hour), 3_600_000},
 			[]string{"the rule pace", "the rule budget (rules 1.0.0) blocks this call to billing.refund: the sum of /amount " +
 				"within 1d may be at most 500; it is 480 so far, and this call would exceed that. It can be made again in " +
 				"1h0m0s, at 2026-05-01T13:00:00Z."}},
 		"one that never has room": {rules.Answer{Outcome: rules.Stopped,
-			Met: []rules.Met{met(pace, receipts.Seen{FreeAt: in(time.Second)}), met(budget, receipts.Seen{Total: "0"})}},
+			Met: []rules.Met{met(pace, receipts.Evidence{FreeAt: in(time.Second)}), met(budget, receipts.Evidence{Total: "0"})}},
 			"limit_reached",
 			details{"budget", "", rules.Sum, nil, -1}, []string{"the rule pace", "the rule budget"}},
 		"a place that was free": {rules.Answer{Outcome: rules.Stopped,
-			Met: []rules.Met{met(pace, receipts.Seen{FreeAt: in(-time.Second)})}}, "limit_reached",
+			Met: []rules.Met{met(pace, receipts.Evidence{FreeAt: in(-time.Second)})}}, "limit_reached",
 			details{"pace", "Wait a little.", rules.Count, in(-time.Second), 0},
 			[]string{"It can be made again at 2026-05-01T11:59:59Z."}},
 		"a turn too late": {rules.Answer{Outcome: rules.Stopped,
-			Met: []rules.Met{met(turn, receipts.Seen{FreeAt: in(2 * time.Hour), NotInTime: true})}}, "limit_reached",
+			Met: []rules.Met{met(turn, receipts.Evidence{FreeAt: in(2 * time.Hour), NotInTime: true})}}, "limit_reached",
 			details{"turn", "", rules.Count, in(2 * time.Hour), 7_200_000},
 			[]string{"the rule turn (rules 1.0.0) blocks this call to billing.refund: it allows 1 call within 1s, and this " +
 				"limit is reached; the next start is later than a call may wait, 1h. It can be made again in 2h0m0s"}},
-		"nothing came before": {rules.Answer{Outcome: rules.Stopped, Met: []rules.Met{met(look, receipts.Seen{})}},
+		"nothing came before": {rules.Answer{Outcome: rules.Stopped, Met: []rules.Met{met(look, receipts.Evidence{})}},
 			"rule_blocked",
 			details{"look", "", rules.Required, nil, -1},
 			[]string{"no call to billing.list had succeeded in this session within 30m before this call was made; make one, " +
 				"and repeat this call after its receipt."}},
 		"a limit and another": {rules.Answer{Outcome: rules.Stopped,
-			Met: []rules.Met{met(pace, receipts.Seen{FreeAt: in(time.Second)}), met(look, receipts.Seen{})}}, "rule_blocked",
-			details{"look", "", rules.Required, nil, -1}, []string{"the rule pace", "the rule look"}},
+			Met: []rules.Met{met(pace, receipts.Evidence{FreeAt: in(time.Second)}), met(look, receipts.Evidence{})}},
+			"rule_blocked", details{"look", "", rules.Required, nil, -1}, []string{"the rule pace", "the rule look"}},
 		"failures": {rules.Answer{Outcome: rules.Stopped,
-			Met: []rules.Met{met(strikes, receipts.Seen{FreeAt: in(time.Minute), Receipts: []string{"r3", "r2", "r1"}})}},
+			Met: []rules.Met{met(strikes, receipts.Evidence{FreeAt: in(time.Minute), Receipts: []string{"r3", "r2", "r1"}})}},
 			"rule_blocked",
 			details{"strikes", "", rules.FailureRow, in(time.Minute), 60_000},
 			[]string{"the last 3 calls failed, one after another (receipts r3, r2, r1). It can be made again in 1m0s"}},
-		"a no": {rules.Answer{Outcome: rules.Denied, Met: []rules.Met{met(big, receipts.Seen{By: "eve", Reason: "Too much."}),
-			met(also, receipts.Seen{})}}, "approval_denied",
+		"a no": {rules.Answer{Outcome: rules.Denied, Met: []rules.Met{met(big, receipts.Evidence{By: "eve", Reason: "Too much."}),
+			met(also, receipts.Evidence{})}}, "approval_denied",
 			details{"big", "", rules.ItsCall, nil, -1},
 			[]string{"the rule big (rules 1.0.0) asks whether this call to billing.refund may run: amount is at least 100. " +
 				"eve denied it: Too much."}},
 		"a no without a word": {rules.Answer{Outcome: rules.Denied,
-			Met:       []rules.Met{met(big, receipts.Seen{By: "bob"}), met(also, receipts.Seen{})},
+			Met:       []rules.Met{met(big, receipts.Evidence{By: "bob"}), met(also, receipts.Evidence{})},
 			Approvals: []receipts.Approval{{Rule: "also", By: "eve", Digest: j.Checks[also].Digest}}}, "approval_denied",
 			details{"big", "", rules.ItsCall, nil, -1}, []string{"the rule big (rules 1.0.0) asks whether this call to " +
 				"billing.refund may run: amount is at least 100. bob denied it."}},
-		"nobody": {rules.Answer{Outcome: rules.Expired, Met: []rules.Met{met(big, receipts.Seen{Reason: "expired"})}},
+		"nobody": {rules.Answer{Outcome: rules.Expired, Met: []rules.Met{met(big, receipts.Evidence{Reason: "expired"})}},
 			"approval_expired",
 			details{"big", "", rules.ItsCall, nil, -1}, []string{"Nobody answered within 1d."}},
 		"nobody knows why": {rules.Answer{Outcome: rules.Stopped}, "rule_error", details{Retry: -1},
@@ -169,7 +169,7 @@ func TestACallThatRunsKeepsWhatTheRulesSaid(t *testing.T) {
 	sent := now.Add(-time.Minute)
 	got := j.Rule("2", rules.Answer{Outcome: rules.Passed, At: now, Met: []rules.Met{
 		{Check: big},
-		{Check: heed, Seen: receipts.Seen{Tool: "comms.send_sms", Ended: "approval_denied", ReceiptID: "r1", EndedAt: &sent}},
+		{Check: heed, Seen: receipts.Evidence{Tool: "comms.send_sms", Ended: "approval_denied", ReceiptID: "r1", EndedAt: &sent}},
 	}, Approvals: []receipts.Approval{{Rule: "big", By: "eve", Digest: j.Checks[big].Digest}}})
 	want := []rules.Verdict{
 		{Kind: rules.ItsCall, Do: "Careful.", Verdict: receipts.Verdict{Rule: "every", Action: rules.Warn,
@@ -179,7 +179,7 @@ func TestACallThatRunsKeepsWhatTheRulesSaid(t *testing.T) {
 			Message: "The rule big (rules 2) asked whether this call to billing.refund may run: amount is at least 100. eve " +
 				"approved it."}},
 		{Kind: rules.Afterwards, Verdict: receipts.Verdict{Rule: "heed", Action: rules.Warn,
-			Seen: &receipts.Seen{Tool: "comms.send_sms", Ended: "approval_denied", ReceiptID: "r1", EndedAt: &sent},
+			Seen: &receipts.Evidence{Tool: "comms.send_sms", Ended: "approval_denied", ReceiptID: "r1", EndedAt: &sent},
 			Message: "This is a policy of the operator, not an error: the rule heed (rules 2) warns about this call to " +
 				"billing.refund, which runs anyway: comms.send_sms had ended with approval_denied in this session when " +
 				"this call was made (receipt r1)."}},
@@ -188,7 +188,7 @@ func TestACallThatRunsKeepsWhatTheRulesSaid(t *testing.T) {
 		t.Errorf("%s: %s", got.Code, diff)
 	}
 	waits := j.Rule("2", rules.Answer{Outcome: rules.Delayed, At: now, StartsAt: now.Add(time.Second),
-		Met: []rules.Met{{Check: turn, Seen: receipts.Seen{FreeAt: in(time.Second)}}}})
+		Met: []rules.Met{{Check: turn, Seen: receipts.Evidence{FreeAt: in(time.Second)}}}})
 	asks := j.Rule("2", rules.Answer{Outcome: rules.Asked, At: now, Met: []rules.Met{{Check: also}}})
 	for message, want := range map[string]string{
 		waits.Verdicts[1].Message: "the rule turn (rules 2) lets this call to billing.refund wait: it allows 1 call within " +

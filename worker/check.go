@@ -74,11 +74,11 @@ func (a *attempt) askInput(ctx context.Context) *end {
 	call := a.newCall()
 	limited, cancel := context.WithTimeout(ctx, checkLimit)
 	defer cancel()
-	err := error(&panicked{"the check ended its goroutine"})
+	err := error(&panicError{"the check ended its goroutine"})
 	asked := a.worker.within(limited, func() {
 		defer func() {
 			if v := recover(); v != nil {
-				err = &panicked{printed(v)}
+				err = &panicError{printed(v)}
 			}
 		}()
 		err = plain.Error(a.handler.Check(call), a.claim.CallID)

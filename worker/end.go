@@ -186,7 +186,7 @@ func (a *attempt) failure(err error) receipts.Outcome {
 		unencodable   *handlers.OutputError
 		unfit         *invalidOutput
 		refused       *unstorable
-		panicking     *panicked
+		panicking     *panicError
 	)
 	switch {
 	case errors.As(err, &notConfigured):

@@ -62,7 +62,7 @@ func (a *attempt) runHandler(ctx context.Context) (json.RawMessage, error) {
 		faults []receipts.Fault
 		left   bool // the output may be expensive to check
 	}
-	r := result{err: &panicked{"the handler ended its goroutine"}} // unless it returns, or panics
+	r := result{err: &panicError{"the handler ended its goroutine"}} // unless it returns, or panics
 	life := ctx
 	if a.handler.Durable {
 		life = a.steps.Life() // it may clean up
@@ -73,7 +73,7 @@ func (a *attempt) runHandler(ctx context.Context) (json.RawMessage, error) {
 				text := printed(v)
 				a.worker.log.Error("the handler panicked", a.fields(zap.String("panic", text),
 					zap.ByteString("stack", debug.Stack()))...)
-				r = result{err: &panicked{text}}
+				r = result{err: &panicError{text}}
 			}
 		}()
 		output, err := a.handler.Run(ctx, a.call, a.tx, a.steps)
@@ -125,10 +125,10 @@ func (a *attempt) rollback() error {
 	return errors.New("a statement failed with an error that cannot be read")
 }
 
-// panicked returns the error of a handler that panicked.
-type panicked struct{ text string }
+// panicError is the error of a handler that panicked.
+type panicError struct{ text string }
 
-func (e *panicked) Error() string { return e.text }
+func (e *panicError) Error() string { return e.text }
 
 // printed returns the text of a panic's value. Printing the value may also panic.
 func printed(v any) (text string) {

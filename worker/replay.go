@@ -13,8 +13,8 @@ import (
 	"github.com/gemworker/gem/worker/internal/durable"
 )
 
-// Replayed is the result of a replay: one of Misfit, Stopped and Outcome.
-type Replayed struct {
+// ReplayResult is the result of a replay: one of Misfit, Stopped and Outcome.
+type ReplayResult struct {
 	// Misfit describes how the journal contradicts the code, or why the code is missing.
 	Misfit string
 	// Stopped is the first operation that is not in the journal. The replay of an open call ends there: at a wait that is
@@ -28,7 +28,7 @@ type Replayed struct {
 }
 
 // Same reports whether the handler returned the outcome on the receipt.
-func (r *Replayed) Same() bool { return r.Misfit == "" && r.Stopped == "" && !r.Differs }
+func (r *ReplayResult) Same() bool { return r.Misfit == "" && r.Stopped == "" && !r.Differs }
 
 // replayed is the end of a replay at the first operation that the journal lacks.
 const replayed how = "replayed"
@@ -36,7 +36,7 @@ const replayed how = "replayed"
 // Replay runs a durable handler on a call that gem replay --save recorded, as this program would continue that call. It
 // reads only the recording, and writes nothing: the first operation that the journal lacks ends the replay. The worker
 // need not have been started. It returns an error if the recording cannot be read.
-func (w *Worker) Replay(ctx context.Context, recording json.RawMessage) (*Replayed, error) {
+func (w *Worker) Replay(ctx context.Context, recording json.RawMessage) (*ReplayResult, error) {
 	var r store.Recorded
 	if err := json.Unmarshal(recording, &r); err != nil {
 		return nil, fmt.Errorf("read the recording of the call: %w", err)
@@ -44,7 +44,7 @@ func (w *Worker) Replay(ctx context.Context, recording json.RawMessage) (*Replay
 	return w.replay(ctx, &r), nil
 }
 
-func (w *Worker) replay(ctx context.Context, r *store.Recorded) *Replayed {
+func (w *Worker) replay(ctx context.Context, r *store.Recorded) *ReplayResult {
 	w = &Worker{id: w.id, options: w.options, log: w.log, handed: make(chan func())} // the caller's worker does not change
 	defer close(w.handed)
 	ctx, cancel := context.WithCancel(ctx)
@@ -55,13 +55,13 @@ func (w *Worker) replay(ctx context.Context, r *store.Recorded) *Replayed {
 		Cancelled: r.Cancelled, Steps: 1}}}
 	var known, bound bool
 	if a.tool, known = w.options.Registry.Tool(r.Tool); !known {
-		return &Replayed{Misfit: fmt.Sprintf("The registry %s has no tool %q.", w.options.Registry.Version, r.Tool)}
+		return &ReplayResult{Misfit: fmt.Sprintf("The registry %s has no tool %q.", w.options.Registry.Version, r.Tool)}
 	}
 	if a.handler, bound = w.options.Handlers.For(r.Tool); !bound || !a.handler.Durable {
-		return &Replayed{Misfit: fmt.Sprintf("The program has no durable handler for %s.", r.Tool)}
+		return &ReplayResult{Misfit: fmt.Sprintf("The program has no durable handler for %s.", r.Tool)}
 	}
 	if end := a.takeJournal(r.Events); end != nil {
-		return &Replayed{Misfit: end.misfit.Message}
+		return &ReplayResult{Misfit: end.misfit.Message}
 	}
 	a.call = &handlers.Call{ID: r.ID, Tool: r.Tool, Attempt: r.Attempt, SessionID: r.SessionID, CreatedBy: r.CreatedBy,
 		Input: r.Input}
@@ -71,7 +71,7 @@ func (w *Worker) replay(ctx context.Context, r *store.Recorded) *Replayed {
 	life, endLife := a.claim.uncancelled(ctx)
 	output, err := a.runHandler(a.steps.Begin(ctx, life, endLife))
 	end := endOfExit(a.steps.Stop())
-	result := &Replayed{Unread: a.steps.Unread()}
+	result := &ReplayResult{Unread: a.steps.Unread()}
 	switch {
 	case end != nil && end.how == waitingForCode:
 		result.Misfit = fmt.Sprintf("%s: %s", end.misfit.Name, end.misfit.Message)

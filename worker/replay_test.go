@@ -22,7 +22,7 @@ import (
 )
 
 // replay runs a call's handler on its journal.
-func replay(t *testing.T, env *handlertest.Env, id string, change ...func(*worker.Options)) *worker.Replayed {
+func replay(t *testing.T, env *handlertest.Env, id string, change ...func(*worker.Options)) *worker.ReplayResult {
 	t.Helper()
 	events := number(t, env, "select count(*) from core_tool_events")
 	got := env.Replay(id, change...)
@@ -75,19 +75,19 @@ func TestAReplaySaysWhatTheJournalLacks(t *testing.T) {
 	env.Await(id)
 	for name, c := range map[string]struct {
 		code code
-		want func(*worker.Replayed) bool
+		want func(*worker.ReplayResult) bool
 	}{
 		"a step more": {func(ctx context.Context, d *handlers.Durable) (string, error) {
 			return step(ctx, d, "new", "new"), nil
-		}, func(r *worker.Replayed) bool { return r.Stopped == "the step new" }},
+		}, func(r *worker.ReplayResult) bool { return r.Stopped == "the step new" }},
 		"a step less": {func(ctx context.Context, d *handlers.Durable) (string, error) {
 			return step(ctx, d, "a", "axb"), nil
-		}, func(r *worker.Replayed) bool { return r.Differs && slices.Equal(r.Unread, []string{"#x", "b"}) }},
+		}, func(r *worker.ReplayResult) bool { return r.Differs && slices.Equal(r.Unread, []string{"#x", "b"}) }},
 		"another kind": {func(ctx context.Context, d *handlers.Durable) (string, error) {
 			return "", handlers.Sleep(ctx, d, "a", 1)
-		}, func(r *worker.Replayed) bool { return r.Misfit != "" }},
-		"the same again": {firstCode, func(r *worker.Replayed) bool { return !r.Differs && r.Outcome.Status == "succeeded" }},
-		"no handler": {nil, func(r *worker.Replayed) bool {
+		}, func(r *worker.ReplayResult) bool { return r.Misfit != "" }},
+		"the same again": {firstCode, func(r *worker.ReplayResult) bool { return !r.Differs && r.Outcome.Status == "succeeded" }},
+		"no handler": {nil, func(r *worker.ReplayResult) bool {
 			return r.Misfit == "The program has no durable handler for "+
 				"coded.run."
 		}},

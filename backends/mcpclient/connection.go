@@ -39,7 +39,7 @@ type server struct {
 
 	mu         sync.Mutex
 	session    *session
-	connecting *connecting
+	connecting *connectionAttempt
 	failures   int       // connections in a row that failed or broke early
 	notBefore  time.Time // when the next may begin
 	reason     error     // of the last that failed or broke early
@@ -47,8 +47,8 @@ type server struct {
 	closed     bool
 }
 
-// connecting is a connection attempt, for all calls that wait for it.
-type connecting struct {
+// connectionAttempt connects for all calls that wait for the connection.
+type connectionAttempt struct {
 	done    chan struct{}
 	session *session // once done
 	err     error
@@ -87,7 +87,7 @@ func (s *server) connected(ctx context.Context) (*session, error) {
 			s.mu.Unlock()
 			return nil, err
 		}
-		c = &connecting{done: make(chan struct{})}
+		c = &connectionAttempt{done: make(chan struct{})}
 		s.connecting = c
 		go s.connect(c, secrets)
 	}
@@ -102,7 +102,7 @@ func (s *server) connected(ctx context.Context) (*session, error) {
 
 // connect makes the connection, independently of the call that needs it first: others may need it after that call has
 // ended.
-func (s *server) connect(c *connecting, secrets secrets) {
+func (s *server) connect(c *connectionAttempt, secrets secrets) {
 	ctx, cancel := context.WithTimeout(s.life, connectTime)
 	defer cancel()
 	s.mu.Lock()

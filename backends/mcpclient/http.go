@@ -53,11 +53,11 @@ func (r *requests) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := outbound.Bounded(wire).RoundTrip(req)
 	if err != nil {
 		if !wrote.Load() {
-			err = &unwritten{err}
+			err = &unsentError{err}
 		}
 		return nil, err
 	}
-	resp.Body = &bounded{ReadCloser: resp.Body, left: maxMessage}
+	resp.Body = &limitedBody{ReadCloser: resp.Body, left: maxMessage}
 	switch {
 	case asked != nil:
 		if err := r.answer(asked, resp); err != nil {
@@ -141,14 +141,14 @@ var errRedirect = errors.New("the server redirects: write the address to which i
 // refuseRedirect prevents redirects, so that other hosts do not get the headers.
 func refuseRedirect(*http.Request, []*http.Request) error { return errRedirect }
 
-// bounded is the body of an answer, which fails beyond its limit. The SDK limits each event of a stream, and this
+// limitedBody is the body of an answer, which fails beyond its limit. The SDK limits each event of a stream, and this
 // limits their sum.
-type bounded struct {
+type limitedBody struct {
 	io.ReadCloser
 	left int
 }
 
-func (b *bounded) Read(p []byte) (int, error) {
+func (b *limitedBody) Read(p []byte) (int, error) {
 	if b.left <= 0 {
 		return 0, fmt.Errorf("the answer has more than %d bytes", maxMessage)
 	}

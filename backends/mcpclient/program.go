@@ -102,16 +102,16 @@ func (p *program) Write(b []byte) (int, error) {
 	_ = p.stdin.SetWriteDeadline(time.Now().Add(writeTime))
 	n, err := p.stdin.Write(b)
 	if err != nil && n == 0 {
-		err = &unwritten{err}
+		err = &unsentError{err}
 	}
 	return n, err
 }
 
-// unwritten is the error of a message that the server did not receive: a program got no byte of it, another server no
+// unsentError is the error of a message that the server did not receive: a program got no byte of it, another server no
 // complete header.
-type unwritten struct{ error }
+type unsentError struct{ error }
 
-func (u *unwritten) Unwrap() error { return u.error }
+func (u *unsentError) Unwrap() error { return u.error }
 
 // Close closes the program's input, so that the program ends.
 func (p *program) Close() error {

@@ -255,7 +255,7 @@ func (s *session) failure(ctx context.Context, err error, sent bool) error {
 		s.server.drop(s)
 		return handlers.NothingSent(&staleError{error: fmt.Errorf(
 			"the connection to the MCP server %s had ended, and nothing was sent", s.server.domain)}, 0)
-	case !sent && errors.As(err, new(*unwritten)):
+	case !sent && errors.As(err, new(*unsentError)):
 		return handlers.NothingSent(fmt.Errorf("the MCP server %s cannot be reached, and nothing was sent: %s",
 			s.server.domain, s.secrets.said(err)), 0)
 	case errors.As(err, &no):

@@ -226,7 +226,7 @@ func (c *exactConnection) Write(ctx context.Context, msg jsonrpc.Message) error 
 	if errors.As(err, &wire) && !ofTheSDK(wire.Code) { // the body of an answer whose status is an error
 		return asRefusal(err)
 	}
-	if sent, ok := ctx.Value(sentKey{}).(*atomic.Bool); ok && errors.As(err, new(*unwritten)) {
+	if sent, ok := ctx.Value(sentKey{}).(*atomic.Bool); ok && errors.As(err, new(*unsentError)) {
 		sent.Store(false)
 	}
 	return err

@@ -23,20 +23,20 @@ func Count(ctx context.Context) {
 	}
 }
 
-// counting is a transaction that counts its statements.
-type counting struct{ pgx.Tx }
+// countingTx is a transaction that counts its statements.
+type countingTx struct{ pgx.Tx }
 
-func (c counting) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+func (c countingTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	Count(ctx)
 	return c.Tx.Query(ctx, sql, args...)
 }
 
-func (c counting) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+func (c countingTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	Count(ctx)
 	return c.Tx.QueryRow(ctx, sql, args...)
 }
 
-func (c counting) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+func (c countingTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	for range b.Len() {
 		Count(ctx)
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5/pgtype/zeronull"
 )
 
-// Found lists the things that a text names exactly. It may be several, and is empty if there is none.
-type Found struct {
+// Matches lists the things that a text names exactly. It may be several, and is empty if there is none.
+type Matches struct {
 	CallID    string `json:"call_id,omitempty"`    // the call of that id, or whose receipt has it
 	ReceiptID string `json:"receipt_id,omitempty"` // if the text is a receipt's id
 	Session   string `json:"session,omitempty"`
@@ -24,7 +24,7 @@ func IsID(text string) bool { return value.IsUUID(text) }
 
 // Find returns the things that a text names: a call's id, a receipt's id, a session, a computed key, a tool or a
 // caller.
-func Find(ctx context.Context, db DB, text string) (found Found, err error) {
+func Find(ctx context.Context, db DB, text string) (found Matches, err error) {
 	if text = strings.TrimSpace(text); text == "" || len(text) > 2000 || !valid(text) {
 		return found, nil
 	}
@@ -57,7 +57,7 @@ func Find(ctx context.Context, db DB, text string) (found Found, err error) {
 		}
 	}
 	if err != nil {
-		return Found{}, fmt.Errorf("find what a text names: %w", err)
+		return Matches{}, fmt.Errorf("find what a text names: %w", err)
 	}
 	return found, nil
 }

@@ -187,7 +187,7 @@ func ReadOverview(ctx context.Context, db DB) (*Overview, error) {
 	return o, nil
 }
 
-// ReadOpen reads the state in one statement, without the data of [Ended].
+// ReadOpen reads the state in one statement, without the data of [EndCounts].
 func ReadOpen(ctx context.Context, db DB) (*Overview, error) {
 	o := &Overview{}
 	var failed []failure
@@ -237,19 +237,19 @@ func (o *Overview) countAsPeopleDo(asked map[string]int, asking int) {
 	maps.DeleteFunc(o.Queue.WaitingFor, func(_ string, n int) bool { return n <= 0 })
 }
 
-// CountedWithin is the longest time from a call's end until [Ended] and [Minute] count it, while a worker is alive.
+// CountedWithin is the longest time from a call's end until [EndCounts] and [Minute] count it, while a worker is alive.
 // Workers count every 15 s, and leave out the last 15 s.
 const CountedWithin = 30 * time.Second
 
-// Ended has the workers' counts of finished calls: see [CountedWithin].
-type Ended struct {
+// EndCounts has the workers' counts of finished calls: see [CountedWithin].
+type EndCounts struct {
 	Hour, Day Totals
 	Failing   []Need // as in [Overview.Needs]
 	Busiest   []Busy
 }
 
 // ReadEnded reads the counts of finished calls, in one statement.
-func ReadEnded(ctx context.Context, db DB) (*Ended, error) {
+func ReadEnded(ctx context.Context, db DB) (*EndCounts, error) {
 	var minutes []struct {
 		counts
 		Late     bool `json:"late"` // of the last hour
@@ -259,7 +259,7 @@ func ReadEnded(ctx context.Context, db DB) (*Ended, error) {
 		counts
 		Tool string `json:"tool"`
 	}
-	e := &Ended{}
+	e := &EndCounts{}
 	err := db.QueryRow(ctx, `
 		with now as materialized (select gem.now() as at), minutes as materialized (
 			select m.succeeded, m.failed, m.refused, m.cancelled, m.not_configured, m.hits, m.durations, m.waits,
@@ -306,7 +306,7 @@ func ReadEnded(ctx context.Context, db DB) (*Ended, error) {
 }
 
 // Add adds the counts of finished calls.
-func (o *Overview) Add(e *Ended) {
+func (o *Overview) Add(e *EndCounts) {
 	o.Hour, o.Day, o.Busiest, o.Needs = e.Hour, e.Day, e.Busiest, append(o.Needs, e.Failing...)
 	slices.SortStableFunc(o.Needs, func(a, b Need) int {
 		return slices.Index(urgency, a.Kind) - slices.Index(urgency, b.Kind)

@@ -54,9 +54,9 @@ func Turns(ctx context.Context, db DB, callIDs []string) ([]Turn, error) {
 	return nil, fmt.Errorf("read the requests to models: %w", err)
 }
 
-// NotMade is a call that a handler requested and that was not made, for example because an agent does not have the
+// UnmadeCall is a call that a handler requested and that was not made, for example because an agent does not have the
 // tool.
-type NotMade struct {
+type UnmadeCall struct {
 	CallID    string    `json:"call_id"` // of the handler
 	Name      string    `json:"name"`    // under which the handler requested it
 	At        time.Time `json:"at"`
@@ -69,15 +69,15 @@ const mostNotMade = 500
 
 // CallsNotMade returns the calls that the handlers of some calls requested and that were not made, by call and in
 // order.
-func CallsNotMade(ctx context.Context, db DB, callIDs []string) ([]NotMade, error) {
+func CallsNotMade(ctx context.Context, db DB, callIDs []string) ([]UnmadeCall, error) {
 	rows, err := db.Query(ctx, `
 		select call_id::text, data ->> 'name', at, coalesce(data -> 'error' ->> 'error_code', ''),
 			coalesce(data -> 'error' ->> 'message', '')
 		from gem.journal where call_id = any ($1::uuid[]) and event = 'step' and data ->> 'kind' = 'call' and data ? 'error'
 		order by call_id, seq limit $2`, callIDs, mostNotMade)
 	if err == nil {
-		var all []NotMade
-		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (n NotMade, err error) {
+		var all []UnmadeCall
+		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (n UnmadeCall, err error) {
 			return n, row.Scan(&n.CallID, &n.Name, &n.At, &n.ErrorCode, &n.Message)
 		})
 		if err == nil {

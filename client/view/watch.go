@@ -57,7 +57,7 @@ func Check(ctx context.Context, db DB) error {
 // trip.
 func Read(ctx context.Context, pool *pgxpool.Pool, do func(ctx context.Context, db DB) error) error {
 	err := pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{BeginQuery: begin},
-		func(tx pgx.Tx) error { return do(ctx, counting{tx}) })
+		func(tx pgx.Tx) error { return do(ctx, countingTx{tx}) })
 	if store.HasCode(err, "57014", "55P03") && ctx.Err() == nil {
 		return fmt.Errorf("%w (%w)", ErrTooSlow, err)
 	}

@@ -85,8 +85,8 @@ func wants(namesAndArguments ...string) (turn llmtest.Script) {
 	return turn
 }
 
-// used is what the tests look at in a result, and in the details of a failure.
-type used struct {
+// agentResult is what the tests look at in a result, and in the details of a failure.
+type agentResult struct {
 	Answer    string
 	Turns     int
 	ToolCalls int `json:"tool_calls"`
@@ -101,13 +101,13 @@ type used struct {
 	NotOffered []struct{ Tool, Why string } `json:"not_offered"`
 }
 
-func (s scene) answered(r *receipts.Receipt) used {
+func (s scene) answered(r *receipts.Receipt) agentResult {
 	s.t.Helper()
-	return handlertest.Output[used](s.t, r)
+	return handlertest.Output[agentResult](s.t, r)
 }
 
 // failedWith checks a failure's code, and returns its details.
-func (s scene) failedWith(r *receipts.Receipt, code string) (u used) {
+func (s scene) failedWith(r *receipts.Receipt, code string) (u agentResult) {
 	s.t.Helper()
 	e := handlertest.ErrorOf(s.t, r)
 	if string(e.Code) != code {

@@ -86,8 +86,8 @@ type SearchEntities struct {
 	Limit      value.Limit `json:"limit"` // 20 by default
 }
 
-// Found is the result of [SearchEntities].
-type Found struct {
+// SearchResult is the result of [SearchEntities].
+type SearchResult struct {
 	Results []Card `json:"results"`
 }
 
@@ -103,7 +103,8 @@ type Card struct {
 }
 
 // Search is entity.search.
-func (Entity) Search(ctx context.Context, tx handlers.Tx, call *handlers.Call, in SearchEntities) (Found, error) {
+func (Entity) Search(ctx context.Context, tx handlers.Tx, call *handlers.Call, in SearchEntities) (
+	SearchResult, error) {
 	found, err := table.List[Card](ctx, tx, call, "entities", `
 		select id::text, entity_type, name, contact, notes, created_at, updated_at from public.entities
 		where ($2 = '' or entity_type = $2)
@@ -111,7 +112,7 @@ func (Entity) Search(ctx context.Context, tx handlers.Tx, call *handlers.Call, i
 				case when jsonb_typeof(contact) = 'object' then contact else '{}' end))) ilike all ($1::text[])
 		order by name ilike all ($1::text[]) desc, name, id limit $3`, value.Words(in.Query), in.EntityType,
 		in.Limit.Or(20, 50))
-	return Found{Results: found}, err
+	return SearchResult{Results: found}, err
 }
 
 // GetEntity asks for one entity.

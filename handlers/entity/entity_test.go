@@ -117,7 +117,7 @@ func TestEntitiesAreFoundByNameNotesAndContact(t *testing.T) {
 		`{"query": "roof", "entity_type": "supplier"}`: {"Acme"},
 	} {
 		var got []string
-		for _, e := range do[entity.Found](env, "entity.search", input).Results {
+		for _, e := range do[entity.SearchResult](env, "entity.search", input).Results {
 			got = append(got, e.Name)
 		}
 		if diff := cmp.Diff(want, got); diff != "" {

@@ -310,7 +310,7 @@ func (e *Env) Answer(callID string, answer any, name ...string) {
 
 // Replay runs the durable handler of a call on its journal, as a new program would continue it, and writes nothing.
 // change may alter the options of its worker.
-func (e *Env) Replay(callID string, change ...func(*worker.Options)) *worker.Replayed {
+func (e *Env) Replay(callID string, change ...func(*worker.Options)) *worker.ReplayResult {
 	e.t.Helper()
 	recorded, err := store.Record(context.Background(), e.DB, callID)
 	if err != nil {
@@ -325,7 +325,7 @@ func (e *Env) Replay(callID string, change ...func(*worker.Options)) *worker.Rep
 
 // ReplayFile replays a journal that gem replay --save has written, for example with the last release, like
 // [Env.Replay].
-func (e *Env) ReplayFile(path string, change ...func(*worker.Options)) *worker.Replayed {
+func (e *Env) ReplayFile(path string, change ...func(*worker.Options)) *worker.ReplayResult {
 	e.t.Helper()
 	recording, err := os.ReadFile(path)
 	if err != nil {
@@ -334,7 +334,7 @@ func (e *Env) ReplayFile(path string, change ...func(*worker.Options)) *worker.R
 	return e.replay(recording, change)
 }
 
-func (e *Env) replay(recording []byte, change []func(*worker.Options)) *worker.Replayed {
+func (e *Env) replay(recording []byte, change []func(*worker.Options)) *worker.ReplayResult {
 	// declares direct connections; the replay uses none
 	direct := func(o *worker.Options) { o.Calls, o.Control = e.DB, e.DB }
 	r, err := e.NewWorker(append(slices.Clone(change), direct)...).Replay(context.Background(), recording)

@@ -90,13 +90,13 @@ func capabilities(target *routes.Target) []string {
 	return all
 }
 
-type usageAsked struct {
+type usageInput struct {
 	Since     *time.Time `json:"since,omitempty"`
 	By        []string   `json:"by,omitempty"`
 	CreatedBy *string    `json:"created_by,omitempty"`
 }
 
-type used struct {
+type usageOutput struct {
 	Rows []usageRow `json:"rows"`
 }
 
@@ -109,7 +109,7 @@ type usageRow struct {
 }
 
 // Usage sums the tokens and costs of models. A signed-in caller sees its own calls.
-func (l *LLM) Usage(ctx context.Context, tx handlers.Tx, call *handlers.Call, in usageAsked) (used, error) {
+func (l *LLM) Usage(ctx context.Context, tx handlers.Tx, call *handlers.Call, in usageInput) (usageOutput, error) {
 	filter := ledger.Filter{CreatedBy: in.CreatedBy, From: time.Now().Add(-noUsageBefore)}
 	if in.Since != nil {
 		filter.From = *in.Since
@@ -119,12 +119,12 @@ func (l *LLM) Usage(ctx context.Context, tx handlers.Tx, call *handlers.Call, in
 	}
 	days, err := ledger.UsageByDay(ctx, tx, filter)
 	if err != nil {
-		return used{}, err
+		return usageOutput{}, err
 	}
 	if in.By == nil {
 		in.By = []string{"day", "target"}
 	}
-	out, at := used{Rows: []usageRow{}}, map[usageRow]int{}
+	out, at := usageOutput{Rows: []usageRow{}}, map[usageRow]int{}
 	for _, d := range days {
 		var key usageRow
 		if slices.Contains(in.By, "day") {

@@ -92,12 +92,12 @@ func TestDevTakesRoutesThatAppear(t *testing.T) {
 }
 
 // inFolder runs a command to its end in a folder, with nothing set.
-func inFolder(t *testing.T, dir string, args ...string) ended {
+func inFolder(t *testing.T, dir string, args ...string) commandResult {
 	t.Helper()
 	p := prepare(t, nil, args...)
 	p.cmd.Dir = dir
 	p.start(t)
-	return ended{p.wait(t), p.stdout.String(), p.stderr.String()}
+	return commandResult{p.wait(t), p.stdout.String(), p.stderr.String()}
 }
 
 // The files are faulty at the start: gem dev reports it, and starts when they are repaired.

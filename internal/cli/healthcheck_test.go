@@ -100,7 +100,7 @@ func TestHealthcheckFailsWith1WhateverIsWrong(t *testing.T) {
 }
 
 // oneLine is all that a health check prints: platforms keep its output, and show it to people.
-func oneLine(t *testing.T, got ended) {
+func oneLine(t *testing.T, got commandResult) {
 	t.Helper()
 	if strings.Count(got.stdout+got.stderr, "\n") != 1 {
 		t.Errorf("got %q and %q, want one line", got.stdout, got.stderr)

@@ -101,7 +101,7 @@ func stdinOf(t *testing.T, hook any, dir string) string {
 }
 
 // cameTo returns the hook's result in the words of gem rules test.
-func cameTo(t *testing.T, got ended) string {
+func cameTo(t *testing.T, got commandResult) string {
 	t.Helper()
 	got.wantCode(t, 0)
 	switch {

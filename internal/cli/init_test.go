@@ -98,7 +98,7 @@ func (n *newcomer) do(words []string) {
 	default:
 		p := n.gem(words[1:]...)
 		p.start(n.T)
-		got := ended{p.wait(n.T), p.stdout.String(), p.stderr.String()}
+		got := commandResult{p.wait(n.T), p.stdout.String(), p.stderr.String()}
 		got.wantCode(n.T, exitDone)
 		if words[1] == "call" {
 			wants(n.T, got.stdout, `"succeeded"`, `"refunded": 20`)

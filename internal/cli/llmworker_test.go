@@ -17,7 +17,7 @@ func TestAWorkerRefusesOtherRoutesOfARecordedVersion(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	old, changed := writeFile(t, oneTarget), writeFile(t, strings.Replace(oneTarget, `"0.3"`, `"0.4"`, 1))
-	start := func(routes string) ended {
+	start := func(routes string) commandResult {
 		return gemWith(t, []string{"DATABASE_URL=" + url, "LLM_ROUTES=" + routes}, "worker")
 	}
 	const says = `version 1.0.0 of the routes has other contents than the recorded version 1.0.0: target quick was changed (usd_per_mtok); raise "version" in the file, or undo the change`

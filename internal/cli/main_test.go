@@ -75,26 +75,26 @@ func newDatabase(t *testing.T) string {
 // patience bounds every wait of the tests. Nothing takes that long unless it is broken.
 const patience = time.Minute
 
-// ended is the result of a command.
-type ended struct {
+// commandResult is the result of a command.
+type commandResult struct {
 	code           int
 	stdout, stderr string
 }
 
 // gemWith runs a command to its end, in a folder without a registry file. env is all that it finds set up.
-func gemWith(t *testing.T, env []string, args ...string) ended {
+func gemWith(t *testing.T, env []string, args ...string) commandResult {
 	t.Helper()
 	return gemReading(t, env, "", args...)
 }
 
 // gemReading is gemWith, with text on stdin.
-func gemReading(t *testing.T, env []string, stdin string, args ...string) ended {
+func gemReading(t *testing.T, env []string, stdin string, args ...string) commandResult {
 	t.Helper()
 	p := prepare(t, env, args...)
 	p.cmd.Stdin = strings.NewReader(stdin)
 	p.start(t)
 	code := p.wait(t)
-	return ended{code, p.stdout.String(), p.stderr.String()}
+	return commandResult{code, p.stdout.String(), p.stderr.String()}
 }
 
 // process is a command that runs.
@@ -257,7 +257,7 @@ func wants(t *testing.T, got string, texts ...string) {
 }
 
 // wantCode fails the test for another exit code.
-func (e ended) wantCode(t *testing.T, code int) {
+func (e commandResult) wantCode(t *testing.T, code int) {
 	t.Helper()
 	if e.code != code {
 		t.Errorf("exit code: got %d, want %d\nstdout:\n%s\nstderr:\n%s", e.code, code, e.stdout, e.stderr)
@@ -265,10 +265,10 @@ func (e ended) wantCode(t *testing.T, code int) {
 }
 
 // inProcess runs a command that needs no environment in this process.
-func inProcess(ctx context.Context, args ...string) ended {
+func inProcess(ctx context.Context, args ...string) commandResult {
 	var stdout, stderr bytes.Buffer
 	code := run(ctx, &builtIn, args, strings.NewReader(""), &stdout, &stderr)
-	return ended{code, stdout.String(), stderr.String()}
+	return commandResult{code, stdout.String(), stderr.String()}
 }
 
 // leftovers returns the processes whose environment contains the mark.

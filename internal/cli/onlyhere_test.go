@@ -9,19 +9,19 @@ func TestAToolThatOnlyTheFolderKnowsIsNamedWithTheFile(t *testing.T) {
 	t.Parallel()
 	url, dir := newDatabase(t), reachableFolder(t)
 	startWorker(t, url)
-	in := func(env ...string) (called, explained ended) {
+	in := func(env ...string) (called, explained commandResult) {
 		t.Helper()
 		p := prepare(t, append(env, "DATABASE_URL="+url), "call", "shop.refund", "{}", "--wait", "--timeout", "1m")
 		p.cmd.Dir = dir
 		p.start(t)
-		called = ended{p.wait(t), p.stdout.String(), p.stderr.String()}
+		called = commandResult{p.wait(t), p.stdout.String(), p.stderr.String()}
 		called.wantCode(t, exitFailed)
 		_, rest, _ := strings.Cut(called.stderr, "call ")
 		id, _, _ := strings.Cut(rest, "\n")
 		e := prepare(t, append(env, "DATABASE_URL="+url), "explain", id)
 		e.cmd.Dir = dir
 		e.start(t)
-		return called, ended{e.wait(t), e.stdout.String(), e.stderr.String()}
+		return called, commandResult{e.wait(t), e.stdout.String(), e.stderr.String()}
 	}
 	called, _ := in()
 	if strings.Contains(called.stderr, "does not:") {

@@ -19,14 +19,14 @@ func TestAProgramOfAnotherModuleHasEveryCommandForItsOwnTools(t *testing.T) {
 	program := buildOwnTools(t)
 	url := testdb.NewEmpty(t)
 	env := []string{"DATABASE_URL=" + url}
-	own := func(args ...string) ended {
+	own := func(args ...string) commandResult {
 		t.Helper()
 		p := prepare(t, env, args...)
 		p.cmd.Path = program
 		p.start(t)
-		return ended{p.wait(t), p.stdout.String(), p.stderr.String()}
+		return commandResult{p.wait(t), p.stdout.String(), p.stderr.String()}
 	}
-	wantDone := func(got ended, texts ...string) {
+	wantDone := func(got commandResult, texts ...string) {
 		t.Helper()
 		got.wantCode(t, exitDone)
 		wants(t, got.stdout, texts...)

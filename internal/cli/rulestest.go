@@ -74,7 +74,7 @@ file names another registry than a worker would load here.`,
 }
 
 // playRules plays the sequences of a file, whose rules must fit the registry.
-func (p *Program) playRules(file string) ([]rules.Played, error) {
+func (p *Program) playRules(file string) ([]rules.SequenceResult, error) {
 	s, err := rules.ReadScenario(file)
 	if err != nil {
 		return nil, err
@@ -96,7 +96,7 @@ func (p *Program) playRules(file string) ([]rules.Played, error) {
 	return all, nil
 }
 
-func printPlayed(w io.Writer, file string, played rules.Played, several bool) error {
+func printPlayed(w io.Writer, file string, played rules.SequenceResult, several bool) error {
 	d := played.Differs
 	switch {
 	case d == nil && several:

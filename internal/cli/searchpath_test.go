@@ -53,7 +53,7 @@ func TestEveryCommandUsesGEMsTablesWhateverTheSearchPath(t *testing.T) {
 }
 
 // callIn returns the id that gem call printed.
-func callIn(t *testing.T, called ended) string {
+func callIn(t *testing.T, called commandResult) string {
 	t.Helper()
 	called.wantCode(t, exitDone)
 	id := regexp.MustCompile(`(?m)^(?:call )?([0-9a-f-]{36})$`).FindStringSubmatch(called.stderr + called.stdout)

@@ -107,11 +107,11 @@ func TestTheGuideToToolsInSQLIsFollowed(t *testing.T) {
 	f := follow(t, "A tool in SQL", "docs/examples/tools/sql", func(_, text string) string { return text },
 		func(*follower, string) bool { return false })
 	defer f.stop(t)
-	in := func(args ...string) ended {
+	in := func(args ...string) commandResult {
 		t.Helper()
 		p := f.prepare(t, args)
 		p.start(t)
-		return ended{p.wait(t), p.stdout.String(), p.stderr.String()}
+		return commandResult{p.wait(t), p.stdout.String(), p.stderr.String()}
 	}
 	list := in("registry", "list")
 	wants(t, list.stdout, "SQL tools.shop_refund(input jsonb)")

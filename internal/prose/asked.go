@@ -48,7 +48,7 @@ func Awaited(tool, waitsFor string, approval bool) string {
 
 // AskedFor describes in one line the answer that a call waits for, who may give it, where or how, and who asks.
 // dashboard is the address of the pages, or empty.
-func AskedFor(q client.Asked, dashboard string) string {
+func AskedFor(q client.WaitingCall, dashboard string) string {
 	said, how := "It waits for an answer", "gem answer "+q.ID+" VALUE"
 	switch {
 	case q.Tool == "wait.approval":

@@ -9,22 +9,22 @@ import (
 
 func TestWhatACallWaitsForIsSaidInALine(t *testing.T) {
 	t.Parallel()
-	approval := client.Asked{ID: "7", Tool: "wait.approval", Text: "Tell them?", By: []string{"role:boss", "user:ada"},
-		About:    "comms.send_sms",
+	approval := client.WaitingCall{ID: "7", Tool: "wait.approval", Text: "Tell them?",
+		By: []string{"role:boss", "user:ada"}, About:    "comms.send_sms",
 		AskedFor: client.AskerRule, AskedBy: "bob", Inside: true}
 	for _, c := range []struct {
-		asked           client.Asked
+		asked           client.WaitingCall
 		dashboard, want string
 	}{
 		{approval, "", `It waits for an approval of comms.send_sms by role:boss, user:ada: gem approve 7, or gem deny. ` +
 			`A rule asks about a call of bob. It asks “Tell them?”`},
 		{approval, "https://ops.example.com/gem/", `It waits for an approval of comms.send_sms by role:boss, user:ada, ` +
 			`at https://ops.example.com/gem/questions/7 (or: gem approve 7, or gem deny). A rule asks about a call of bob. It asks “Tell them?”`},
-		{client.Asked{ID: "7", Tool: "wait.event", Names: []string{"answer"}}, "",
+		{client.WaitingCall{ID: "7", Tool: "wait.event", Names: []string{"answer"}}, "",
 			"It waits for an answer: gem answer 7 VALUE"},
-		{client.Asked{ID: "7", Tool: "a.flow", Names: []string{"paid"}}, "https://ops.example.com",
+		{client.WaitingCall{ID: "7", Tool: "a.flow", Names: []string{"paid"}}, "https://ops.example.com",
 			"It waits for an answer: gem answer 7 VALUE --name 'paid'"},
-		{client.Asked{ID: "7", Tool: "a.flow", Names: []string{"it's; \x1b[2Jdone"}}, "",
+		{client.WaitingCall{ID: "7", Tool: "a.flow", Names: []string{"it's; \x1b[2Jdone"}}, "",
 			`It waits for an answer: gem answer 7 VALUE --name 'it'\''s;  [2Jdone'`},
 	} {
 		if got := prose.AskedFor(c.asked, c.dashboard); got != c.want {

@@ -272,7 +272,7 @@ func (d *draft) end(t *tried, later time.Duration) {
 	}
 	at := t.Receipt.CreatedAt.Add(later)
 	d.later(at, func() {
-		d.memory.Ended(rules.Ended{CallID: t.ID, Tool: t.Tool, Status: t.Receipt.Status, Code: t.Receipt.Code,
+		d.memory.Ended(rules.CallEnd{CallID: t.ID, Tool: t.Tool, Status: t.Receipt.Status, Code: t.Receipt.Code,
 			ReceiptID: t.Receipt.ID, SessionID: t.Session,
 			CreatedBy: t.Caller, At: at})
 	})
@@ -281,8 +281,8 @@ func (d *draft) end(t *tried, later time.Duration) {
 // stopped are the ends of calls that rules stopped without asking people.
 var stopped = []receipts.Code{receipts.RuleBlocked, receipts.LimitReached, receipts.RuleError}
 
-// coming is a future event: the start of a call, or its end.
-type coming struct {
+// futureEvent is a future event: the start of a call, or its end.
+type futureEvent struct {
 	at     time.Time
 	number int // orders events of the same time
 	do     func()
@@ -290,19 +290,19 @@ type coming struct {
 
 func (d *draft) later(at time.Time, do func()) {
 	d.coming.made++
-	heap.Push(&d.coming, coming{at, d.coming.made, do})
+	heap.Push(&d.coming, futureEvent{at, d.coming.made, do})
 }
 
 // until applies the events before a time, or all if the time is zero.
 func (d *draft) until(at time.Time) {
 	for len(d.coming.all) > 0 && (at.IsZero() || !d.coming.all[0].at.After(at)) {
-		heap.Pop(&d.coming).(coming).do()
+		heap.Pop(&d.coming).(futureEvent).do()
 	}
 }
 
 // comings are sorted by time.
 type comings struct {
-	all  []coming
+	all  []futureEvent
 	made int
 }
 
@@ -312,7 +312,7 @@ func (c *comings) Less(i, j int) bool {
 	return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.number, b.number)) < 0
 }
 func (c *comings) Swap(i, j int) { c.all[i], c.all[j] = c.all[j], c.all[i] }
-func (c *comings) Push(x any)    { c.all = append(c.all, x.(coming)) }
+func (c *comings) Push(x any)    { c.all = append(c.all, x.(futureEvent)) }
 func (c *comings) Pop() any {
 	last := c.all[len(c.all)-1]
 	c.all = c.all[:len(c.all)-1]

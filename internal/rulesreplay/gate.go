@@ -70,7 +70,7 @@ func (r *recomputed) horizons(j rules.Judgement, now time.Time) iter.Seq2[int, t
 
 // uncertain returns the times just before the ends that the gate may not have known, the last first.
 func (r *recomputed) uncertain(j rules.Judgement, now time.Time) (times []time.Time) {
-	add := func(e rules.Ended) {
+	add := func(e rules.CallEnd) {
 		if !e.At.After(now) && e.At.After(now.Add(-slack)) || !e.At.After(r.CreatedAt) &&
 			e.At.After(r.CreatedAt.Add(-slack)) {
 			times = append(times, e.At.Add(-time.Microsecond))
@@ -94,7 +94,7 @@ func (r *recomputed) uncertain(j rules.Judgement, now time.Time) (times []time.T
 		}
 	}
 	for _, d := range r.denials() {
-		add(rules.Ended{At: d.At})
+		add(rules.CallEnd{At: d.At})
 	}
 	slices.SortFunc(times, func(a, b time.Time) int { return b.Compare(a) })
 	return slices.CompactFunc(times, time.Time.Equal)

@@ -28,10 +28,10 @@ type log struct {
 	latest   string // registry
 	tools    map[string]*registry.Registry
 	judges   map[program]*rules.Judge
-	runs     map[string][]run            // by counter, in order
-	places   map[string]map[string]int   // the index of its row in runs, by call and counter
-	ends     map[[2]string][]rules.Ended // by session and caller, in order
-	of       map[string]rules.Ended      // the ends that counters of failures count, by call
+	runs     map[string][]run              // by counter, in order
+	places   map[string]map[string]int     // the index of its row in runs, by call and counter
+	ends     map[[2]string][]rules.CallEnd // by session and caller, in order
+	of       map[string]rules.CallEnd      // the ends that counters of failures count, by call
 }
 
 // program is the configuration of a worker's judge: the rules of a version, or none, and a registry.
@@ -124,7 +124,7 @@ func read(ctx context.Context, tx pgx.Tx, since time.Time) (*log, error) {
 	l := &log{tx: tx, since: since, workers: map[string]program{}, rules: map[string]*version{},
 		tools:  map[string]*registry.Registry{},
 		judges: map[program]*rules.Judge{}, runs: map[string][]run{}, places: map[string]map[string]int{},
-		ends: map[[2]string][]rules.Ended{}, of: map[string]rules.Ended{}}
+		ends: map[[2]string][]rules.CallEnd{}, of: map[string]rules.CallEnd{}}
 	for _, part := range []func(context.Context) error{l.readVersions, l.readRuns, l.readEnds, l.readCalls} {
 		if err := part(ctx); err != nil {
 			return nil, fmt.Errorf("read the log of calls: %w", err)
@@ -209,7 +209,7 @@ func (l *log) readRuns(ctx context.Context) error {
 
 // readEnds reads how calls ended: in the sessions of the calls to judge, and for counters of failures.
 func (l *log) readEnds(ctx context.Context) error {
-	var e rules.Ended
+	var e rules.CallEnd
 	var counted bool
 	var receiptAt *time.Time
 	rows, _ := l.tx.Query(ctx, `

@@ -436,7 +436,7 @@ func said(code receipts.Code, verdicts []receipts.Verdict, approvals []receipts.
 }
 
 // sight formats what a check saw in a canonical form.
-func sight(s receipts.Seen) string {
+func sight(s receipts.Evidence) string {
 	for _, at := range []**time.Time{&s.FreeAt, &s.EndedAt} {
 		if *at != nil {
 			utc := (*at).UTC().Truncate(time.Microsecond)

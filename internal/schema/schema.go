@@ -21,11 +21,11 @@ type Schema struct {
 	Object   bool   // a document must be an object whatever the schema says
 	noun     string // what faults call the document: the input, the output
 	doc      any
-	compiled func() *compiled
+	compiled func() *validator
 }
 
-// compiled is what checks documents.
-type compiled struct {
+// validator checks documents.
+type validator struct {
 	root   *jsonschema.Schema
 	prices map[*jsonschema.Schema]price
 	budget *budget // nil for a schema without dynamic references
@@ -35,13 +35,13 @@ type compiled struct {
 // clearest first; if there is any, the schema must not be used.
 func New(noun string, doc any) (*Schema, []Problem) {
 	c, problems := compile(doc)
-	return &Schema{noun: noun, doc: doc, compiled: func() *compiled { return c }}, problems
+	return &Schema{noun: noun, doc: doc, compiled: func() *validator { return c }}, problems
 }
 
 // Checked returns a schema in which New found no problem when the program was tested. It is compiled when it is first
 // used.
 func Checked(noun string, doc any) *Schema {
-	return &Schema{noun: noun, doc: doc, compiled: sync.OnceValue(func() *compiled {
+	return &Schema{noun: noun, doc: doc, compiled: sync.OnceValue(func() *validator {
 		c, problems := compile(doc)
 		if len(problems) > 0 {
 			panic(fmt.Sprintf("a schema of the program is invalid: %s: %s", problems[0].Pointer, problems[0].Text))
@@ -50,8 +50,8 @@ func Checked(noun string, doc any) *Schema {
 	})}
 }
 
-func compile(doc any) (*compiled, []Problem) {
-	c := &compiled{}
+func compile(doc any) (*validator, []Problem) {
+	c := &validator{}
 	problems, dynamic := lint(doc)
 	if dynamic {
 		c.budget = &budget{}
@@ -72,7 +72,7 @@ func compile(doc any) (*compiled, []Problem) {
 }
 
 // build compiles the schema from nothing but itself: no file, no network, no other schema.
-func (s *compiled) build(doc any) (err error) {
+func (s *validator) build(doc any) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("the library panicked: %v", r)

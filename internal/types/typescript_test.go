@@ -197,7 +197,7 @@ func receiptOf(t *testing.T) string {
 		Rules: &receipts.Rules{Version: "1", At: at, Approvals: []receipts.Approval{{Rule: "r", ID: "i", By: "b", At: at,
 			Digest: "d"}},
 			Verdicts: []receipts.Verdict{{Rule: "r", Action: rules.Warn, Message: "m", Undecided: true,
-				Seen: &receipts.Seen{FreeAt: &at}}}},
+				Seen: &receipts.Evidence{FreeAt: &at}}}},
 	}
 	for _, v := range []any{effects, effects.Idempotency, effects.ExternalCalls[1], *effects.ExternalCalls[1].LLM,
 		*effects.Durable, *effects.Rules, effects.Rules.Verdicts[0]} {

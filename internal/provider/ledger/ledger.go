@@ -96,7 +96,7 @@ type Begun struct {
 	N      int
 	Target string
 	// Skipped are the targets before it that may not serve, or all.
-	Skipped []Skipped
+	Skipped []SkippedTarget
 	// Exceeded are the budgets that have too little left for a target that was skipped.
 	Exceeded []Exceeded
 	// Wait is the time until the shortest cooldown ends; 0 unless no target may serve and one is cooling down.
@@ -115,8 +115,8 @@ const (
 	Unpriced Why = "unpriced"
 )
 
-// Skipped is a target that may not serve a request now.
-type Skipped struct {
+// SkippedTarget is a target that may not serve a request now.
+type SkippedTarget struct {
 	Target string `json:"target"`
 	Why    Why    `json:"why"`
 	// Until is the end of its cooldown by Postgres's clock, WaitMS is the time until then, and Reason is the reason for
@@ -127,7 +127,7 @@ type Skipped struct {
 }
 
 // Wait returns the remaining cooldown of the target; 0 if there is none.
-func (s *Skipped) Wait() time.Duration { return time.Duration(s.WaitMS) * time.Millisecond }
+func (s *SkippedTarget) Wait() time.Duration { return time.Duration(s.WaitMS) * time.Millisecond }
 
 // Exceeded is a budget that has too little left.
 type Exceeded struct {

@@ -131,8 +131,8 @@ func (w *Writer) take() (batches []batch) {
 	return batches
 }
 
-// sent is a stream in the form that gem.progress accepts.
-type sent struct {
+// storedStream is a stream in the form that gem.progress accepts.
+type storedStream struct {
 	Call    string    `json:"call"`
 	Attempt int       `json:"attempt"`
 	After   *int      `json:"after"`
@@ -180,12 +180,12 @@ func storable(text string) string { return strings.ReplaceAll(text, "\x00", "\uF
 
 // send sends a statement, and records the result of each batch.
 func (w *Writer) send(batches []batch) error {
-	streams := make([]sent, len(batches))
+	streams := make([]storedStream, len(batches))
 	at := map[attempt]*batch{}
 	for i := range batches {
 		b := &batches[i]
 		at[b.of.attempt] = b
-		streams[i] = sent{Call: b.of.call, Attempt: b.of.number, After: b.after}
+		streams[i] = storedStream{Call: b.of.call, Attempt: b.of.number, After: b.after}
 		for j := range b.rows {
 			streams[i].Rows = append(streams[i].Rows, b.rows[j].encode())
 		}

@@ -236,7 +236,7 @@ func (r *round) refusedEarlier() error {
 }
 
 // noTarget returns the error for the case that no target of the route can serve the request.
-func (r *round) noTarget(skipped []routes.Skipped) error {
+func (r *round) noTarget(skipped []routes.SkippedTarget) error {
 	if missing := routes.MissingKeys(skipped); len(missing) > 0 {
 		return noKey(r.route.Name, missing)
 	}
@@ -253,7 +253,7 @@ func (r *round) noTarget(skipped []routes.Skipped) error {
 		code = ContextTooLong
 	case dear:
 		code = BudgetExceeded
-		if slices.ContainsFunc(skipped, func(s routes.Skipped) bool { return s.Lack == routes.LacksRoom }) {
+		if slices.ContainsFunc(skipped, func(s routes.SkippedTarget) bool { return s.Lack == routes.LacksRoom }) {
 			advice = " All of max_output_tokens is reckoned: lower it, or raise max_cost_usd."
 		}
 	}
@@ -272,7 +272,7 @@ func noKey(route string, missing []string) error {
 	}
 }
 
-func reasons(skipped []Skipped) string {
+func reasons(skipped []SkippedTarget) string {
 	var all []string
 	for _, s := range skipped {
 		all = append(all, s.Target+": "+s.Why)

@@ -66,7 +66,7 @@ func newScene(t *testing.T, larger bool, names ...string) *scene {
 // asked is how a target failed.
 func (s *scene) asked(name string, e provider.Error, content bool) (failsOver bool) {
 	c := s.take(name)
-	s.routing.Tried = append(s.routing.Tried, Tried{Target: name, Outcome: e.Kind, Status: e.Status})
+	s.routing.Tried = append(s.routing.Tried, FailedTarget{Target: name, Outcome: e.Kind, Status: e.Status})
 	f := &failed{&e, content}
 	s.learn(f, c)
 	return f.mayFailOver()
@@ -76,8 +76,8 @@ func (s *scene) asked(name string, e provider.Error, content bool) (failsOver bo
 func (s *scene) skips(name string, why ledger.Why, wait time.Duration, reason provider.ErrorKind) {
 	for _, target := range s.route.Targets {
 		if target.Name == name {
-			skipped := ledger.Skipped{Target: name, Why: why, WaitMS: wait.Milliseconds(), Reason: string(reason)}
-			s.routing.Skipped = append(s.routing.Skipped, Skipped{Target: name, Why: string(why)})
+			skipped := ledger.SkippedTarget{Target: name, Why: why, WaitMS: wait.Milliseconds(), Reason: string(reason)}
+			s.routing.Skipped = append(s.routing.Skipped, SkippedTarget{Target: name, Why: string(why)})
 			s.skip(target, &skipped)
 		}
 	}

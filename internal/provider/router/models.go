@@ -95,23 +95,23 @@ type Usage struct {
 
 // Routing has the target that answered, and the targets that did not.
 type Routing struct {
-	Route   string    `json:"route"`
-	Target  string    `json:"target,omitempty"`
-	Version string    `json:"routes_version"`
-	Tried   []Tried   `json:"tried,omitempty"`
-	Skipped []Skipped `json:"skipped,omitempty"`
+	Route   string          `json:"route"`
+	Target  string          `json:"target,omitempty"`
+	Version string          `json:"routes_version"`
+	Tried   []FailedTarget  `json:"tried,omitempty"`
+	Skipped []SkippedTarget `json:"skipped,omitempty"`
 }
 
-// Tried is a target that was asked in this attempt and did not answer.
-type Tried struct {
+// FailedTarget is a target that was asked in this attempt and did not answer.
+type FailedTarget struct {
 	Target  string             `json:"target"`
 	Outcome provider.ErrorKind `json:"outcome"`
 	Status  int                `json:"status,omitempty"`
 	Message string             `json:"message,omitempty"`
 }
 
-// Skipped is a target that was not asked.
-type Skipped struct {
+// SkippedTarget is a target that was not asked.
+type SkippedTarget struct {
 	Target string    `json:"target"`
 	Why    string    `json:"why"`
 	Until  time.Time `json:"until,omitzero"`
@@ -173,7 +173,7 @@ type round struct {
 	later []comeback
 	// unmended are the targets that are cooling down because an earlier request was refused: someone has to fix it, so
 	// no call waits for them.
-	unmended []ledger.Skipped
+	unmended []ledger.SkippedTarget
 	// earlier are the call's requests of earlier attempts.
 	earlier []ledger.Request
 	// shown is nil without progress.
@@ -201,12 +201,12 @@ func (m *Models) round(ctx context.Context, call *handlers.Durable, label string
 		MaxCost: q.MaxCost, CallID: call.ID}
 	usable, skipped := routes.Usable(route, need, m.hasKey, stats)
 	for _, s := range skipped {
-		r.routing.Skipped = append(r.routing.Skipped, Skipped{Target: s.Target.Name, Why: s.Why})
+		r.routing.Skipped = append(r.routing.Skipped, SkippedTarget{Target: s.Target.Name, Why: s.Why})
 	}
 	r.targets = usable
 	if q.Target != "" {
 		r.targets = slices.DeleteFunc(usable, func(c routes.Candidate) bool { return c.Target.Name != q.Target })
-		skipped = slices.DeleteFunc(skipped, func(s routes.Skipped) bool { return s.Target.Name != q.Target })
+		skipped = slices.DeleteFunc(skipped, func(s routes.SkippedTarget) bool { return s.Target.Name != q.Target })
 	}
 	if len(r.targets) == 0 {
 		return nil, r.noTarget(skipped)

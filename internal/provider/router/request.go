@@ -52,8 +52,8 @@ func (r *round) ask(ctx context.Context, tx handlers.Tx) (Answer, error) {
 		default:
 			return Answer{}, got.err // the call was cancelled, or its deadline has passed
 		}
-		r.routing.Tried = append(r.routing.Tried, Tried{Target: target.Target.Name, Outcome: wrong.Kind, Status: wrong.Status,
-			Message: said(wrong, target.Provider)})
+		r.routing.Tried = append(r.routing.Tried, FailedTarget{Target: target.Target.Name, Outcome: wrong.Kind,
+			Status: wrong.Status, Message: said(wrong, target.Provider)})
 		f := &failed{wrong, got.content}
 		r.learn(f, target)
 		r.warn(target, wrong)
@@ -89,7 +89,7 @@ func (r *round) begin(ctx context.Context) (ledger.Begun, error) {
 		if s.Reason != "" {
 			why += ": " + s.Reason
 		}
-		r.routing.Skipped = append(r.routing.Skipped, Skipped{Target: s.Target, Why: why, Until: s.Until})
+		r.routing.Skipped = append(r.routing.Skipped, SkippedTarget{Target: s.Target, Why: why, Until: s.Until})
 		if target, ok := r.Routes.Target(s.Target); ok {
 			r.skip(target, &s)
 		}
@@ -98,7 +98,7 @@ func (r *round) begin(ctx context.Context) (ledger.Begun, error) {
 }
 
 // skip records when a target that the ledger skipped may be asked again.
-func (r *round) skip(target *routes.Target, s *ledger.Skipped) {
+func (r *round) skip(target *routes.Target, s *ledger.SkippedTarget) {
 	j := provider.Judge(provider.ErrorKind(s.Reason))
 	switch {
 	case s.Why == ledger.Busy:

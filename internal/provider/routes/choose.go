@@ -65,8 +65,8 @@ const (
 	LacksKey        Lack = "key"     // and lacks nothing else
 )
 
-// Skipped is a target that cannot serve a request.
-type Skipped struct {
+// SkippedTarget is a target that cannot serve a request.
+type SkippedTarget struct {
 	Target *Target
 	Lack   Lack
 	// Why is the reason in words, such as "it has no tools".
@@ -77,7 +77,7 @@ type Skipped struct {
 // with their reasons, as listed. hasKey reports whether a variable holds a key; stats returns the figures of a target,
 // by its name.
 func Usable(route *Route, need Need, hasKey func(variable string) bool,
-	stats func(target string) Stats) (usable []Candidate, skipped []Skipped) {
+	stats func(target string) Stats) (usable []Candidate, skipped []SkippedTarget) {
 	var options []option
 	for i, target := range route.Targets {
 		seen := stats(target.Name)
@@ -89,7 +89,7 @@ func Usable(route *Route, need Need, hasKey func(variable string) bool,
 			o.weight = route.Weights[i]
 		}
 		if lack, why := lacks(route, &o.Candidate, need, hasKey); lack != "" {
-			skipped = append(skipped, Skipped{Target: target, Lack: lack, Why: why})
+			skipped = append(skipped, SkippedTarget{Target: target, Lack: lack, Why: why})
 			continue
 		}
 		options = append(options, o)
@@ -103,7 +103,7 @@ func Usable(route *Route, need Need, hasKey func(variable string) bool,
 
 // MissingKeys returns the variables of the targets that lack only a key, in the order of the list: any one of them is
 // sufficient.
-func MissingKeys(skipped []Skipped) (variables []string) {
+func MissingKeys(skipped []SkippedTarget) (variables []string) {
 	for _, s := range skipped {
 		if s.Lack == LacksKey && !slices.Contains(variables, s.Target.Provider.KeyEnv) {
 			variables = append(variables, s.Target.Provider.KeyEnv)

@@ -91,7 +91,7 @@ func TestTheInspectorCallsATool(t *testing.T) {
 }
 
 // inspect runs the Inspector, which must succeed, and parses its output.
-func inspect(t *testing.T, into any, args ...string) mcpclients.Ended {
+func inspect(t *testing.T, into any, args ...string) mcpclients.ProgramResult {
 	t.Helper()
 	out := mcpclients.Run(t, nil, "mcp-inspector", append([]string{"--cli", "--format", "json"}, args...)...)
 	if err := json.Unmarshal([]byte(out.Stdout), into); err != nil || out.Code != 0 {

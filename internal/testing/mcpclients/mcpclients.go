@@ -26,15 +26,15 @@ const Install = "npm ci --prefix internal/testing/mcpclients"
 // patience limits the run time of a program before it is killed.
 const patience = 2 * time.Minute
 
-// Ended is the result of a program that has ended.
-type Ended struct {
+// ProgramResult is the result of a program that has ended.
+type ProgramResult struct {
 	Code           int
 	Stdout, Stderr string
 }
 
 // Run runs a program from npm, or a script of this folder whose name ends in .mjs, until it exits. Its environment is
 // PATH, HOME and env.
-func Run(t testing.TB, env []string, program string, args ...string) Ended {
+func Run(t testing.TB, env []string, program string, args ...string) ProgramResult {
 	t.Helper()
 	cmd := Command(t, env, program, args...)
 	var stdout, stderr strings.Builder
@@ -42,7 +42,7 @@ func Run(t testing.TB, env []string, program string, args ...string) Ended {
 	if err := cmd.Run(); cmd.ProcessState == nil {
 		t.Fatalf("run %s: %v", program, err)
 	}
-	return Ended{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+	return ProgramResult{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
 }
 
 // Command returns the command that [Run] runs.
