@@ -10,7 +10,7 @@ import (
 func TestWhatACallWaitsForIsSaidInALine(t *testing.T) {
 	t.Parallel()
 	approval := client.WaitingCall{ID: "7", Tool: "wait.approval", Text: "Tell them?",
-		By: []string{"role:boss", "user:ada"}, About:    "comms.send_sms",
+		By: []string{"role:boss", "user:ada"}, About: "comms.send_sms",
 		AskedFor: client.AskerRule, AskedBy: "bob", Inside: true}
 	for _, c := range []struct {
 		asked           client.WaitingCall
