@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/gemworker/gem/internal/plainjson"
+	"github.com/gemworker/gem/receipts"
 )
 
 // Durable is the call of a durable handler, which does everything that has an effect inside steps. A step's result is
@@ -120,7 +121,7 @@ func step[T any](ctx context.Context, d *Durable, kind StepKind, name string,
 	if err != nil {
 		return result, err
 	}
-	if err := json.Unmarshal(encoded, &result); err != nil {
+	if err := receipts.Decode(encoded, &result); err != nil {
 		d.journal.DoesNotFit(name, fmt.Sprintf("The result of the step does not fit %T: %v", result, err))
 	}
 	return result, nil

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"time"
+
+	"github.com/gemworker/gem/receipts"
 )
 
 // Child is a call that a durable handler made, or an answer that it requested.
@@ -121,8 +123,14 @@ func (c *Child[T]) Within(t time.Duration) *Child[T] {
 	return c
 }
 
-// Until ends the wait for the child at a time of Postgres's clock. After it [Child.Wait] returns [ErrTimeout].
+// Until ends the wait for the child at a time of Postgres's clock. After that time, [Child.Wait] returns [ErrTimeout].
+// A time after the year 9999 counts as its end.
 func (c *Child[T]) Until(t time.Time) *Child[T] {
+	if t = t.UTC(); t.Year() > 9999 {
+		t = time.Date(9999, time.December, 31, 23, 59, 59, 0, time.UTC)
+	} else if t.Year() < 1 {
+		t = time.Time{}
+	}
 	c.until = &t
 	return c
 }
@@ -157,7 +165,7 @@ func (c *Child[T]) result() (result T, err error) {
 		}
 	}
 	if err == nil {
-		err = json.Unmarshal(encoded, &result)
+		err = receipts.Decode(encoded, &result)
 	}
 	if err != nil && c.field == "value" { // nobody has checked it
 		return result, &Failure{Code: "answer_does_not_fit",

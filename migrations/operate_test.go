@@ -448,7 +448,8 @@ func TestKeysOfCallsAreThoseThatWorkersCompute(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
 	long := strings.Repeat("ä", 150)
-	for _, value := range []string{`"a"`, `" a\t\n"`, `""`, `" "`, `null`, `12345678901234567890.10`, `true`, `[1, 2]`,
+	for _, value := range []string{`"a"`, `" a\t\n"`, `""`, `" "`, `null`, `12345678901234567890.10`, `1`, `1.0`, `1.00`, `-0.0`, `0.10`,
+		`1e3`, `100`, `[1.0, {"a": "1.0", "b": [2.50, 0.0]}]`, `true`, `[1, 2]`,
 		`{"b": "c"}`, `"` + long + `"`, `["` + long + `"]`, `"%s:\""`} {
 		want, _ := receipts.Key("a.b", "f", json.RawMessage(testdb.Value[string](t, db, "select ('"+value+"'::jsonb)::text")))
 		got := testdb.Value[string](t, db,

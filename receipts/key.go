@@ -13,8 +13,8 @@ import (
 const maxReadable = 200
 
 // Key returns the key of a keyed tool: the tool's name, the key field and its value in the input, for all callers. It
-// returns false if the value is missing or empty. migrations/tables/00002_earlier_gem.sql computes the same for
-// imported receipts.
+// returns false if the value is missing or empty. 1.0 and 1 give the same key. gem.key_of computes the same, and
+// migrations/tables/00002_earlier_gem.sql for imported receipts, whose values are strings.
 func Key(tool, field string, value json.RawMessage) (string, bool) {
 	value = bytes.TrimSpace(value)
 	if len(value) == 0 || bytes.Equal(value, []byte("null")) {
@@ -22,7 +22,7 @@ func Key(tool, field string, value json.RawMessage) (string, bool) {
 	}
 	var text string
 	if json.Unmarshal(value, &text) != nil { // a number, a boolean or a document, in the format of jsonb
-		return tool + ":" + field + keyed("=", string(value), ""), true
+		return tool + ":" + field + keyed("=", string(WithoutZeros(value)), ""), true
 	}
 	if text = TrimKey(text); text == "" {
 		return "", false

@@ -63,8 +63,8 @@ from (
       when 'keyed' then r.tool_name || ':' || field || case
         when jsonb_typeof(value) = 'string' and octet_length(value #>> '{}') <= 200 then '="' || (value #>> '{}') || '"'
         when jsonb_typeof(value) = 'string' then ' sha256 ' || encode(sha256(convert_to(value #>> '{}', 'UTF8')), 'hex')
-        when octet_length(value::text) <= 200 then '=' || value::text
-        else ' sha256 ' || encode(sha256(convert_to(value::text, 'UTF8')), 'hex') end
+        when octet_length(document) <= 200 then '=' || document
+        else ' sha256 ' || encode(sha256(convert_to(document, 'UTF8')), 'hex') end
       when 'safe-retry' then r.tool_name || ':' || case
         when octet_length(caller) <= 198 then 'caller="' || caller || '"'
         else ' sha256 ' || encode(sha256(convert_to('"' || caller || '"', 'UTF8')), 'hex') end
@@ -78,7 +78,9 @@ from (
     c.input -> (r.effects #>> '{idempotency,key_field}') as sent,
     coalesce(c.created_by, '') as caller, nullif(btrim(c.idempotency_key, E' \t\n\x0b\f\r'), '') as client_key) v,
   lateral (select case when jsonb_typeof(sent) = 'string' then to_jsonb(btrim(sent #>> '{}', E' \t\n\x0b\f\r'))
-    else sent end as value) trimmed
+    else sent end as value) trimmed,
+  lateral (select regexp_replace(value::text, -- without the zeros at the end of fractions, and strings as they are
+    '("(?:[^"\\]|\\.)*")|(-?\d+)(?:(\.\d*[1-9])|\.)0+(?=[\],} ]|$)', '\1\2\3', 'g') as document) printed
   where c.status in ('succeeded', 'failed', 'not_configured') and c.events <> 1
 ) k
 where idempotency_key is distinct from held

@@ -15,6 +15,7 @@ import (
 
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/internal/plainjson"
+	"github.com/gemworker/gem/receipts"
 )
 
 // Handler is the function that a tool dispatches to.
@@ -52,7 +53,7 @@ func (h *Handler) Check(call *handlers.Call) error {
 // decode returns a pointer to the input of a call.
 func (h *Handler) decode(call *handlers.Call) (reflect.Value, error) {
 	in := reflect.New(h.Input)
-	if err := json.Unmarshal(call.Input, in.Interface()); err != nil {
+	if err := receipts.Decode(call.Input, in.Interface()); err != nil {
 		return in, &handlers.Failure{
 			Message: fmt.Sprintf("The input passed the schema of %s but does not fit %s in %s: %v", call.Tool, h.Func, h.File,
 				err),

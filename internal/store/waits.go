@@ -52,9 +52,11 @@ func (w Wait) Do(ctx context.Context, db DB, a Attempt) (verdict WaitVerdict, st
 	if err != nil {
 		return "", 0, err
 	}
-	until, err := json.Marshal(w.Until)
-	if err != nil || w.Until == nil {
-		until = []byte("{}")
+	until := []byte("{}")
+	if w.Until != nil {
+		if until, err = json.Marshal(w.Until); err != nil {
+			return "", 0, err
+		}
 	}
 	err = db.QueryRow(ctx, "select verdict, steps from gem.wait($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
 		a.CallID, a.Number, a.WorkerID,

@@ -68,6 +68,19 @@ begin
 end
 $$;
 
+-- Returns a document without the zeros at the end of fractions, like receipts.WithoutZeros: 1.0 becomes 1.
+create or replace function gem.without_zeros(p_document jsonb) returns jsonb language plpgsql immutable as $$
+begin
+  return case jsonb_typeof(p_document)
+    when 'number' then to_jsonb(trim_scale(p_document::numeric))
+    when 'array' then coalesce((select jsonb_agg(gem.without_zeros(e.value) order by e.place)
+      from jsonb_array_elements(p_document) with ordinality e (value, place)), '[]')
+    when 'object' then coalesce((select jsonb_object_agg(e.key, gem.without_zeros(e.value))
+      from jsonb_each(p_document) e), '{}')
+    else p_document end;
+end
+$$;
+
 -- Returns the key of a call by an entry of the registry, or null if the call has none or its key is unknown: see Key
 -- and ClientKey in receipts/key.go.
 create or replace function gem.key_of(p_tool text, p_idempotency jsonb, p_input jsonb, p_client_key text,
@@ -82,7 +95,8 @@ declare
   said   text;
 begin
   if p_idempotency ->> 'mode' = 'keyed' then
-    said := case when jsonb_typeof(value) = 'string' then btrim(value #>> '{}', spaces) else value::text end;
+    said := case when jsonb_typeof(value) = 'string' then btrim(value #>> '{}', spaces)
+      else gem.without_zeros(value)::text end;
     return case
       when coalesce(said, '') = '' or value = 'null' then null
       when octet_length(said) > 200 then format('%s:%s sha256 %s', p_tool, field,
