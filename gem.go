@@ -28,9 +28,10 @@ type Program struct {
 	// whose type is named Shop. Domain names must be unique, and every domain has at least one method.
 	Domains []any
 	// Registry is the tools.registry.json of the program: the tools' names, schemas, idempotency and timeouts. It is
-	// required. It may include entries of GEM's own tools, whose domains must be in Domains; the domain wait is always
-	// present. At run time, TOOLS_REGISTRY (a path, or the JSON itself) takes precedence, then a file tools.registry.json
-	// in the working directory, then this field. The log and `gem version` show which one is in use.
+	// required. It may include entries of GEM's own tools, whose domains must be in Domains. The domain named wait, which
+	// asks people questions, is always present. At run time, TOOLS_REGISTRY (a path, or the JSON itself) takes precedence,
+	// then a file tools.registry.json in the working directory, then this field. The log and `gem version` show which one
+	// is in use.
 	Registry []byte
 	// Migrations are SQL files of the program, in addition to those of its domains: NNNNN_name.sql in the root of the
 	// file system. The command migrate applies each once, in the order of their numbers, in a transaction. Their
@@ -56,10 +57,10 @@ var BuiltInRegistry []byte
 // github.com/gemworker/gem.commit=0123abc". Empty values come from the Go command's record in the binary.
 var version, commit string
 
-// Main runs the command that the arguments of the process name, such as worker, migrate or demo, and ends the process
-// with its exit code; --help lists them. Help texts and error messages call the program gem, so give your binary that
-// name. If the Program is invalid, for example without a registry, every command fails. SIGINT and SIGTERM shut a
-// command down gracefully, and a second one ends it at once.
+// Main reads the process's arguments, runs the command that they give, such as worker, migrate or demo, and ends the
+// process with the command's exit code; --help lists the commands. Help texts and error messages call the program gem,
+// so give your binary that name. If the Program is invalid, for example without a registry, every command fails. SIGINT
+// and SIGTERM shut a command down gracefully, and a second one ends it at once.
 func Main(p Program) {
 	cli.Main(cli.Program{Domains: p.Domains, Registry: p.Registry, Migrations: p.Migrations, Rules: p.Rules,
 		Backends: p.Backends, Version: version, Commit: commit})

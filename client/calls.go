@@ -32,8 +32,8 @@ type Call struct {
 	// worker can.
 	Needs    string
 	Priority int // -1000 to 1000; higher runs first
-	// the priority; or -500 or lower if the caller's calls crowd the queue: such calls run last, in some of a worker's
-	// slots
+	// the priority, lowered to -500 or less if the caller's calls crowd the queue: such calls run last, and never in all
+	// of a worker's slots
 	Level int
 	RunAt time.Time // the earliest time to run
 	Seq   int64     // rises in the order of inserts
@@ -89,8 +89,8 @@ func readCall(ctx context.Context, db DB, where, value string) (c *Call, now tim
 	return c, now, nil
 }
 
-// LastDurable returns the ids of the last calls to a tool whose durable handlers made progress, the newest first. It
-// returns at most limit ids.
+// LastDurable returns the ids of a tool's last durable calls that made progress, the newest first. It returns at most
+// limit ids.
 func LastDurable(ctx context.Context, db DB, tool string, limit int) ([]string, error) {
 	rows, err := db.Query(ctx, "select id::text from public.core_tool_calls where tool_name = $1 and steps > 0 order by "+
 		"id desc limit $2", tool, limit)
@@ -103,7 +103,7 @@ func LastDurable(ctx context.Context, db DB, tool string, limit int) ([]string, 
 	return nil, fmt.Errorf("read the calls to %s: %w", tool, err)
 }
 
-// Child is a call that a handler made, directly or indirectly below another call.
+// Child is a call below another call: that call's handler made it, or the handler of a call below that one.
 type Child struct {
 	ID, Tool, Status string
 	Name             string // under which its parent made it
@@ -159,7 +159,7 @@ func Journal(ctx context.Context, db DB, id string) ([]receipts.Event, error) {
 // NotFoundError means that the database has no call with that id, or none that this role may see.
 type NotFoundError struct {
 	ID string
-	// ReceiptOf is the call whose receipt has this id, because people confuse the two ids; empty if there is none.
+	// ReceiptOf is set if this id is that of a receipt, which people confuse with a call's id: it is the receipt's call.
 	ReceiptOf string
 }
 

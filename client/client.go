@@ -146,8 +146,8 @@ type Cancellation string
 const (
 	// Cancelled means that the call was queued or waiting, and has ended with a receipt.
 	Cancelled Cancellation = "cancelled"
-	// CancelRequested means that the call is running, and its worker will end it within a heartbeat, or that it has made
-	// progress, and its handler may clean up first. Either may still succeed in the meantime.
+	// CancelRequested means one of two things: the call is running, and its worker will end it within a heartbeat; or it
+	// has made progress, and its handler may clean up first. In both cases, the call may still succeed.
 	CancelRequested Cancellation = "requested"
 )
 

@@ -22,7 +22,7 @@ type Operator struct {
 
 // Act names the person who acted on a call, according to its journal. It is zero if the journal names nobody.
 type Act struct {
-	By     string `json:"by"`     // the subject, or the person whom an operator's connection named
+	By     string `json:"by"`     // the subject of the token, or for an operator the name in Operator.By
 	Login  string `json:"login"`  // the login role of that connection; empty if it is the same as By
 	Reason string `json:"reason"` // as given; may be empty
 }

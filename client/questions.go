@@ -23,7 +23,7 @@ type Question struct {
 	By    []string        `json:"by"`     // who may answer: owner, user:SUBJECT, role:ROLE, service
 	Since time.Time       `json:"since"`
 	Until time.Time       `json:"until,omitzero"` // zero means no limit
-	Root  string          `json:"root"`           // the call on whose behalf it is asked, or its own
+	Root  string          `json:"root"`           // the topmost call on whose behalf it is asked, or the question
 	Input json.RawMessage `json:"input"`          // of wait.approval: everything about the question; otherwise null
 	// About and Arguments are the tool and the input of the call to approve; empty and null for other
 	// questions.
@@ -50,7 +50,7 @@ const (
 	AskerUser    Asker = "user" // or a model: nothing in the question is verified
 )
 
-// MaxPerAsker is how many questions of one asker a list shows. It gives only the count of the rest.
+// MaxPerAsker is how many questions of one asker a list shows. The list gives only the count of the others.
 const MaxPerAsker = 5
 
 // OpenQuestions returns the questions that the caller may answer, up to a limit, in the order of gem.open_questions:
@@ -72,8 +72,8 @@ func (q Question) More() int {
 	return q.AskerOpen - q.OfAsker
 }
 
-// OpenQuestionsAbout returns, up to a limit, the questions that the caller may answer and that were asked for a call
-// or, if it has no parent, for any call below it.
+// OpenQuestionsAbout returns, up to a limit, the questions asked on behalf of a call, if the caller may answer them.
+// For a call without a parent, they include the questions of all calls below it.
 func OpenQuestionsAbout(ctx context.Context, db DB, id string, limit int) ([]Question, error) {
 	return readQuestions(ctx, db, "where call_id = $1 or root = $1 order by place limit $2", id, limit)
 }
@@ -87,8 +87,8 @@ func OpenQuestion(ctx context.Context, db DB, id string) (*Question, error) {
 	return &found[0], nil
 }
 
-// OpenQuestionsAmong returns the questions among at most a thousand calls that the caller may answer. It does not
-// read other questions, so OfAsker and AskerOpen count only these calls.
+// OpenQuestionsAmong returns, of at most a thousand calls, the questions that the caller may answer. It does not read
+// other questions, so OfAsker and AskerOpen count only these calls.
 func OpenQuestionsAmong(ctx context.Context, db DB, ids []string) ([]Question, error) {
 	return readFrom(ctx, db, "public.find_open_questions($1::text[]::uuid[]) order by place", ids)
 }
@@ -137,8 +137,8 @@ type WaitingCall struct {
 	Names []string
 }
 
-// AskedFor returns the calls that wait for somebody's answer among a call and the calls that handlers and rules made
-// on its behalf, whether the caller may answer them or not. It returns the first ones, up to a limit.
+// AskedFor looks at a call and at the calls that handlers and rules made on its behalf. It returns the ones that wait
+// for somebody's answer, whether or not the caller may give it. It returns the first ones, up to a limit.
 func AskedFor(ctx context.Context, db DB, id string, limit int) ([]WaitingCall, error) {
 	rows, err := db.Query(ctx, `
 		with recursive below (id, waits_for, depth) as (

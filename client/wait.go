@@ -17,10 +17,10 @@ import (
 	"go.uber.org/zap"
 )
 
-// Waiter waits for many calls at once, for a process that serves many users. It polls all of them in one statement,
-// and one connection listens for the ends of calls whose NewCall was Awaited. A wait is an entry of a map and needs
-// no goroutine or connection. The Waiter learns only that a call has ended or is parked, for calls of any user: read
-// the call with the rights of its user. It is safe for concurrent use.
+// Waiter waits for many calls at once, for a process that serves many users. It polls all of them in one statement, and
+// one connection listens for the ends of calls whose NewCall was Awaited. A wait is an entry of a map and needs no
+// goroutine or connection. The Waiter learns about the calls of all users, but only that a call has ended or is parked:
+// read the call itself with the rights of its user. It is safe for concurrent use.
 type Waiter struct {
 	pool      *pgxpool.Pool
 	listenURL string
@@ -79,8 +79,9 @@ func NewWaiter(pool *pgxpool.Pool, listenURL string, log *zap.Logger) *Waiter {
 // ErrClosed means that the Waiter was closed.
 var ErrClosed = errors.New("the waiter is closed")
 
-// Ended returns when the call has a receipt. When ctx ends, it returns the error of ctx, and after Close [ErrClosed];
-// the call itself continues. It keeps waiting for a call that does not exist, and while Postgres is unreachable.
+// Ended returns when the call has a receipt. When ctx ends, it returns the error of ctx; after Close, it returns
+// [ErrClosed]. The call itself continues. Ended keeps waiting for a call that does not exist, and while Postgres is
+// unreachable.
 func (w *Waiter) Ended(ctx context.Context, id string) error { return w.wait(ctx, id, false) }
 
 // EndedOrParked is like [Waiter.Ended], but also returns when the call waits for an answer or for calls made on its

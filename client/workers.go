@@ -12,7 +12,7 @@ import (
 // Worker is one worker process.
 type Worker struct {
 	ID        string        // its name (WORKER_ID), which several may share, then '-' and eight random hexadecimal digits
-	Alive     bool          // by Postgres's clock, its last heartbeat and its stop
+	Alive     bool          // not stopped, and its last heartbeat is recent enough by Postgres's clock
 	StoppedAt time.Time     // of an orderly stop; zero otherwise
 	Silent    time.Duration // the time since its last heartbeat
 }

@@ -21,7 +21,7 @@ type Question struct {
 	// Schema is the flat JSON Schema of the answer: see the input of wait.answer in the registry. Nil: Ask derives it from
 	// the type of the answer.
 	Schema json.RawMessage `json:"schema,omitempty"`
-	// By names the people who may answer: `owner` (the creator of the call), `user:SUBJECT`, `role:ROLE` (see the table
+	// By lists the people who may answer: `owner` (the creator of the call), `user:SUBJECT`, `role:ROLE` (see the table
 	// gem.roles) or `service`. Empty means the owner. service_role and the owner of the database may always answer.
 	By []string `json:"by,omitempty"`
 	// Others means that only others may answer: not the users who made the handler's call or a call above it.
@@ -62,7 +62,7 @@ type Approval struct {
 	Input any
 	// Text is the question: at most 4,000 characters. If it is empty, GEM derives it from the tool and the input.
 	Text string
-	// By names the people who may approve, at least one: `user:SUBJECT` or `role:ROLE` (see the table gem.roles).
+	// By lists the people who may approve, at least one: `user:SUBJECT` or `role:ROLE` (see the table gem.roles).
 	By []string
 	// OwnerToo also lets the users who made the handler's call, or a call above it, approve.
 	OwnerToo bool
@@ -81,8 +81,8 @@ type Decision struct {
 }
 
 // Approve asks people to approve a call, under a name in the journal. The question is a call to wait.approval, which
-// Approve starts like [Start]; the registry must list the tool. A denial is a Decision and not an error.
-// [StartApproved] makes the call.
+// Approve makes as [Start] would, so the registry must list wait.approval. A denial is a Decision and not an error.
+// [StartApproved] makes the approved call.
 func Approve(d *Durable, name string, a Approval) *Child[Decision] {
 	encoded, err := encode(a.Input)
 	c := start[Decision](d, name, "wait.approval", func() (json.RawMessage, error) {
@@ -111,8 +111,8 @@ func Approve(d *Durable, name string, a Approval) *Child[Decision] {
 }
 
 // StartApproved starts exactly the call that was approved, like [Start]. Call it after Wait has returned the decision.
-// Its own Wait fails with the code not_allowed if the call was denied, or if the tool, its input or its entry in the
-// registry differs from the approved one.
+// The Wait of the Child that it returns fails with the code not_allowed if the call was denied, or if the tool, its
+// input or its entry in the registry differs from the approved one.
 func StartApproved[T any](d *Durable, name string, approval *Child[Decision]) *Child[T] {
 	if approval.asked == nil {
 		return &Child[T]{call: d, err: Fail("not_allowed", fmt.Sprintf("The call %s needs an approval "+

@@ -9,9 +9,9 @@ import (
 	"github.com/gemworker/gem/receipts"
 )
 
-// Durable is the call of a durable handler, which does everything that has an effect inside steps. A step's result is
-// in the call's journal before the handler sees it. If the handler runs again, because its worker was lost or a step is
-// retried, the step returns the same result without running.
+// Durable is the call of a durable handler. Such a handler does everything that has an effect in a step. A step's
+// result is in the call's journal before the handler sees it. If the handler runs again, because its worker was lost or
+// a step is retried, the step returns the same result without running.
 //
 // The handler must therefore be deterministic: its input and the results of its steps determine everything that it
 // does. It may read clocks, random numbers and external data only inside of steps, and the names of steps must be
@@ -33,7 +33,7 @@ type Journal interface {
 		do func(context.Context, Tx) (json.RawMessage, error)) (json.RawMessage, error)
 	// Start makes a call under a name, or finds the earlier one, and returns its name in the journal. It calls input only
 	// if it makes the call. If the call is refused, the refusal is recorded under its name. Start itself returns an error
-	// only for a mistake in the handler's code. The parameter chosen is true for StartWith.
+	// only for a mistake in the handler's code. chosen is true if StartWith makes the call.
 	Start(name, tool string, chosen bool, input func() (json.RawMessage, error)) (unique, id string, err error)
 	// Timer registers a timer, and returns its unique name in the journal.
 	Timer(name string) (unique string, err error)
@@ -43,8 +43,8 @@ type Journal interface {
 	Tools() []Tool
 	// Digest returns the digest of a call to approve, or an error with the reason if the handler may not make that call.
 	Digest(tool string, input json.RawMessage) (string, error)
-	// Wait returns if at least need of the names have arrived. Otherwise it does not return: it parks the call and ends
-	// the goroutine.
+	// Wait returns when something has arrived under at least as many of the names as need says. Otherwise it does not
+	// return: it parks the call and ends the goroutine.
 	Wait(ctx context.Context, need int, names []Await) error
 	// DoesNotFit ends the attempt, and does not return. The call then waits for a program whose code fits the journal's
 	// entry of that name.
@@ -52,8 +52,8 @@ type Journal interface {
 	// Version returns the version of the code in the journal's entry of that name, or 0 if earlier runs passed this point
 	// without recording one.
 	Version(name string, current int) int
-	// Arrived returns the arrival under a name, and whether there is one. Its result is filled in only after a Wait for
-	// this name and no other.
+	// Arrived returns the arrival under a name, and whether there is one. The arrival's result is filled in only after a
+	// Wait whose single name was this one.
 	Arrived(name string) (Arrival, bool)
 }
 
@@ -86,9 +86,10 @@ var ErrUnknown error = &Failure{
 	Message: "A step that must not run twice had begun when its worker was lost: whether it took effect is not known.",
 }
 
-// Step runs do at least once, records its result in the journal, and returns the result. The result must be encodable
-// as JSON of at most 1 MiB. If the worker is lost before the result is recorded, another worker runs do again. A name
-// has at most 200 characters and no #. The second step with a name gets the suffix #2 in the journal, and so on.
+// Step runs the function do at least once, records its result in the journal, and returns the result. The result must
+// be encodable as JSON of at most 1 MiB. If the worker is lost before the result is recorded, another worker runs do
+// again. A name has at most 200 characters and no #. The second step with a name gets the suffix #2 in the journal, and
+// so on.
 //
 // A [Transient] error ends the attempt, and the call runs again after a pause. The tool's retry.max_attempts limits
 // this; the count restarts whenever the call makes progress. When the attempts are used up, or on any other error, Step
@@ -127,10 +128,10 @@ func step[T any](ctx context.Context, d *Durable, kind StepKind, name string,
 	return result, nil
 }
 
-// Version returns which version of the code a call must run at this place in the handler. If the call reaches this
-// place for the first time, it records and returns current, and returns the same in every later run. If the call passed
-// this place before the code called Version, it returns 0. Use it for changes that would not fit the journals of open
-// calls:
+// Version returns which version of the code a call must run at this place in the handler. When the call first reaches
+// this place, Version records the parameter current and returns it, and it returns the same number in every later run.
+// If the call passed this place in an earlier run, when the code did not call Version here, it returns 0. Use it for
+// changes that would not fit the journals of open calls:
 //
 //	if handlers.Version(call, "ask first", 1) >= 1 {
 //		…

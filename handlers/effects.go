@@ -58,7 +58,8 @@ func (c *Call) Called(service, endpoint string, statusCode int) {
 	})
 }
 
-// CalledModel records a request to a model, like [Call.Called]. It replaces an earlier record with the same r.Request.
+// CalledModel records a request to a model, like [Call.Called]. If an earlier record has the same r.Request, the new
+// one takes its place.
 func (c *Call) CalledModel(service, endpoint string, statusCode int, r receipts.ModelRequest) {
 	c.record(func(e *receipts.HandlerEffects) {
 		e.Called(receipts.ExternalCall{Service: service, Endpoint: endpoint, StatusCode: statusCode, LLM: &r})

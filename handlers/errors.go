@@ -20,9 +20,9 @@ type NotConfigured struct {
 func (e *NotConfigured) Error() string { return "not configured: " + e.Reason }
 
 // Failure is an error with details for the receipt. Any other error becomes an execution_error with the error's
-// message, unless it comes from Postgres. Users can read the message, so it must not contain secrets. Users do not see
-// the text of a Postgres error, unless a Failure contains it: the receipt has its SQLSTATE and a reference, and
-// operators find the text in the journal and the log, without values of rows.
+// message, unless it comes from Postgres. Users can read the message, so it must not contain secrets. Users see the
+// text of a Postgres error only if a Failure contains it. Otherwise the receipt has its SQLSTATE and a reference;
+// operators find the text, without values of rows, in the journal and the log.
 type Failure struct {
 	Code    string // a receipt's error_code; empty means execution_error
 	Message string // a sentence for a person
@@ -70,8 +70,8 @@ func Transient(err error) error {
 const MaxPause = 15 * time.Minute
 
 // TransientAfter is like [Transient], but the next attempt begins after a pause of at least d, such as a server's
-// Retry-After. The call pauses in the queue and occupies no slot. The pause spends an attempt. If d is longer than
-// [MaxPause], TransientAfter returns err itself, and the call fails.
+// Retry-After. The call pauses in the queue and occupies no slot. The failed attempt counts towards retry.max_attempts.
+// If d is longer than [MaxPause], TransientAfter returns err itself, and the call fails.
 func TransientAfter(err error, d time.Duration) error {
 	if err == nil || d > MaxPause {
 		return err

@@ -38,7 +38,7 @@ type Await struct {
 // Arrival is what arrived under a name of the journal: the result of a child, an answer, or a timeout.
 type Arrival struct {
 	Seq    int             // its place in the journal
-	Result json.RawMessage // of an answer: {"value", "by", "at"}
+	Result json.RawMessage // the child's result; for an answer, an object with value, by and at
 	Err    error           // of a child that did not succeed, or ErrTimeout
 	// InputDiffers: see [Child.InputDiffers].
 	InputDiffers bool
@@ -55,9 +55,10 @@ var ErrTimeout error = &Failure{Code: "timeout", Message: "Nothing arrived withi
 var ErrCancelled error = &Failure{Code: "cancelled", Message: "Someone asked to cancel the call."}
 
 // Start makes a call to a tool under a name, once, even if the handler runs several times. The worker inserts the call
-// with the next step or wait. After a cancellation, it does so only if the clean-up waits for the call. The handler's
-// entry in the registry must list the tool in `calls`. The input is an object of at most 1 MiB. The tool's output is
-// decoded into a T. If the call cannot be made, [Child.Wait] returns the reason. Do not use Start inside of a step.
+// with the next step or wait. After a cancellation, the worker inserts it only if the handler waits for it while it
+// cleans up. The handler's entry in the registry must list the tool in `calls`. The input is an object of at most 1
+// MiB. The tool's output is decoded into a T. If the call cannot be made, [Child.Wait] returns the reason. Do not use
+// Start inside of a step.
 //
 // A child has the session, the user and the priority of its parent. When the parent ends, its open children are
 // cancelled.
@@ -88,9 +89,9 @@ func Tools(d *Durable) []Tool { return d.journal.Tools() }
 
 // StartWith is like [Start], but takes a function for the input, which it calls only when it makes the call. If the
 // function returns an error, that error is recorded in place of the call, and Wait returns it in every run. Use
-// StartWith for calls that a model or a document chooses instead of the handler's code. The worker checks whether such
-// a call is allowed only when it begins. A question asked this way counts as a user's: users' limits apply, and people
-// see that the handler chose neither the text nor who may answer.
+// StartWith for calls that are chosen not by the handler's code but by a model or a document. The worker checks whether
+// such a call is allowed, but only when the call begins. A question asked this way counts as a user's: users' limits
+// apply, and people see that the handler chose neither the text nor who may answer.
 func StartWith[T any](d *Durable, name, tool string, input func() (json.RawMessage, error)) *Child[T] {
 	c := &Child[T]{call: d}
 	c.name, c.id, c.err = d.journal.Start(name, tool, true, input)
@@ -103,8 +104,8 @@ func start[T any](d *Durable, name, tool string, input func() (json.RawMessage, 
 	return c
 }
 
-// Receive returns a Child for an answer to the handler's own call, under a name. The answer comes from
-// public.answer_tool_call, `gem answer` or client.Answer, and may be sent before Receive is called. The answer is
+// Receive returns a Child for an answer that somebody sends to the handler's own call, under a name. The answer comes
+// from public.answer_tool_call, `gem answer` or client.Answer, and may be sent before Receive is called. The answer is
 // unchecked JSON of at most 64 KiB, and is decoded into a T. To ask a question with a schema, use [Ask].
 func Receive[T any](d *Durable, name string) *Child[T] {
 	c := &Child[T]{call: d, id: d.ID, field: "value"}
@@ -251,7 +252,7 @@ func awaited[C Awaited](of []C) (d *Durable, names []Await, failed int) {
 const maxSleep = 366 * 24 * time.Hour
 
 // Sleep pauses the call for a duration of at most 366 days, which begins when the handler first reaches it. No process
-// runs the call during the pause. It returns an error if the duration is longer, or if ctx ends.
+// runs the call during the pause. Sleep returns an error if the duration is longer than 366 days, or if ctx ends.
 func Sleep(ctx context.Context, d *Durable, name string, t time.Duration) error {
 	name, err := d.journal.Timer(name)
 	if err == nil && t > maxSleep {

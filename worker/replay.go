@@ -33,9 +33,9 @@ func (r *ReplayResult) Same() bool { return r.Misfit == "" && r.Stopped == "" &&
 // replayed is the end of a replay at the first operation that the journal lacks.
 const replayed how = "replayed"
 
-// Replay runs a durable handler on a call that gem replay --save recorded, as this program would continue that call. It
-// reads only the recording, and writes nothing: the first operation that the journal lacks ends the replay. The worker
-// need not have been started. It returns an error if the recording cannot be read.
+// Replay runs a durable handler on a call that was recorded with `gem replay --save`, and shows how this program would
+// continue the call. It reads only the recording, and writes nothing: the first operation that the journal lacks ends
+// the replay. The worker need not have been started. It returns an error if the recording cannot be read.
 func (w *Worker) Replay(ctx context.Context, recording json.RawMessage) (*ReplayResult, error) {
 	var r store.Recorded
 	if err := json.Unmarshal(recording, &r); err != nil {

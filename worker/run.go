@@ -38,7 +38,7 @@ type attempt struct {
 	steps        *durable.Run     // of a durable handler; nil until it runs
 	judged       rules.Judgement  // of the rules on the call itself
 	ruling       *receipts.Rules  // the verdicts of the rules; nil without verdicts
-	cause        error            // why the call's context had ended by the end of the last step; nil if it was live
+	cause        error            // why the call's context had ended when its handler was done; nil if it was live
 }
 
 // run runs a claimed call on this worker to the end of the attempt, and returns that end. Each step returns an end, or
@@ -180,13 +180,13 @@ func (a *attempt) cancelledBefore() *end {
 	return failed(receipts.Cancelled, message, nil)
 }
 
-// withoutCode returns the end that leaves a call with progress to a program that can continue it.
+// withoutCode returns the end that leaves a call, which has made progress, to a program that can continue it.
 func withoutCode(message string) *end {
 	return &end{how: waitingForCode, misfit: store.Misfit{Message: message}}
 }
 
-// mayWait returns e, which makes the call wait for code, or a failure if the call's deadline or its time to clean up
-// has passed.
+// mayWait returns e, which makes the call wait for code. If the call's deadline or its time to clean up has passed, it
+// returns a failure instead.
 func (a *attempt) mayWait(e *end) *end {
 	switch {
 	case a.claim.CancelledFor >= durable.CleanUpTime:
@@ -334,8 +334,8 @@ func (a *attempt) execute(ctx context.Context) *end {
 }
 
 // noteOutside records that the tool works outside of the receipt's transaction, unless the worker's row already says
-// so. If it does not, the tool has moved to another backend since the worker registered. The next worker must know it
-// if this one is lost.
+// so. If it does not, the tool has moved to another backend since the worker registered. If this worker is lost, the
+// next one must know that the tool works elsewhere.
 func (a *attempt) noteOutside(ctx context.Context) *end {
 	if inside(a.handler) {
 		return nil

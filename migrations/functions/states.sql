@@ -18,15 +18,15 @@
 --                   only the attempt that holds the call (attempt, claimed_by) can move it.
 --   waiting         No process runs the call. waits_for names the reason. `key`: another call holds its computed_key.
 --                   `call`, `answer` or `time`: its durable handler waits for a child, an answer or a time. `code`: the
---                   call waits for a worker whose program can continue it. See waits.sql. A question that a handler
---                   or a rule asks waits from the start (gem.question_waits).
+--                   call waits for a worker whose program can continue it. See waits.sql. Questions of handlers
+--                   and rules wait from the start (gem.question_waits).
 --   succeeded, failed, not_configured
 --                   The call has ended. Its status never changes again, and it has exactly one receipt.
 --
 --   Cancelling a queued or waiting call ends it at once, as failed. Cancelling a running call sets cancel_requested_at.
---   Its worker learns this by the next heartbeat, and ends the call with a receipt that lists what was done. A call
---   that made progress is woken instead, so that its handler can clean up. A second cancellation ends such a call at
---   once, unless a worker runs it.
+--   Its worker learns this by the next heartbeat, and ends the call with a receipt that lists what was done. A
+--   queued or waiting call that made progress does not end at once: it is woken, so that its handler can clean up. A
+--   second cancellation ends such a call at once, unless a worker runs it.
 --
 -- Only functions change a call's status: those below, in the order of a call's life, and those in waits.sql, rules.sql,
 -- answers.sql and workers.sql. In one transaction, each function checks the state, updates the row, and writes the
@@ -72,8 +72,9 @@ create or replace function gem.is_final(p_status text) returns boolean language 
   select p_status in ('succeeded', 'failed', 'not_configured')
 $$;
 
--- Returns the claims of the request's token, or null outside of a request. After a commit the setting is '' instead of
--- null. A session that switched to another role, as a login in gem_mcp does, cannot claim to be service_role.
+-- Returns the claims of the request's token, or null outside of a request. After a commit, request.jwt.claims is ''
+-- instead of null. A session that switched to another role, as a login in gem_mcp does, cannot claim to be
+-- service_role.
 create or replace function gem.token_claims() returns jsonb language sql stable as $$
   select case when t.claims ->> 'role' = 'service_role' and not (current_setting('role') = 'service_role'
       or current_setting('role') = 'none' and coalesce(pg_has_role(session_user, to_regrole('service_role'), 'member'),
@@ -92,7 +93,7 @@ language sql stable as $$
     from public.core_tool_calls c where c.id = p_call
     union all
     select c.id, c.created_by, l.depth + 1, case when c.parent_step is not null or not p_made then c.parent_call_id end
-    -- The offset makes Postgres look up each call by its id. Otherwise a plan for a small table may read a large one.
+    -- The offset makes Postgres look up each call by its id. A plan from when the table was small would read all of it.
     from line l, lateral (select p.* from public.core_tool_calls p where p.id = l.parent offset 0) c
     where l.depth < 100
   )
@@ -131,8 +132,8 @@ $$;
 
 -- Wakes idle workers. A notification takes a database-wide lock at commit, so it is sent only if some worker has free
 -- slots and found no call. Workers also poll. The hint `again` means that a call returned to its earlier place in the
--- queue; the next claim then ignores its cursors. The hint `timers` means that a call has ended whose parent a worker
--- must notify (gem.run_timers).
+-- queue, so the next claim searches without cursors (see gem.claim). The hint `timers` means that a call has ended, and
+-- that a worker must notify its parent (gem.run_timers).
 create or replace function gem.wake_workers(p_hint text default '') returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -334,9 +335,9 @@ begin
 end
 $$;
 
--- Gives the key to the attempt, or returns the call that holds it. It locks that call until this transaction ends, so
--- that the transaction that ends the holder sees the new waiter. It waits for locks only briefly, because a frontend
--- may lock either row for any time. If it misses the end of the holder, gem.recover wakes the call.
+-- Gives the key to the attempt, or returns the call that holds it. It locks the holder until this transaction is over,
+-- so that whoever ends the holder sees the new waiter. It waits for locks only briefly, because a frontend may lock the
+-- row of either call for as long as it likes. If it misses the end of the holder, gem.recover wakes the call.
 create or replace function gem.take_key(p_call uuid, p_attempt integer, p_worker text, p_key text, out held boolean,
   out holder uuid)
 language plpgsql set lock_timeout = '500ms' as $$ -- shorter than Postgres's default for detecting deadlocks
@@ -352,7 +353,7 @@ begin
   exception when unique_violation or lock_not_available then
     held := false;
   end;
-  begin -- lock the call's own row first: the holder must be able to end during this wait
+  begin -- lock the call's own row first: while this waits for it, the holder is not locked, and can end
     perform from public.core_tool_calls c where c.id = p_call for no key update;
   exception when lock_not_available then
     return;
@@ -370,10 +371,10 @@ begin
 end
 $$;
 
--- Reports whether the call that wrote p_receipt had another input, apart from the key field. Returns null if the
--- earlier input is unknown. Signed-in users must not learn the inputs of others: if another user made the earlier call,
--- the result is null, or true if the tool refuses other inputs. The function is volatile because the receipt may be
--- newer than the calling statement.
+-- Reports whether the input of p_call differs from that of the call that wrote p_receipt, not counting the key field.
+-- Returns null if the earlier input is unknown. Signed-in users must not learn the inputs of others: if another user
+-- made the earlier call, the result is null, or true if the tool refuses other inputs. The function is volatile because
+-- the receipt may be newer than the calling statement.
 create or replace function gem.input_differs(p_call uuid, p_receipt uuid, p_key_field text,
   p_refuse boolean) returns boolean
 language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
@@ -398,8 +399,8 @@ drop function if exists gem.finish(uuid, integer, text, text, jsonb, jsonb, text
 -- origin of a failure for operators. Only the journal stores it.
 --
 -- Here and below, the planner must find the call by its id: coalesce hides the other conditions. With statistics from a
--- quiet hour, the planner would choose the index over running calls, which has an entry for every call since the last
--- vacuum.
+-- quiet hour, the planner would otherwise use the index of running calls, which has an entry for every call since the
+-- last vacuum.
 create or replace function gem.finish(p_call uuid, p_attempt integer, p_worker text, p_status text, p_result jsonb,
   p_effects jsonb,
   p_registry_version text, p_replay_of uuid default null, p_steps integer default 0, p_context text default null)
@@ -458,10 +459,10 @@ $$;
 -- Requeues a call after a transient error. The call pauses first. p_backoff is doubled for each attempt used, limited
 -- to p_most, and multiplied by a random factor from 0.5 to 1. The pause is at least p_at_least, which is limited to 15
 -- minutes. Lost attempts count as spent. If the call's cancellation was requested during the attempt, the pause is 0,
--- so that the next claim ends the call or starts its clean-up; retries of a clean-up pause as usual. Returns the end of
--- the pause. If p_max_attempts are spent, returns null and changes nothing. p_effects are the effects of steps that
--- were not kept. p_outside is the mode under which the attempt may have had effects outside of Postgres, or null if it
--- had none or its journal records them.
+-- so that the next claim ends the call or starts its clean-up. A clean-up that is retried pauses as usual. Returns the
+-- end of the pause. If p_max_attempts are spent, returns null and changes nothing. p_effects are the effects of the
+-- steps whose results are not in the journal. If the attempt may have had effects outside of Postgres that its journal
+-- does not record, p_outside is the tool's idempotency mode in that attempt, otherwise null.
 drop function if exists gem.retry(uuid, integer, text, jsonb, integer, interval, jsonb, interval, interval);
 create or replace function gem.retry(p_call uuid, p_attempt integer, p_worker text, p_error jsonb,
   p_max_attempts integer, p_backoff interval,
@@ -503,12 +504,12 @@ end
 $$;
 
 -- Reports whether an earlier attempt of the call may have had an effect outside of Postgres that must not happen twice:
--- the tool's mode was none then, or it is none now (p_none). An unknown mode counts as none, unless Postgres has
--- everything that the handler does now (p_inside). If the mode was keyed then and is keyed now, the key must be the
--- same, because a service would not recognise another. p_key is the present key, or null if the mode is not keyed now.
--- A deploy between the attempts may change the tool's mode and its key field, but not the effects of the earlier
--- attempt. `outside` in the events lost, retried and released is the mode under which an attempt may have had such
--- effects, and `key` is the key that it held under the mode keyed.
+-- the tool's mode was none then, or it is none now (p_none). An unknown mode counts as none, unless all effects of the
+-- present handler are in Postgres (p_inside). If the mode was keyed then and is keyed now, the key must be the same,
+-- because a service would not recognise another. p_key is the present key, or null if the mode is not keyed now. A
+-- deploy between the attempts may change the tool's mode and its key field, but not the effects of the earlier attempt.
+-- In the events `lost`, `retried` and `released`, `outside` is the mode under which an attempt may have had such
+-- effects. If that mode was `keyed`, `key` is the key that the attempt held.
 drop function if exists gem.must_not_repeat(uuid, boolean, boolean);
 create or replace function gem.must_not_repeat(p_call uuid, p_none boolean, p_inside boolean, p_key text)
 returns boolean language sql stable security definer set search_path = pg_catalog, pg_temp as $$
@@ -584,7 +585,7 @@ $$;
 
 -- Wakes the first calls that wait for a key, and returns their number. After a success p_most is 100: each woken call
 -- is a hit and wakes the next 100, so that no transaction takes long. Otherwise p_most is 1, and the woken call takes
--- the key. It skips locked calls. If no call remains to wake the others, gem.recover wakes them.
+-- the key. The function skips locked calls. If no call remains to wake the others, gem.recover wakes them.
 create or replace function gem.wake_waiting(p_key text, p_most integer, p_worker text) returns integer
   language plpgsql as $$
 declare
@@ -711,9 +712,9 @@ begin
 end
 $$;
 
--- Ends a queued or waiting call, whose row is locked: because it was cancelled (p_who is that of gem.cancel), or
--- because it is a question whose answer has come or whose time is over (p_who is null). A frontend's transaction must
--- not lock other calls, so this function only marks the call, and a worker's timers then notify the parent.
+-- Ends a queued or waiting call that was cancelled (p_who is that of gem.cancel), or a question whose answer has come
+-- or whose time is over (p_who is null). The caller has locked its row. A frontend's transaction must not lock other
+-- calls, so this function only marks the call, and a worker's timers then notify the parent.
 create or replace function gem.end_without_worker(p_call uuid, p_status text, p_result jsonb, p_at timestamptz,
   p_who jsonb) returns void language plpgsql as $$
 declare
