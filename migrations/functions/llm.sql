@@ -139,7 +139,7 @@ begin
       until := state.cooldown_until;
     elsif state.backoff > 0 and state.cooldown_until > moment - interval '10 seconds' and exists (
         select from public.core_llm_requests r
-        where r.call_id = p_call and r.target = this.target and r.status not in ('sent', 'done') offset 0) then
+        where r.call_id = p_call and r.target = this.target and r.status in ('failed', 'cut') offset 0) then
       why := 'cooldown'; -- the failures may be due to this call: others probe the target first
       until := state.cooldown_until + interval '10 seconds';
     elsif state.backoff > 0 and state.probing_since > moment - interval '1 minute' then

@@ -661,7 +661,7 @@ func TestOneRequestProbesATargetThatFailed(t *testing.T) {
 		if begun := expect(coolsDown); begun.Wait != cooldown {
 			t.Errorf("it cools down for %s, and not for %s", begun.Wait, cooldown)
 		}
-		b.pass(cooldown)
+		b.pass(cooldown + 10*time.Second) // its own requests failed there, so that others may be first
 		probe := expect("x")
 		if begun := expect(coolsDown); begun.Wait != time.Minute {
 			t.Errorf("while it is probed others wait for %s", begun.Wait)
@@ -669,7 +669,7 @@ func TestOneRequestProbesATargetThatFailed(t *testing.T) {
 		b.end(failed(probe.ID, provider.Unavailable))
 	}
 	b.end(done(slow.ID, 1)) // which says nothing of what came after it
-	b.pass(5 * time.Minute)
+	b.pass(5*time.Minute + 10*time.Second)
 	probe := expect("x")
 	expect(coolsDown)
 	e := failed(probe.ID, "")
