@@ -130,6 +130,8 @@ func (s *site) route(mux *http.ServeMux) {
 	s.act(mux, "/calls/{id}/again", s.doAgain)
 	s.json(mux, "/overview.json", s.overview)
 	s.list(mux, "/workers", s.workers)
+	s.list(mux, "/epochs", s.epochs)
+	s.list(mux, "/epochs/{epoch}", s.epoch)
 	s.routeCall(mux)
 	s.page(mux, "/", func(context.Context, *request) (*content, error) {
 		return nil, notFound("This page does not exist.")

@@ -23,7 +23,7 @@ func TestPagesSayThatTheDatabaseIsNotMigrated(t *testing.T) {
 	empty := testdb.Pool(t, testdb.NewEmpty(t))
 	server, _ := pages(t, dashboard.User{Name: "ada", Operator: true},
 		func(o *dashboard.Options) { o.Read, o.Act = empty, empty })
-	for _, path := range []string{"/", "/calls", "/calls.json", "/failures", "/sessions", "/tools", "/workers",
+	for _, path := range []string{"/", "/calls", "/calls.json", "/failures", "/sessions", "/tools", "/workers", "/epochs",
 		"/questions", "/calls/00000000-0000-0000-0000-000000000001"} {
 		if status, body := get(t, server, path); status != 503 || !strings.Contains(body, "gem migrate") {
 			t.Errorf("%s: %d %s", path, status, body)
@@ -158,7 +158,7 @@ func TestAConnectionThatBreaksInTheMiddleOfAPageIsNoFaultOfThePage(t *testing.T)
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for _, path := range []string{"/", "/calls", "/calls.json", "/failures", "/sessions", "/tools", "/workers",
-				"/questions", "/calls/00000000-0000-7000-8000-000000000001"} {
+				"/epochs", "/questions", "/calls/00000000-0000-7000-8000-000000000001"} {
 				whole := false
 				for after := int64(0); !whole && after < 1<<20; after = after*2 + 300 {
 					config, err := pgxpool.ParseConfig(at)

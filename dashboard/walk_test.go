@@ -141,6 +141,9 @@ func newMuseum(t *testing.T, text func(place string) string) *museum {
 	testdb.Exec(t, m.db, "insert into core_hook_events (source, session_id, event, part, kind, path, command, outcome, "+
 		"failed, at) select $1, $2, 'PostToolUse', 0, 'test', $3, $4, 'fail', array[$5], gem.now()",
 		"claude-code", m.names.Get("session"), text("path"), text("command"), text("test"))
+	testdb.Exec(t, m.db, "update gem.epochs set why = 'promotion', reran = 1")
+	testdb.Exec(t, m.db, "insert into gem.epoch_calls select 1, $1, 1, $2, $3, 'ran_twice', null, 'queued, attempt 0', "+
+		"'{\"sent\": \"SECRET-lost.\"}', gem.now()", m.failed, text("worker"), text("tool"))
 	return m
 }
 
@@ -157,7 +160,8 @@ func (m *museum) paths(t *testing.T) []string {
 		"/sessions/" + url.PathEscape(m.names.Get("session")),
 		"/sessions?id=" + odd + "none", "/questions", "/questions.json", "/questions?decided=" + m.answered, "/tools",
 		"/tools.json", "/tools?find=" + odd, "/tools?name=shop.order",
-		"/tools/shop.order", "/tools/" + odd, "/workers", "/workers.json", "/calls", "/nothing/" + odd, "/nothing?" + odd,
+		"/tools/shop.order", "/tools/" + odd, "/workers", "/workers.json", "/epochs", "/epochs.json",
+		"/epochs/1", "/epochs/" + odd, "/calls", "/nothing/" + odd, "/nothing?" + odd,
 		"/calls/" + odd, "/questions/" + odd,
 		"/calls/bulk?do=again&all=yes&state=failed", "/calls/bulk?do=cancel&all=yes&tool=" + odd,
 		"/calls/bulk?do=cancel&id=" + odd, "/calls/bulk/done", "/calls/bulk/done?done=" + odd,

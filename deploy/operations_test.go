@@ -114,6 +114,8 @@ func TestAlertsAreSilentUntilSomethingIsWrong(t *testing.T) {
 		from (select id from core_tool_calls where status = 'running' limit 1) c`)
 	exec(`select gem.finish(id, 1, 'w', 'failed', '{"error": {"error_code": "rule_error", "message": "m"}}', '{}', '1')
 		from (select id from core_tool_calls where status = 'running' limit 1) c`)
+	exec(`insert into gem.epoch_calls select epoch, gen_random_uuid(), 1, 'w', 'a.b', 'ran_twice', null, 'succeeded', null, at
+		from gem.epochs`)
 	exec(clock("pg_catalog.now() + interval ''10 minutes''"))
 	if on := raised(); len(on) != len(alerts) {
 		t.Errorf("%d of %d alerts have rows:\n%s", len(on), len(alerts), strings.Join(on, "\n\n"))

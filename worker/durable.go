@@ -73,7 +73,7 @@ func (a *attempt) durableOptions() durable.Options {
 	o := durable.Options{
 		Journal: a.journal,
 		Writer: durable.Writer{Attempt: a.claim.Attempt, DB: a.worker.options.Calls, Lanes: a.worker.lanes,
-			Persist: a.persist, At: a.worker.at},
+			Persist: a.persist, Began: a.rememberStep, At: a.worker.at},
 		Clock: durable.SystemClock{},
 		Call:  a.call, Tool: a.tool, Registry: a.worker.options.Registry,
 		Age: a.claim.Age, Cancelled: a.claim.Cancelled, CancelledFor: a.claim.CancelledFor,

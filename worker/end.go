@@ -63,13 +63,18 @@ func (a *attempt) write(e *end) *end {
 	}
 	a.worker.at("before", string(e.how))
 	var err error
+	decided := e
 	switch e.how {
 	case receipted:
 		if a.tx != nil && a.tx.Open() {
-			written, err := a.tx.Finish(a.final(e.outcome).Statement())
+			final, receipt := a.final(e.outcome), ""
+			statement := final.Statement()
+			statement.Value = &receipt
+			written, err := a.tx.Finish(statement)
 			if err != nil {
 				return a.write(a.endOfCommit(err, written))
 			}
+			a.remember(&final, receipt)
 			break
 		}
 		if a.tx != nil {
@@ -97,7 +102,7 @@ func (a *attempt) write(e *end) *end {
 	switch {
 	case err == nil:
 		a.worker.at("after", string(e.how))
-		if e.how == receipted && a.claim.Child { // its parent may be back at an earlier place
+		if e.how == receipted && a.claim.Child() { // its parent may be back at an earlier place
 			a.worker.lookBehind()
 		}
 	case store.IsNotHeld(err):
@@ -106,8 +111,9 @@ func (a *attempt) write(e *end) *end {
 		e = &end{how: leftToRecovery, reason: err}
 	}
 	if e.how == notHeld {
-		if e = a.ownReceipt(); e.how == notHeld {
+		if e = a.ownReceipt(decided); e.how == notHeld {
 			a.worker.sweepSoon() // after a failover that set the database back, the call may still be this worker's
+			a.refused(decided)
 		}
 	}
 	if e.how == receipted && a.claim.Awaited {
@@ -274,10 +280,15 @@ func (a *attempt) final(outcome receipts.Outcome) store.Final {
 // receipt is written, because the handler must not run again. If Postgres cannot store the receipt, it writes one that
 // reports this, and then one without effects.
 func (a *attempt) writeReceipt(e *end) (*end, error) {
-	final, refusals := a.final(e.outcome), 0
+	final, refusals, receipt := a.final(e.outcome), 0, ""
 	err := a.persist(context.Background(), "write the receipt", func(ctx context.Context) error {
-		err := a.worker.lanes.Write(ctx, final.Statement())
+		statement := final.Statement()
+		statement.Value = &receipt
+		err := a.worker.lanes.Write(ctx, statement)
 		switch {
+		case err == nil:
+			a.remember(&final, receipt)
+			return nil
 		case store.IsGone(err) && e.outcome.ReplayOf != "": // the receipt to repeat was pruned: decide the call again
 			e = &end{how: released}
 			return nil
@@ -360,14 +371,15 @@ func (a *attempt) persist(ctx context.Context, doing string, statement func(cont
 }
 
 // ownReceipt checks whether an attempt that no longer holds its call has ended it itself: the answer to its commit may
-// have been lost.
-func (a *attempt) ownReceipt() *end {
+// have been lost. decided is the end that was to be written.
+func (a *attempt) ownReceipt(decided *end) *end {
 	ctx, cancel := context.WithTimeout(context.Background(), a.worker.tryTimeout())
 	defer cancel()
 	r, err := store.Receipt(ctx, a.worker.options.Calls, a.claim.CallID)
 	if err != nil || r.Attempt != a.claim.Number || r.WorkerID != a.claim.WorkerID {
 		return &end{how: notHeld}
 	}
+	a.remember(a.finalOf(decided), r.ID)
 	failure, _ := r.Error()
 	return ended(receipts.Outcome{Status: r.Status, Code: failure.Code, ReplayOf: r.ReplayOf})
 }

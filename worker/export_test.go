@@ -38,3 +38,10 @@ func Told(ids []string) (told [][]string) {
 	}
 	return told
 }
+
+// ForgetPayloads makes a worker remember of its ends only that they were.
+func ForgetPayloads(w *Worker) {
+	w.memory.mu.Lock()
+	defer w.memory.mu.Unlock()
+	w.memory.room = 0
+}

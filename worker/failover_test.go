@@ -1,77 +1,241 @@
 package worker_test
 
 import (
-	"fmt"
+	"context"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/handlertest"
+	"github.com/gemworker/gem/internal/testing/testdb"
+	"github.com/gemworker/gem/worker"
+	"github.com/jackc/pgx/v5"
 )
 
-// A failover may set the database back while a handler runs, whose attempt then knows of steps and calls that are not
-// there. It neither ends the call nor waits for them: the call begins again with what its journal has.
-func TestAnAttemptThatKnowsMoreThanTheDatabaseBeginsAgain(t *testing.T) {
-	t.Parallel()
-	for name, script := range map[string]string{
-		"at its end":      "gate before; down 0; gate after",
-		"before it waits": "gate before; down 0; start a lab.write; hear x; wait x; gate after; wait a",
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			env, lab := startTree(t, nil)
-			env.StartWorker()
-			id := startTreeCall(env, script)
-			lab.awaitBegin(t)
-			env.Answer(id, "go", "x")
-			events := number(t, env, "select events from core_tool_calls")
-			lab.tell(t, "before", Order{})
-			lab.awaitBegin(t)
-			env.Until("its child to end", func() bool {
-				return number(t, env, "select count(*) from core_tool_calls where status <> 'succeeded'") == 1
-			})
+// Sender is a domain whose handler sends within a step that must not run twice, and then waits for an answer.
+type Sender struct {
+	lab *Lab
+}
 
-			setBack(t, env, id, events)
-			close(lab.gate("after"))
-			close(lab.gate("before"))
-			textOf(t, env.Await(id))
-			if n := rowsWith(t, env, id); n != 1 {
-				t.Errorf("its row is there %d times", n)
+// Flow is sender.flow.
+func (s Sender) Flow(ctx context.Context, d *handlers.Durable, in Task) (Done, error) {
+	sent, err := handlers.StepOnce(ctx, d, "send", func(context.Context) (Done, error) {
+		s.lab.mu.Lock()
+		s.lab.sent = append(s.lab.sent, in.Text)
+		s.lab.mu.Unlock()
+		return Done{Text: in.Text}, nil
+	})
+	if err != nil {
+		return Done{}, err
+	}
+	if _, err := handlers.Receive[string](d, "go").Wait(ctx); err != nil {
+		return Done{}, err
+	}
+	return sent, nil
+}
+
+// cells is a pair of servers with a worker whose claims a test can hold back, and with calls in each state that a
+// failover may meet.
+type cells struct {
+	*pair
+	env    *handlertest.Env
+	lab    *Lab
+	claims sync.RWMutex
+	ids    map[string]string // by text
+	worker *handlertest.Running
+}
+
+func newCells(t *testing.T, change ...func(*worker.Options)) *cells {
+	c := &cells{pair: newPair(t), lab: NewLab(), ids: map[string]string{}}
+	c.env = handlertest.Start(t, handlertest.Options{Registry: labRegistry("1.0.0", tool{name: "lab.send"},
+		tool{name: "lab.write"}, tool{name: "sender.flow"}), Domains: []any{c.lab, Sender{c.lab}}, NoWorker: true,
+		Database: c.url})
+	testdb.Exec(t, c.env.DB, "create table lab_rows (id bigint generated always as identity primary key, text text)")
+	c.worker = c.env.StartWorker(append(change, func(o *worker.Options) {
+		o.Concurrency = 30 // one caller may not crowd it
+		worker.SetHook(o, func(point string) {
+			if point == "before claim" {
+				c.claims.RLock()
+				defer c.claims.RUnlock()
 			}
-			sound(t, env)
 		})
+	})...)
+	t.Cleanup(func() {
+		if t.Failed() {
+			for _, q := range []string{"gem.epochs", "core_workers", "core_tool_calls", "gem.epoch_calls"} {
+				rows, _ := c.env.DB.Query(context.Background(), "select row_to_json(t)::text from "+q+" t")
+				all, err := pgx.CollectRows(rows, pgx.RowTo[string])
+				t.Log(q, strings.Join(all, "\n"), err)
+			}
+			for _, e := range c.env.Logs.All() {
+				t.Log(e.Time.Format("05.000"), e.Message, e.ContextMap())
+			}
+		}
+	})
+	return c
+}
+
+// call inserts a call whose text and gate, if it waits, are its name.
+func (c *cells) call(toolName, name string, waits bool) {
+	in := Task{Text: name}
+	if waits {
+		in.Gate = name
+	}
+	c.ids[name] = c.env.Insert(handlertest.Call{Tool: toolName, Input: task(in), CreatedBy: "ada", Session: "s",
+		SignedIn: true})
+}
+
+func (c *cells) begun(n int) {
+	c.Helper()
+	for range n {
+		c.lab.awaitBegin(c.T)
 	}
 }
 
-// A worker hears of a failover by the end of its connection for notifications, also while it has nothing to say.
-func TestACallWhoseEndTheDatabaseLostRunsAgain(t *testing.T) {
+// end waits for the receipts of calls and returns their ids.
+func (c *cells) end(names ...string) map[string]string {
+	c.Helper()
+	receiptIDs := map[string]string{}
+	for _, name := range names {
+		receiptIDs[name] = c.env.Await(c.ids[name]).ID
+	}
+	return receiptIDs
+}
+
+// A worker that lives on restores what a failover lost, whatever the new server has of a call.
+func TestWhatAFailoverLostIsRestored(t *testing.T) {
 	t.Parallel()
-	env, _ := startLab(t, nil, tool{name: "lab.write"})
-	env.StartWorker()
-	listens := "select count(*) from pg_stat_activity where application_name = 'gem listen' and datname = " +
-		"current_database()"
-	env.Until("the worker to listen", func() bool { return number(t, env, listens) == 1 })
-	id := env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x"})})
-	env.Await(id)
+	c := newCells(t)
+	c.call("lab.send", "running, ended", true)
+	c.call("lab.send", "running, runs", true)
+	c.begun(2)
+	c.claims.Lock()
+	c.call("lab.send", "queued, ended", false)
+	c.call("lab.send", "queued, runs", true)
+	c.call("lab.write", "queued, written", false)
+	c.call("sender.flow", "queued, step", false)
+	c.loseCommits()
+	c.claims.Unlock()
+	c.begun(1)
+	c.call("lab.send", "missing, ended", false)
+	c.call("lab.send", "missing, runs", true)
+	c.call("lab.write", "missing, written", false)
+	c.begun(1)
+	c.lab.tell(t, "running, ended", Order{})
+	c.env.UntilItWaits(c.ids["queued, step"], "answer")
+	before := c.end("running, ended", "queued, ended", "missing, ended", "queued, written", "missing, written")
 
-	setBack(t, env, id, 2)
-	number(t, env, "select count(pg_terminate_backend(pid)) from pg_stat_activity where application_name = 'gem listen' "+
-		"and datname = current_database()")
-	env.Await(id)
-	if n := rowsWith(t, env, "x"); n != 1 {
-		t.Errorf("its row is there %d times", n)
+	c.failover()
+	c.env.DB.Reset()
+	after := c.end("running, ended", "queued, ended", "missing, ended", "queued, written")
+	for _, name := range []string{"running, ended", "queued, ended", "missing, ended"} {
+		if after[name] != before[name] {
+			t.Errorf("the receipt of %q was %s, and is %s", name, before[name], after[name])
+		}
 	}
-	sound(t, env)
+	for _, name := range []string{"running, runs", "queued, runs", "missing, runs"} {
+		c.lab.tell(t, name, Order{})
+	}
+	c.end("running, runs", "queued, runs", "missing, runs")
+	if failed := handlertest.ErrorOf(t, c.env.Await(c.ids["queued, step"])); failed.Code != "outcome_unknown" {
+		t.Errorf("the call whose step began ends with %v", failed)
+	}
+
+	sent := c.lab.sentSoFar()
+	slices.Sort(sent)
+	want := "missing, ended; missing, runs; queued, ended; queued, runs; queued, step; running, ended; running, runs"
+	if got := strings.Join(sent, "; "); got != want {
+		t.Errorf("the effects: %s", got)
+	}
+	for _, q := range [][2]string{
+		{"select string_agg(text, '; ' order by text) from lab_rows", "queued, written"},
+		{"select string_agg(format('%s %s', c.input ->> 'text', e.found), '; ' order by c.input ->> 'text') " +
+			"from gem.epoch_calls e join core_tool_calls c on c.id = e.call_id where e.what = 'restored'",
+			"missing, ended missing; queued, ended queued, attempt 0; running, ended running, attempt 1"},
+		{"select count(*)::text from core_tool_calls where created_by = 'ada' and session_id = 's' and signed_in", "8"},
+		{"select reran::text from gem.epochs order by epoch desc limit 1", "1"},
+		{"select string_agg(tool_name, '; ') from gem.epoch_calls where what = 'missing'", "lab.write"},
+	} {
+		if got := c.ask(c.standby, q[0]); got != q[1] {
+			t.Errorf("%s: %s, want %s", q[0], got, q[1])
+		}
+	}
 }
 
-// setBack restores the state of the database at the first attempt of a call, when the call had this many events, no
-// step and no other attempt.
-func setBack(t *testing.T, env *handlertest.Env, id string, events int) {
-	t.Helper()
-	if _, err := env.DB.Exec(t.Context(), fmt.Sprintf(`
-		set session_replication_role = replica; -- past the guards
-		delete from lab_rows; delete from core_tool_receipts; delete from core_tool_calls where id <> '%[1]s';
-		delete from core_tool_events where call_id <> '%[1]s' or seq > %[2]d;
-		update core_tool_calls set status = 'running', steps = 0, events = %[2]d;
-		set session_replication_role = origin`, id, events)); err != nil {
-		t.Fatal(err)
+// Of an end that it has no room for, a worker knows that it was. The call does not run again.
+func TestAnEndOfWhichLittleIsKnownIsRestoredAsUnknown(t *testing.T) {
+	t.Parallel()
+	c := newCells(t)
+	worker.ForgetPayloads(c.worker.Worker)
+	c.call("lab.send", "running", true)
+	c.begun(1)
+	c.claims.Lock()
+	c.call("lab.send", "queued", false)
+	c.loseCommits()
+	c.claims.Unlock()
+	c.call("lab.send", "missing", false)
+	c.lab.tell(t, "running", Order{})
+	before := c.end("running", "queued", "missing")
+
+	c.failover()
+	c.env.DB.Reset()
+	for _, name := range []string{"running", "queued"} {
+		r := c.env.Await(c.ids[name])
+		if failed := handlertest.ErrorOf(t, r); failed.Code != "outcome_unknown" || r.ID != before[name] {
+			t.Errorf("%s: receipt %s, was %s: %v", name, r.ID, before[name], failed)
+		}
 	}
+	want := "lab.send missing missing; lab.send unknown queued, attempt 0; lab.send unknown running, attempt 1"
+	c.env.Until("all are listed", func() bool {
+		return c.ask(c.standby, "select coalesce(string_agg(format('%s %s %s', tool_name, what, found), '; ' "+
+			"order by tool_name, what, found), '') from gem.epoch_calls") == want
+	})
+	if sent := c.lab.sentSoFar(); len(sent) != 3 {
+		t.Errorf("the effects: %v", sent)
+	}
+}
+
+// While one worker still has the earlier primary, another takes the calls on the promoted standby. When the first one
+// moves over, it lists what ran twice and what had an unknown outcome.
+func TestAnEndThatAnotherWorkerDecidedMeanwhileIsListed(t *testing.T) {
+	t.Parallel()
+	soon := func(o *worker.Options) { o.DeadAfter, o.HeartbeatInterval = 5*time.Second, time.Second }
+	c := newCells(t, soon)
+	c.call("lab.send", "running, ended", true)
+	c.call("lab.send", "running, runs", true)
+	c.begun(2)
+	c.claims.Lock()
+	c.call("lab.send", "queued, ended", false)
+	c.call("lab.send", "queued, runs", true)
+	c.loseCommits()
+	c.claims.Unlock()
+	c.begun(1)
+	c.lab.tell(t, "running, ended", Order{})
+	c.end("running, ended", "queued, ended")
+
+	c.promote()
+	lab := NewLab()
+	second := handlertest.Start(t, handlertest.Options{Registry: labRegistry("1.0.0", tool{name: "lab.send"},
+		tool{name: "lab.write"}, tool{name: "sender.flow"}), Domains: []any{lab, Sender{lab}}, Worker: soon,
+		Database: c.standby.URL("postgres")})
+	second.Await(c.ids["queued, ended"])
+	lab.awaitBegin(t)
+	lab.tell(t, "queued, runs", Order{})
+	second.Await(c.ids["queued, runs"])
+	for _, name := range []string{"running, ended", "running, runs"} {
+		if failed := handlertest.ErrorOf(t, second.Await(c.ids[name])); failed.Code != "outcome_unknown" {
+			t.Errorf("%s: %v", name, failed)
+		}
+	}
+	c.killPrimary()
+	c.env.DB.Reset()
+	want := "queued, ended ran_twice succeeded, attempt 1; queued, runs ran_twice succeeded, attempt 1; " +
+		"running, ended unknown failed, attempt 2; running, runs unknown failed, attempt 2"
+	c.env.Until("all are listed", func() bool {
+		return c.ask(c.standby, "select coalesce(string_agg(format('%s %s %s', c.input ->> 'text', what, found), '; ' "+
+			"order by c.input ->> 'text'), '') from gem.epoch_calls e join core_tool_calls c on c.id = e.call_id") == want
+	})
 }

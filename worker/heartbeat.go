@@ -40,10 +40,15 @@ func (w *Worker) heartbeat(ctx context.Context) error {
 	if store.IsNotRegistered(err) {
 		w.log.Warn("this worker was silent for so long that others removed it: registering again")
 		err = w.register(beating)
+		w.meeting = true // a failover may have lost the row
 	}
 	if err != nil {
 		w.sweepSoon()
 		return ignoreEnd(ctx, err)
+	}
+	w.memory.beat(time.Now(), w.options.HeartbeatInterval)
+	if w.meeting || slices.ContainsFunc(notices, func(n store.Notice) bool { return n.Verdict == store.NoticeMoved }) {
+		return ignoreEnd(ctx, w.meet(ctx)) // the next heartbeat decides about the running calls
 	}
 	var unknown []store.Attempt
 	for _, n := range notices {
@@ -78,6 +83,7 @@ func (w *Worker) giveBack(ctx context.Context, unknown []store.Attempt) {
 	w.mu.Lock()
 	lost := slices.DeleteFunc(unknown, func(a store.Attempt) bool { return w.running[a] != nil })
 	w.mu.Unlock()
+	lost = w.endAgain(ctx, lost)
 	if len(lost) > 0 {
 		w.log.Warn("releasing calls whose claim never arrived", zap.Int("calls", len(lost)),
 			zap.String("first_call_id", lost[0].CallID))

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/gemworker/gem/internal/store"
@@ -16,6 +17,8 @@ type claimedCall struct {
 	end       context.CancelCauseFunc
 	ctx       context.Context // ends with life, or when the call's cancellation is requested
 	cancel    context.CancelCauseFunc
+	// begun has the key of the attempt, or "", once its handler may have effects outside of Postgres.
+	begun atomic.Pointer[string]
 }
 
 // uncancelled returns a context with the values of ctx. It ends with the attempt, and not when the call's cancellation
@@ -134,6 +137,10 @@ func (w *Worker) claim(ctx context.Context, limit int) (int, error) {
 	calls, err := store.Claim(claiming, w.options.Control, w.id, limit, background, suspect, from)
 	if w.telemetry != nil {
 		w.telemetry.claim(began, len(calls), err)
+	}
+	if store.IsMoved(err) {
+		signal(w.beat) // the heartbeat meets the server
+		return 0, nil
 	}
 	if err != nil {
 		if !store.IsWithoutRules(err) {

@@ -16,7 +16,7 @@ import (
 // judgeCall applies the rules that need only the call itself. The attempt ends if one of them blocks it. Rules about
 // earlier calls and about people are checked with the key: see [attempt.pass].
 func (a *attempt) judgeCall() *end {
-	if a.worker.judge == nil || a.claim.OfRules || a.claim.Steps > 0 { // a call that made progress was judged before it
+	if a.worker.judge == nil || a.claim.OfRules() || a.claim.Steps > 0 { // a call that made progress was judged before it
 		return nil
 	}
 	// the handler may have been added after the start, which refuses such rules
@@ -38,7 +38,7 @@ func (a *attempt) judgeCall() *end {
 func (a *attempt) ruledCall() rules.Call {
 	return rules.Call{ID: a.claim.CallID, Tool: a.tool, Input: a.claim.Input, SessionID: a.claim.SessionID,
 		CreatedBy: a.claim.CreatedBy,
-		SignedIn:  a.claim.SignedIn, Child: a.claim.Child}
+		SignedIn:  a.claim.SignedIn, Child: a.claim.Child()}
 }
 
 // pass takes the key, if the call has one, and applies the rules about earlier calls and about people.
@@ -116,7 +116,7 @@ func (a *attempt) noteRuling(ctx context.Context) *end {
 // judgeResult applies the rules about the handler's result and effects. If one of them blocks the call, a transactional
 // handler is rolled back.
 func (a *attempt) judgeResult(output json.RawMessage) *end {
-	if a.claim.OfRules || !a.worker.judge.OnResult(a.tool) {
+	if a.claim.OfRules() || !a.worker.judge.OnResult(a.tool) {
 		return nil
 	}
 	effects := a.call.Effects()

@@ -92,7 +92,7 @@ func (a *attempt) decide(ctx context.Context) *end {
 	if end := a.mustNotRepeat(ctx); end != nil {
 		return end
 	}
-	if a.claim.SignedIn && !a.claim.Child && !a.tool.Frontends {
+	if a.claim.SignedIn && !a.claim.Child() && !a.tool.Frontends {
 		return a.notAllowed()
 	}
 	if a.claim.Steps == 0 { // the input of a call that made progress was checked before
@@ -263,7 +263,7 @@ func (a *attempt) takeKey(ctx context.Context) *end {
 		refuse = a.tool.Idempotency.OnOtherInput == registry.Refuse
 	)
 	switch {
-	case len(a.judged.Checks) > 0 || a.claim.Number > 1 && !a.claim.OfRules:
+	case len(a.judged.Checks) > 0 || a.claim.Number > 1 && !a.claim.OfRules():
 		// a person may have denied the call, even if the current rules do not ask
 		a.worker.at("before", "gate")
 		held, ruled, err = a.pass(ctx, a.key, a.tool.Idempotency.KeyField, refuse)
@@ -317,6 +317,9 @@ func (a *attempt) execute(ctx context.Context) *end {
 		return end
 	}
 	a.call = a.newCall()
+	if !inside(a.handler) {
+		a.claim.begun.Store(new(a.key))
+	}
 	if a.handler.Durable {
 		return a.executeSteps(ctx)
 	}

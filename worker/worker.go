@@ -119,8 +119,12 @@ type Worker struct {
 	registered atomic.Bool // core_workers has a new row, whose wants_wake is false
 	// the tools of outside that the worker noted; true: its row in core_workers has the tool
 	noted sync.Map
+	// what this worker has ended lately: see servers.go
+	memory memory
+	epoch  atomic.Pointer[metServer] // nil until the server changes
 
 	// Fields of the services.
+	meeting    bool          // the server changed, and what it lacks is not restored yet
 	beat       chan struct{} // a heartbeat is requested
 	due        chan struct{} // the timers have work
 	ends       ends          // calls whose waiters must be notified
@@ -183,6 +187,7 @@ func New(o Options) (*Worker, error) {
 		ends:    ends{more: make(chan struct{}, 1)},
 		handed:  make(chan func()),
 		running: map[store.Attempt]*claimedCall{},
+		memory:  memory{room: maxPayloads},
 	}
 	if o.Rules != nil {
 		w.judge = o.Rules.For(o.Registry)

@@ -75,6 +75,7 @@ type Need struct {
 	//	rules_required   Count living workers claim nothing: they run without rules and the database requires rules
 	//	overdue          calls run for longer than their tools may; CallID is the first, WorkerID its worker
 	//	dead_holds       workers that died or stopped hold calls, and none is alive to take them; WorkerID is the first
+	//	server_changed   within a day, Postgres changed to a server that may lack commits: Server has what was lost
 	//	slow_queue       calls have been ready for more than a minute
 	//	outcome_unknown  calls of the last day have an unknown outcome, which somebody should check; CallID is the last
 	//	expiring         questions of rules and handlers expire within the hour; CallID is the first, Since its deadline
@@ -92,6 +93,8 @@ type Need struct {
 	CallID   string    `json:"call_id,omitempty"`
 	WorkerID string    `json:"worker_id,omitempty"`
 	Since    time.Time `json:"since,omitzero"`
+	// Server is the last change of the server; nil except in a server_changed.
+	Server *ServerChange `json:"server,omitempty"`
 }
 
 // The state is read in one statement. Its columns are JSON with the names of [Overview].
@@ -170,7 +173,9 @@ var overviewQuery = `
 		(select json_agg(f order by f.at desc) from failed f),
 		(select json_object_agg(a.tool_name, a.n) from (select tool_name, count(of_call) as n from asks group by 1) a),
 		(select count(*) from (select distinct of_call as id from asks) a
-			join gem.calls c on c.id = a.id and c.status = 'waiting' and c.waits_for = 'call')
+			join gem.calls c on c.id = a.id and c.status = 'waiting' and c.waits_for = 'call'),
+		(select row_to_json(s) from now, gem.server_changes s where s.may_lack_commits and s.at > now.at - interval '1 day'
+			order by s.epoch desc limit 1)
 	from now`
 
 // ReadOverview reads the state, and the totals of finished calls.
@@ -193,10 +198,15 @@ func ReadOpen(ctx context.Context, db DB) (*Overview, error) {
 	var failed []failure
 	var asked map[string]int // by tool: questions that handlers and rules ask
 	var asking int           // the calls that wait only for these
+	var changed *ServerChange
 	err := db.QueryRow(ctx, overviewQuery, MostCounted, mostLooked, mostRecent).Scan(&o.At, &o.Tools, &o.Workers,
-		&o.Needs, &failed, &asked, &asking)
+		&o.Needs, &failed, &asked, &asking, &changed)
 	if err != nil {
 		return nil, fmt.Errorf("read the overview: %w", err)
+	}
+	if changed != nil {
+		o.Needs = append(o.Needs, Need{Kind: "server_changed", Count: changed.Unknown + changed.RanTwice + changed.Missing,
+			Since: changed.At, Server: changed})
 	}
 	o.countAsPeopleDo(asked, asking)
 	o.Tools = o.Tools[:min(len(o.Tools), mostDepths)]
@@ -336,8 +346,9 @@ func earlier(a, b time.Time) time.Time {
 }
 
 // urgency is the order of [Overview.Needs].
-var urgency = []string{"no_worker", "rules_required", "overdue", "dead_holds", "slow_queue", "outcome_unknown",
-	"rule_error", "expiring", "question", "code", "failing", "unknown_tools", "user_question", "two_registries"}
+var urgency = []string{"no_worker", "rules_required", "overdue", "dead_holds", "server_changed", "slow_queue",
+	"outcome_unknown", "rule_error", "expiring", "question", "code", "failing", "unknown_tools", "user_question",
+	"two_registries"}
 
 // MostCounted limits the Count of a [Need]: there may be more.
 const MostCounted = 1000

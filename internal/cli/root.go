@@ -39,7 +39,8 @@ commands below try this out, run it, and show the history of a call.`,
 		root.AddCommand(commands...)
 	}
 	add("try", "Try it without any setup:", demoCommand(p), initCommand(), devCommand(p))
-	add("operate", "Run it:", migrateCommand(p), workerCommand(p), statusCommand(), workersCommand(), healthcheckCommand(),
+	add("operate", "Run it:", migrateCommand(p), workerCommand(p), statusCommand(), workersCommand(), epochsCommand(),
+		healthcheckCommand(),
 		auditCommand(), pruneCommand())
 	add("calls", "Make a call, and see what happened:",
 		callCommand(), listCommand(), againCommand(), cancelCommand(), receiptCommand(), traceCommand(), explainCommand(),

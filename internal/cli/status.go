@@ -109,6 +109,8 @@ func needed(n view.Need, at time.Time) string {
 	case "dead_holds":
 		return fmt.Sprintf("%s on workers that ended, such as %s, and no worker is alive to take over: gem worker",
 			does(n.Count, "run"), n.WorkerID)
+	case "server_changed":
+		return fmt.Sprintf("%s: gem epochs %d", serverChanged(n.Server), n.Server.Epoch)
 	case "slow_queue":
 		return fmt.Sprintf("calls could run for up to %s now, and no worker has taken them: gem workers", ago(n.Since, at))
 	case "outcome_unknown":

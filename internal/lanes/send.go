@@ -76,7 +76,15 @@ func (l *Lanes) exchange(conn *pgxpool.Conn, s *statements, jobs []*job) (taken 
 
 // read reads the answers to a receipt, to its commit, and to the sync behind them.
 func (j *job) read(conn *pgxpool.Conn, pipeline *pgconn.Pipeline) error {
-	_, err := readAnswer(pipeline, true)
+	rows, err := readAnswer(pipeline, false)
+	if err == nil {
+		for rows.NextRow() {
+			if j.value != nil {
+				*j.value = string(rows.Values()[0])
+			}
+		}
+		_, err = rows.Close()
+	}
 	if j.written = err == nil; j.written && j.commit {
 		_, err = readAnswer(pipeline, true)
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gemworker/gem/receipts"
@@ -33,14 +34,21 @@ type Call struct {
 	Age          time.Duration // the time from when the call was due to the claim
 	SignedIn     bool          // it was made with the token of a user
 	Steps        int           // number of steps and waits in its journal
-	Child        bool          // a handler or the rules made it
-	OfRules      bool          // the rules made it, to ask people about its parent
+	ParentID     string        // the call on whose behalf it was made; empty for none
+	ParentStep   string        // the name under which a handler or the rules made it; empty for neither
 	Awaited      bool          // waiters want to be notified of its end: see [TellEnded]
+	Code         []byte        // proves that the attempt was given this call: see [Restore]; nil if it cannot be restored
 	seq          int64
 }
 
 // Spent returns how many of the tool's retry.max_attempts are spent.
 func (c *Call) Spent() int { return c.Retries + c.Losses }
+
+// Child reports whether a handler or the rules made the call.
+func (c *Call) Child() bool { return c.ParentStep != "" }
+
+// OfRules reports whether the rules made the call, to ask people about its parent.
+func (c *Call) OfRules() bool { return strings.HasPrefix(c.ParentStep, "##") }
 
 // Suspect reports whether the call may have killed its workers: it has lost two since it last waited.
 func (c *Call) Suspect() bool { return c.Kills >= 2 }
@@ -60,7 +68,7 @@ func Claim(ctx context.Context, db DB, workerID string, limit, background int, s
 	rows, err := db.Query(ctx, `
 		select id::text, attempt, tool_name, input, idempotency_key, session_id, created_by, traceparent, level, run_at,
 			waited, retries,
-		       losses, kills, cancelled_for, age, signed_in, steps, child, of_rules, awaited, seq
+		       losses, kills, cancelled_for, age, signed_in, steps, parent::text, parent_step, awaited, code, seq
 		from gem.claim($1, $2, $3, $4, $5)`, workerID, limit, suspect, string(cursor), background)
 	if err != nil {
 		return nil, err
@@ -73,7 +81,8 @@ func Claim(ctx context.Context, db DB, workerID string, limit, background int, s
 			(*zeronull.Text)(&c.SessionID),
 			(*zeronull.Text)(&c.CreatedBy), (*zeronull.Text)(&c.Traceparent), &c.Level, &c.RunAt, &c.Waited, &c.Retries,
 			&c.Losses, &c.Kills,
-			&cancelled, &c.Age, &c.SignedIn, &c.Steps, &c.Child, &c.OfRules, &c.Awaited, &c.seq)
+			&cancelled, &c.Age, &c.SignedIn, &c.Steps, (*zeronull.Text)(&c.ParentID),
+			(*zeronull.Text)(&c.ParentStep), &c.Awaited, &c.Code, &c.seq)
 		if cancelled != nil {
 			c.Cancelled, c.CancelledFor = true, *cancelled
 		}
@@ -104,7 +113,7 @@ const FinishSQL = "select gem.finish($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)::t
 func (f Final) Statement() Statement {
 	return Statement{FinishSQL, []any{f.CallID, f.Number, f.WorkerID, string(f.Status), string(f.Result),
 		string(f.Effects),
-		f.RegistryVersion, zeronull.Text(f.ReplayOf), f.Steps, zeronull.Text(f.Context)}}
+		f.RegistryVersion, zeronull.Text(f.ReplayOf), f.Steps, zeronull.Text(f.Context)}, nil}
 }
 
 // Retry requeues a call after the transient error reason, with at least the given pause, and returns when it may run

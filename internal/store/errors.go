@@ -15,6 +15,7 @@ const (
 	notRegistered = "GM002" // of the gem functions
 	tooDeep       = "GM003" // of the gem functions
 	withoutRules  = "GM004" // of the gem functions
+	moved         = "GM006" // of the gem functions
 	closedRole    = "PT403" // of the gem functions, for a question
 	tooMany       = "PT429" // the same
 	notPrepared   = "26000" // someone ran `deallocate all` or `discard all`
@@ -45,6 +46,9 @@ func IsNotRegistered(err error) bool { return HasCode(err, notRegistered) }
 
 // IsWithoutRules reports whether the worker may not claim calls because it has no rules and the database requires them.
 func IsWithoutRules(err error) bool { return HasCode(err, withoutRules) }
+
+// IsMoved reports whether Postgres is another server than the one that the worker has met: see [MeetServer].
+func IsMoved(err error) bool { return HasCode(err, moved) }
 
 // IsTooDeep reports whether a call may not have children because it has too many ancestors.
 func IsTooDeep(err error) bool { return HasCode(err, tooDeep) }

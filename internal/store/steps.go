@@ -33,7 +33,7 @@ const StepSQL = "select gem.step($1, $2, $3, $4, $5, $6, $7)"
 // Statement returns the statement that writes the event if the journal has exactly before events of steps. again means
 // that an earlier try may have written it.
 func (s Step) Statement(a Attempt, before int, again bool) Statement {
-	return Statement{StepSQL, []any{a.CallID, a.Number, a.WorkerID, s.Event, string(s.Data), before, again}}
+	return Statement{StepSQL, []any{a.CallID, a.Number, a.WorkerID, s.Event, string(s.Data), before, again}, nil}
 }
 
 // HasStep reports whether the attempt, which must hold its call, has ended a step. It waits for a transaction of the

@@ -30,6 +30,8 @@ type Attempt struct {
 type Statement struct {
 	SQL  string
 	Args []any
+	// Value gets what the statement returns, as text, if it was accepted; nil ignores it.
+	Value *string
 }
 
 // split returns attempts as the two arrays that the gem functions take.

@@ -67,6 +67,8 @@ const (
 	NoticeUnknown NoticeVerdict = "unknown" // from a full sweep: the worker holds the call, and did not list it
 	// not about an attempt: the worker's heartbeats are late, and the full sweep was skipped
 	NoticeLate NoticeVerdict = "late"
+	// not about an attempt: Postgres is another server than the one that the worker has met
+	NoticeMoved NoticeVerdict = "moved"
 )
 
 // Heartbeat extends a worker's life by deadAfter, and requeues the calls of dead workers: with full of all dead

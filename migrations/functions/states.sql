@@ -168,13 +168,14 @@ $$;
 -- Calls at level -500 or below are background calls. They come after all others. A claim takes at most p_background of
 -- them (null: no limit), so that a worker keeps slots for other calls. If a caller crowds the queue, its calls also
 -- become background calls (see gem.before_insert_call).
+drop function if exists gem.claim(text, integer, boolean, jsonb, integer); -- with fewer columns
 create or replace function gem.claim(p_worker text, p_limit integer, p_suspect boolean, p_cursors jsonb default '{}',
   p_background integer default null)
 returns table (id uuid, tool_name text, input text, attempt integer, idempotency_key text, session_id text,
   created_by text,
   level integer, run_at timestamptz, seq bigint, retries integer, losses integer, kills integer, cancelled_for interval,
-  traceparent text, waited interval, age interval, signed_in boolean, steps integer, child boolean, of_rules boolean,
-  awaited boolean)
+  traceparent text, waited interval, age interval, signed_in boolean, steps integer, parent uuid, parent_step text,
+  awaited boolean, code bytea)
 language plpgsql security definer set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off -- the index must provide the order
   set jit = off -- the plan looks expensive, and compiling it would take longer than running it
@@ -189,14 +190,20 @@ declare
   suspects uuid[];
   suspect  uuid; -- the suspect that is claimed
   ids      uuid[] := '{}';
+  secret   bytea;
 begin
-  select w.can, 'steps' = any (w.can) as knows_steps, w.clock_back, greatest(at, w.clock_until) as due,
+  select w.can, 'steps' = any (w.can) as knows_steps, w.clock_back, greatest(at, w.clock_until) as due, w.outside,
+    w.server <> gem.server() as moved, w.may_claim_at > at as pauses,
     case when w.rules_version is null then (select l.rules_required from gem.limits l) end as forgot_rules
   into worker from public.core_workers w
   where w.worker_id = p_worker and w.stopped_at is null and w.alive_until > at;
   if worker.due is null then
     perform gem.refuse('GM002', 'worker %s cannot claim calls: it has stopped, or its heartbeat has expired', null,
       p_worker);
+  elsif worker.moved then
+    perform gem.refuse('GM006', 'worker %s has not met this server: see gem.meet_server', null, p_worker);
+  elsif worker.pauses then
+    return;
   elsif worker.forgot_rules then
     perform gem.refuse('GM004', 'worker %s runs without rules, and this database requires them: '
       'set TOOLS_RULES to this worker''s rules, or run gem rules require --off', null, p_worker);
@@ -232,6 +239,13 @@ begin
   if cardinality(ids) = 0 then
     return; -- for an empty array the planner would scan a whole partial index
   end if;
+  if worker.outside <> '{}' then
+    select s.value into secret from gem.secrets s where s.name = 'claims';
+    if current_setting('synchronous_commit') in ('off', 'local') and exists (
+        select from public.core_tool_calls c where c.id = any (ids) and worker.outside ->> c.tool_name = 'none') then
+      perform set_config('synchronous_commit', 'on', true); -- a lost claim would run again
+    end if;
+  end if;
 
   return query
   with claimed as (
@@ -250,8 +264,9 @@ begin
            when c.cancel_requested_at is not null then greatest(at - c.cancel_requested_at, '0') end, c.traceparent,
            at - c.run_at, case when c.attempt > 1 then at - gem.due(c.id)
            else at - greatest(c.created_at, c.run_at) end,
-         c.signed_in, c.steps, c.parent_step is not null, coalesce(c.parent_step like '##%', false),
-           coalesce(c.awaited, false)
+         c.signed_in, c.steps, c.parent_call_id, c.parent_step, coalesce(c.awaited, false),
+         case when worker.outside ? c.tool_name then gem.claim_code(secret, c.id, c.attempt, p_worker, c.tool_name,
+           c.input, c.created_by, c.signed_in, c.session_id, c.parent_call_id) end
   from claimed c;
 end
 $$;
@@ -390,24 +405,27 @@ $$;
 -- running → succeeded | failed | not_configured
 ------------------------------------------------------------------------------------------------------------------------
 
--- the earlier signature, without p_context, would make calls ambiguous
+-- the earlier signatures would make calls ambiguous
 drop function if exists gem.finish(uuid, integer, text, text, jsonb, jsonb, text, uuid, integer);
+drop function if exists gem.finish(uuid, integer, text, text, jsonb, jsonb, text, uuid, integer, text);
 
 -- Ends a call in one statement: sets its status, and writes its last event and its receipt. Returns the receipt's id.
 -- It is the last statement of a handler's transaction. p_steps is the number of steps that the attempt knows. If the
 -- database has fewer, a failover lost some, and the call continues from the remaining steps. p_context describes the
--- origin of a failure for operators. Only the journal stores it.
+-- origin of a failure for operators. Only the journal stores it. If the end is restored after a failover (see
+-- servers.sql), p_receipt is the receipt's earlier id, and p_epoch the epoch.
 --
 -- Here and below, the planner must find the call by its id: coalesce hides the other conditions. With statistics from a
 -- quiet hour, the planner would otherwise use the index of running calls, which has an entry for every call since the
 -- last vacuum.
 create or replace function gem.finish(p_call uuid, p_attempt integer, p_worker text, p_status text, p_result jsonb,
   p_effects jsonb,
-  p_registry_version text, p_replay_of uuid default null, p_steps integer default 0, p_context text default null)
+  p_registry_version text, p_replay_of uuid default null, p_steps integer default 0, p_context text default null,
+  p_receipt uuid default null, p_epoch bigint default null)
 returns uuid language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   at        timestamptz := gem.now();
-  receipt   uuid        := gem.receipt_id(p_call, at);
+  receipt   uuid        := coalesce(p_receipt, gem.receipt_id(p_call, at));
   freed_key text;
   parent    uuid;
   child     text;
@@ -427,8 +445,9 @@ begin
   ), journal as (
     insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
     select id, events, at, p_status, p_attempt, p_worker,
-      case when p_context is null then jsonb_build_object('receipt_id', receipt)
-      else jsonb_build_object('receipt_id', receipt, 'context', p_context) end from ended
+      case when p_context is null and p_epoch is null then jsonb_build_object('receipt_id', receipt)
+      else jsonb_strip_nulls(jsonb_build_object('receipt_id', receipt, 'context', p_context, 'restored', p_epoch)) end
+    from ended
   ), written as (
     insert into public.core_tool_receipts (id, call_id, tool_name, status, result, effects, created_at, attempt,
       worker_id,
@@ -749,8 +768,8 @@ $$;
 
 select gem.grant_to('gem_worker', 'execute on function gem.claim(text, integer, boolean, jsonb, integer),
   gem.hold_key(uuid, integer, text, text), gem.input_differs(uuid, uuid, text, boolean),
-  gem.finish(uuid, integer, text, text, jsonb, jsonb, text, uuid, integer, text), gem.retry(uuid, integer, text, jsonb,
-    integer, interval, jsonb, interval, interval, text),
+  gem.finish(uuid, integer, text, text, jsonb, jsonb, text, uuid, integer, text, uuid, bigint),
+  gem.retry(uuid, integer, text, jsonb, integer, interval, jsonb, interval, interval, text),
   gem.release(uuid, integer, text, jsonb, text), gem.leave_to(uuid, integer, text, text),
     gem.must_not_repeat(uuid, boolean, boolean, text),
   gem.tell_ended(uuid[])');

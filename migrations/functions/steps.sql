@@ -35,6 +35,9 @@ begin
   if p_event not in ('began', 'step') or p_data ->> 'name' is null then
     perform gem.refuse('check_violation', '%s is not an event of a step, or the step has no name', null, p_event);
   end if;
+  if p_event = 'began' and current_setting('synchronous_commit') in ('off', 'local') then
+    perform set_config('synchronous_commit', 'on', true); -- if this is lost, the step runs again
+  end if;
   with held as (
     update public.core_tool_calls c set steps = c.steps + 1, retries = 0, losses = 0, updated_at = at,
       events = c.events + 1

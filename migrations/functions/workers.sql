@@ -81,6 +81,7 @@ begin
     union all
     select last - at, last + p_dead_after where last > at + interval '1 second'
     order by clock_until desc limit 1) jump on true;
+  perform gem.meet_server(p_worker);
   perform gem.keep_tools();
 end
 $$;
@@ -133,8 +134,8 @@ declare
   before record;
   late   boolean;
 begin
-  select w.alive_until, w.heartbeat_at, w.steady_since into before from public.core_workers w
-    where w.worker_id = p_worker for update;
+  select w.alive_until, w.heartbeat_at, w.steady_since, w.server <> gem.server() as moved into before
+  from public.core_workers w where w.worker_id = p_worker for update;
   if not found then -- its row was removed after a long silence
     perform gem.refuse('GM002', 'worker %s is not registered', null, p_worker);
   end if;
@@ -150,13 +151,16 @@ begin
         when w.clock_until > at then w.clock_until end
   where w.worker_id = p_worker;
 
-  if not late and coalesce(before.steady_since < at - 0.5 * p_dead_after, true) then
+  if not late and before.moved is not true and coalesce(before.steady_since < at - 0.5 * p_dead_after, true) then
     late := gem.recover(p_worker, case when p_full then null else at - interval '3 minutes' end) >= 1000; -- not all
   else
     late := p_full;
   end if;
   if late then
     return query select '00000000-0000-0000-0000-000000000000'::uuid, 0, 'late';
+  end if;
+  if before.moved then
+    return query select '00000000-0000-0000-0000-000000000000'::uuid, 0, 'moved';
   end if;
   return query
   select mine.call_id, mine.attempt, case when running.id is null then 'lost' else 'cancel' end
@@ -207,6 +211,9 @@ declare
   looked text[]; -- keys
   behind text; -- the last key that was looked at
   free   text; -- a key
+  -- after a failover, workers that have not met the server yet count as alive for a while
+  grace  boolean := exists (select from gem.epochs e where e.server = gem.server() and gem.may_lack_commits(e.why)
+    and e.at > gem.now() - interval '15 seconds');
 begin
   -- To limit the load, each step handles a thousand calls, and the next heartbeat continues.
   if p_since is null then
@@ -228,12 +235,13 @@ begin
       select c.id from public.core_tool_calls c
       where c.status = 'running' and not exists (
         select from public.core_workers w
-        where w.worker_id = c.claimed_by and w.stopped_at is null and w.alive_until > at)
+        where w.worker_id = c.claimed_by and w.stopped_at is null
+          and (w.alive_until > at or grace and w.server <> gem.server()))
       limit 1000 for no key update of c skip locked);
   else
     dead := array(
       select w.worker_id from public.core_workers w
-      where w.alive_until > p_since and w.alive_until <= at
+      where w.alive_until > p_since and w.alive_until <= at and (grace and w.server <> gem.server()) is not true
       order by w.alive_until desc limit 1000);
     ids := array(
       select c.id from public.core_tool_calls c

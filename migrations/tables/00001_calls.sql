@@ -115,6 +115,8 @@ create table if not exists public.core_workers (
   -- the tools that it runs, or ran, outside of the receipt's transaction, with their modes; null: unknown
   outside          jsonb       check (jsonb_typeof(outside) = 'object'),
   keys_from        text,                                -- it looks for free keys behind this one; null: from the first
+  server           timestamptz,                         -- gem.server() that it has met; null: not checked
+  may_claim_at     timestamptz,                         -- after a failover; null: at once
   gem_version      text        not null,
   registry_version text        not null
 );

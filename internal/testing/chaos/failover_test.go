@@ -15,9 +15,12 @@ import (
 )
 
 // After a failover to a server that lagged, Postgres is in an earlier state while the workers have moved on. Every call
-// that it still has must end, including calls that had ended before, and must have its rows once. Two things cannot be
-// repaired, and the test reports how often they happen. A call inserted in the lost time is gone. A request to a server
-// outside from that time is sent again, even if it must not happen twice.
+// that it still has must end, including calls that had ended before, and must have its rows once. If the server still
+// has the claim of a call with an effect outside, its worker writes the end again.
+//
+// Two things cannot be repaired, and the test reports how often they happen. A call inserted in the lost time is gone.
+// For GEM this is a restart, as when a disk is copied back, so that claims of the lost time are not written again: such
+// a request to a server outside is sent again, even if it must not happen twice.
 func TestAFailoverThatLosesTheLastCommitsLeavesNoCallOpen(t *testing.T) {
 	const few = 2 // calls held in their slots: all together they leave one slot free, even if one worker has them all
 	a := startAsking(t, 50)
@@ -76,7 +79,7 @@ func TestAFailoverThatLosesTheLastCommitsLeavesNoCallOpen(t *testing.T) {
 
 	kept := a.receipts()
 	if n := len(slices.DeleteFunc(slices.Clone(lost),
-		func(id string) bool { return slices.Contains(kept, id) })); n != len(lost) || n < 3*a.calls {
+		func(id string) bool { return slices.Contains(kept, id) })); n != len(lost)-few || n < 3*a.calls {
 		t.Errorf("%d of %d receipts were lost", n, len(lost))
 	}
 	for fault, where := range map[string]string{
@@ -92,7 +95,7 @@ func TestAFailoverThatLosesTheLastCommitsLeavesNoCallOpen(t *testing.T) {
 	}
 	a.reached(map[string]int{
 		"waits lab.flow flow.step": 1, "waits lab.flow flow.once": 1, // these are in the copy
-		"runs lab.flow flow.step": 2, "runs lab.flow flow.once": 2, "runs lab.send lab.send": 2,
+		"runs lab.flow flow.step": 2, "runs lab.flow flow.once": 2, "runs lab.send lab.send": 1,
 		"queued lab.ping lab.ping": 2,
 		"  lab.ping":               1, // of the call that is gone
 		// the worker that runs one may claim it again, and end it with the result of the first attempt

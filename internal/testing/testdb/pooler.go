@@ -3,6 +3,7 @@ package testdb
 import (
 	"context"
 	"errors"
+	"net/url"
 	"os"
 	"sync"
 	"testing"
@@ -29,21 +30,31 @@ const (
 	transactionPool = 8 + 1
 )
 
-// RouteTo returns the route to the database at url.
-func RouteTo(t testing.TB, url string) Route {
+// RouteTo returns the route to a database, which is a URL. A server of the test's own is reached directly.
+func RouteTo(t testing.TB, database string) Route {
 	t.Helper()
 	mode := pgbouncer.Mode(os.Getenv("GEM_TEST_POOLER"))
-	if mode == "" {
-		return Route{URL: url, Listen: url, Mode: pgpool.Direct}
+	if mode == "" || !isShared(database) { // the pooler leads to the shared server only
+		return Route{URL: database, Listen: database, Mode: pgpool.Direct}
 	}
 	p, err := thePooler()
 	if err != nil {
 		t.Fatalf("GEM_TEST_POOLER=%s: %v", mode, err)
 	}
 	if mode == pgbouncer.Session {
-		return Route{URL: p.URL(url), Listen: p.URL(url), Mode: pgpool.SessionPooler}
+		return Route{URL: p.URL(database), Listen: p.URL(database), Mode: pgpool.SessionPooler}
 	}
-	return Route{URL: p.URL(url), Listen: url, Mode: pgpool.TransactionPooler}
+	return Route{URL: p.URL(database), Listen: database, Mode: pgpool.TransactionPooler}
+}
+
+// isShared reports whether a database is on the server that tests share.
+func isShared(database string) bool {
+	s, err := theServer(nil)
+	if err != nil {
+		return true // starting the pooler reports it
+	}
+	u, err := url.Parse(database)
+	return err == nil && u.Host == s.admin.Host
 }
 
 // thePooler starts the PgBouncer on its first call. It ends at the latest with the test binary.

@@ -20,6 +20,8 @@ type Writer struct {
 	Lanes   *lanes.Lanes
 	// Persist repeats a statement until Postgres has executed or rejected it, or the worker has stopped.
 	Persist func(ctx context.Context, doing string, statement func(context.Context) error) error
+	// Began is called after the beginning of a step that must not run twice was written. Default: nil.
+	Began func(name string)
 	// At is called before and after each write and each step. Tests end the process there.
 	At func(when, what string)
 }
@@ -103,6 +105,9 @@ func (p *pen) write(event string, data *stepData) error {
 	err := p.writer.step(p.open, store.Step{Event: event, Data: encoded}, p.course.events())
 	if err == nil {
 		p.course.wrote(event, data, receipts.PrintedSize(encoded))
+		if event == store.StepBegan && p.writer.Began != nil {
+			p.writer.Began(data.Name)
+		}
 		return nil
 	}
 	p.leaveUnlessRefused(err)

@@ -1,0 +1,146 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
+)
+
+// Epoch is a Postgres server that the workers met: see functions/servers.sql.
+type Epoch struct {
+	Number int64
+	// Why is the difference to the previous server: first, restart, promotion, restore or unknown.
+	Why string
+}
+
+// MayLackCommits reports whether ends that were written before may be missing on the epoch's server.
+func (e Epoch) MayLackCommits() bool {
+	return e.Why == "promotion" || e.Why == "restore" || e.Why == "unknown"
+}
+
+// MeetServer records that the worker has met the present server.
+func MeetServer(ctx context.Context, db DB, workerID string) (e Epoch, err error) {
+	err = db.QueryRow(ctx, "select epoch, why from gem.meet_server($1)", workerID).Scan(&e.Number, &e.Why)
+	return e, err
+}
+
+// CompareEnds returns the attempts, all of one worker and ended by it, whose receipts the server lacks.
+func CompareEnds(ctx context.Context, db DB, workerID string, ended []Attempt) (missing []Attempt, err error) {
+	calls, numbers := split(ended)
+	rows, err := db.Query(ctx, "select call_id::text, attempt from gem.compare_ends($1, $2::uuid[], $3)", workerID, calls,
+		numbers)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (Attempt, error) {
+		a := Attempt{WorkerID: workerID}
+		return a, row.Scan(&a.CallID, &a.Number)
+	})
+}
+
+// Restored is the result of [Restore].
+type Restored string
+
+// The results of [Restore]. It is empty if the server lacks nothing.
+const (
+	RestoredEnd    Restored = "restored"  // the receipt is written, with the id that it had
+	EndedAsUnknown Restored = "unknown"   // the call has ended as outcome_unknown
+	RanTwice       Restored = "ran_twice" // another attempt has run meanwhile
+	CallMissing    Restored = "missing"   // the server lacks the call, and the worker has forgotten its input
+	ClaimedAgain   Restored = "claimed"   // the attempt still runs, and holds its call again
+)
+
+// Lost is an attempt that a server may lack.
+type Lost struct {
+	Attempt
+	Tool string
+	Code []byte // see [Call]
+	// Call is what the worker claimed; nil if it has forgotten it.
+	Call *Call
+	// Key is the idempotency key that the attempt held; empty for none.
+	Key string
+	// Ended reports whether the attempt has ended. ReceiptID is empty if its receipt was not accepted. Final is nil if the
+	// worker has forgotten the outcome.
+	Ended     bool
+	ReceiptID string
+	Final     *Final
+}
+
+// Restore writes the claim of an attempt again, and its end if it has ended, if the server of an epoch lacks them.
+// registryVersion is that of the receipt.
+func Restore(ctx context.Context, db DB, epoch int64, l Lost, registryVersion string) (r Restored, err error) {
+	call := map[string]any{"id": l.CallID, "tool_name": l.Tool}
+	if c := l.Call; c != nil {
+		call["input"], call["created_by"], call["session_id"] = c.Input, nullable(c.CreatedBy), nullable(c.SessionID)
+		call["signed_in"], call["parent_call_id"], call["parent_step"] = c.SignedIn, nullable(c.ParentID),
+			nullable(c.ParentStep)
+		call["idempotency_key"] = nullable(c.ClientKey)
+	}
+	end := map[string]any{"key": nullable(l.Key)}
+	if l.Ended {
+		end["registry_version"], end["receipt_id"] = registryVersion, nullable(l.ReceiptID)
+	}
+	if f := l.Final; f != nil {
+		end["status"], end["result"], end["effects"], end["context"] = f.Status, f.Result, f.Effects, nullable(f.Context)
+	}
+	encodedCall, err := json.Marshal(call)
+	if err != nil {
+		return "", err
+	}
+	encodedEnd, err := json.Marshal(end)
+	if err != nil {
+		return "", err
+	}
+	err = db.QueryRow(ctx, "select gem.restore($1, $2, $3, $4, $5, $6, $7)", l.WorkerID, epoch, l.Number, l.Code,
+		string(encodedCall), l.Ended, string(encodedEnd)).Scan((*zeronull.Text)(&r))
+	return r, err
+}
+
+// BegunStep is a step that must not run twice and that an attempt has begun.
+type BegunStep struct {
+	Attempt
+	Name string
+}
+
+// RestoreSteps writes the beginnings of steps, all of one worker, that the server of an epoch lacks. It returns their
+// number.
+func RestoreSteps(ctx context.Context, db DB, workerID string, epoch int64, steps []BegunStep) (
+	written int, err error) {
+	attempts, names := make([]Attempt, len(steps)), make([]string, len(steps))
+	for i, s := range steps {
+		attempts[i], names[i] = s.Attempt, s.Name
+	}
+	calls, numbers := split(attempts)
+	err = db.QueryRow(ctx, "select gem.restore_steps($1, $2, $3::uuid[], $4, $5)", workerID, epoch, calls, numbers,
+		names).Scan(&written)
+	return written, err
+}
+
+// nullable returns nil for an empty text.
+func nullable(text string) any {
+	if text == "" {
+		return nil
+	}
+	return text
+}
+
+// FinishAgain ends a call that the attempt holds and had ended before, with the receipt's earlier id.
+func FinishAgain(ctx context.Context, db DB, f Final, receiptID string) error {
+	s := f.Statement()
+	_, err := db.Exec(ctx, "select gem.finish($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)", append(s.Args, receiptID)...)
+	return err
+}
+
+// CountReran counts ended attempts of one worker whose calls run again without harm. If the server of an epoch lacks
+// the call, it lists the call as missing.
+func CountReran(ctx context.Context, db DB, workerID string, epoch int64, lost []Lost) error {
+	attempts, tools := make([]Attempt, len(lost)), make([]string, len(lost))
+	for i, l := range lost {
+		attempts[i], tools[i] = l.Attempt, l.Tool
+	}
+	calls, numbers := split(attempts)
+	_, err := db.Exec(ctx, "select gem.count_reran($1, $2, $3::uuid[], $4, $5)", workerID, epoch, calls, numbers, tools)
+	return err
+}

@@ -1,0 +1,273 @@
+package worker
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/gemworker/gem/internal/store"
+	"github.com/gemworker/gem/receipts"
+	"go.uber.org/zap"
+)
+
+// The limits of a worker's memory. An asynchronous standby lags by seconds, so it has an end that was written more than
+// keepEnds ago. Only the time between answered heartbeats counts: an outage makes no end older.
+const (
+	keepEnds    = time.Minute
+	maxEnds     = 100_000
+	maxPayloads = 16 << 20 // bytes
+	maxCompared = 1000     // in one statement
+)
+
+// remembered is an end that this worker wrote lately, or a step that it began and that must not run twice.
+type remembered struct {
+	lost store.Lost
+	step string // the name of the step; empty for an end
+	// outside reports whether the handler may have had effects outside of Postgres. If not, the memory has neither the
+	// call nor its end, and the call runs again.
+	outside bool
+	served  time.Duration // how long heartbeats had been answered when it was written
+}
+
+func (r *remembered) size() int {
+	if r.lost.Call == nil {
+		return 0
+	}
+	return len(r.lost.Call.Input) + len(r.lost.Final.Result) + len(r.lost.Final.Effects) + 512
+}
+
+// memory has what this worker wrote lately, in order. After a failover the new server may lack it.
+type memory struct {
+	mu     sync.Mutex
+	served time.Duration // how long heartbeats have been answered
+	beatAt time.Time     // when the last one was
+	all    []remembered
+	bytes  int // of payloads
+	full   int // the ends before this index have lost their payload
+	// the greatest bytes
+	room int
+}
+
+func (m *memory) add(r remembered) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r.served = m.served
+	m.all = append(m.all, r)
+	m.bytes += r.size()
+	for m.bytes > m.room && m.full < len(m.all) {
+		old := &m.all[m.full]
+		m.bytes -= old.size()
+		old.lost.Call, old.lost.Final = nil, nil
+		m.full++
+	}
+	if len(m.all) > maxEnds {
+		m.drop(len(m.all) - maxEnds)
+	}
+}
+
+// drop removes the first n.
+func (m *memory) drop(n int) {
+	for i := range m.all[:n] {
+		m.bytes -= m.all[i].size()
+	}
+	m.all = slices.Delete(m.all, 0, n)
+	m.full = max(0, m.full-n)
+}
+
+// beat counts an answered heartbeat, and forgets what is old enough.
+func (m *memory) beat(now time.Time, interval time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.beatAt.IsZero() {
+		m.served += min(now.Sub(m.beatAt), 2*interval)
+	}
+	m.beatAt = now
+	old := 0
+	for old < len(m.all) && m.served-m.all[old].served > keepEnds {
+		old++
+	}
+	if old > 0 {
+		m.drop(old)
+	}
+}
+
+func (m *memory) copy() []remembered {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.all)
+}
+
+// find returns the end of an attempt, or nil if it was not written lately.
+func (m *memory) find(a store.Attempt) *remembered {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i := range m.all {
+		if m.all[i].lost.Attempt == a && m.all[i].step == "" {
+			return new(m.all[i])
+		}
+	}
+	return nil
+}
+
+// remember keeps the end of an attempt. receiptID is empty if Postgres did not accept the receipt because the attempt
+// no longer holds its call.
+func (a *attempt) remember(final *store.Final, receiptID string) *remembered {
+	r := remembered{outside: a.call != nil && !inside(a.handler), lost: store.Lost{Attempt: a.claim.Attempt,
+		Tool: a.claim.Tool, Code: a.claim.Code, Ended: true, ReceiptID: receiptID}}
+	if r.outside && r.lost.Code != nil && final != nil {
+		r.lost.Call, r.lost.Final, r.lost.Key = &a.claim.Call, final, a.key
+	}
+	a.worker.memory.add(r)
+	return &r
+}
+
+// rememberStep keeps the name of a step that must not run twice and that has begun.
+func (a *attempt) rememberStep(name string) {
+	a.worker.memory.add(remembered{step: name, lost: store.Lost{Attempt: a.claim.Attempt, Tool: a.claim.Tool}})
+}
+
+// endAgain ends the calls that this worker holds and has ended before: the database has lost their ends, for example in
+// a crash with asynchronous commits. It returns the attempts that may be released.
+func (w *Worker) endAgain(ctx context.Context, held []store.Attempt) (release []store.Attempt) {
+	for _, attempt := range held {
+		r := w.memory.find(attempt)
+		if r == nil || !r.outside {
+			release = append(release, attempt)
+			continue
+		}
+		final := r.lost.Final
+		if final == nil {
+			final = &store.Final{Attempt: attempt, Effects: []byte("{}"), RegistryVersion: w.options.Registry.Version,
+				Outcome: receipts.Failure(receipts.OutcomeUnknown, "The call had ended, and the database lost its end. Look for "+
+					"its effect, and make a new call if there is none.", nil)}
+		}
+		w.log.Warn("the database lost the end of a call: writing it again", zap.String("call_id", attempt.CallID),
+			zap.Int("attempt", attempt.Number))
+		w.warn(store.FinishAgain(ctx, w.options.Control, *final, r.lost.ReceiptID), "write the end of a call again")
+	}
+	return release
+}
+
+// meet records that this worker has met another server, and restores what the server lacks: the claims of running
+// calls, ends, and the beginnings of steps. The next heartbeat meets the server again if this fails.
+func (w *Worker) meet(ctx context.Context) error {
+	w.meeting = true
+	epoch, err := store.MeetServer(ctx, w.options.Control, w.id)
+	if err != nil {
+		return err
+	}
+	w.epoch.Store(&metServer{epoch, time.Now()})
+	w.sweepSoon()
+	if epoch.MayLackCommits() {
+		found := restored{counts: map[store.Restored]int{}}
+		if err := w.restore(ctx, &found); err != nil {
+			return err
+		}
+		w.log.Warn("Postgres is another server, which may lack the last commits", zap.Int64("epoch", epoch.Number),
+			zap.String("why", epoch.Why), zap.Int("restored", found.counts[store.RestoredEnd]),
+			zap.Int("outcome_unknown", found.counts[store.EndedAsUnknown]), zap.Int("ran_twice", found.counts[store.RanTwice]),
+			zap.Int("missing", found.counts[store.CallMissing]), zap.Int("claimed_again", found.counts[store.ClaimedAgain]),
+			zap.Int("steps", found.steps), zap.Int("run_again", len(found.reran)))
+	}
+	w.meeting = false
+	return nil
+}
+
+// restored counts what a server lacked.
+type restored struct {
+	counts map[store.Restored]int
+	steps  int
+	reran  []store.Lost
+}
+
+func (w *Worker) restore(ctx context.Context, found *restored) error {
+	w.mu.Lock()
+	running := slices.Collect(maps.Values(w.running))
+	w.mu.Unlock()
+	for _, c := range running {
+		if key := c.begun.Load(); key != nil && c.Code != nil {
+			lost := store.Lost{Attempt: c.Attempt, Tool: c.Tool, Code: c.Code, Call: &c.Call, Key: *key}
+			if err := w.restoreOne(ctx, lost, found); err != nil {
+				return err
+			}
+		}
+	}
+	for batch := range slices.Chunk(w.memory.copy(), maxCompared) {
+		var steps []store.BegunStep
+		var ends []store.Attempt
+		byAttempt := map[store.Attempt]*remembered{}
+		for i, r := range batch {
+			if r.step != "" {
+				steps = append(steps, store.BegunStep{Attempt: r.lost.Attempt, Name: r.step})
+			} else {
+				ends, byAttempt[r.lost.Attempt] = append(ends, r.lost.Attempt), &batch[i]
+			}
+		}
+		written, err := store.RestoreSteps(ctx, w.options.Control, w.id, w.epoch.Load().Number, steps)
+		if err != nil {
+			return err
+		}
+		found.steps += written
+		missing, err := store.CompareEnds(ctx, w.options.Control, w.id, ends)
+		if err != nil {
+			return err
+		}
+		for _, attempt := range missing {
+			if r := byAttempt[attempt]; !r.outside {
+				found.reran = append(found.reran, r.lost)
+			} else if err := w.restoreOne(ctx, r.lost, found); err != nil {
+				return err
+			}
+		}
+	}
+	if len(found.reran) == 0 {
+		return nil
+	}
+	return store.CountReran(ctx, w.options.Control, w.id, w.epoch.Load().Number, found.reran)
+}
+
+func (w *Worker) restoreOne(ctx context.Context, lost store.Lost, found *restored) error {
+	what, err := store.Restore(ctx, w.options.Control, w.epoch.Load().Number, lost, w.options.Registry.Version)
+	if store.IsRefusal(err) { // the others can be restored nevertheless
+		w.log.Error("could not restore an attempt", zap.String("call_id", lost.CallID), zap.Int("attempt", lost.Number),
+			zap.Error(err))
+		return nil
+	}
+	found.counts[what]++
+	return err
+}
+
+// restoreWithin is how long after a failover the functions in servers.sql restore ends.
+const restoreWithin = 15 * time.Minute
+
+// metServer is the server that a worker has met.
+type metServer struct {
+	store.Epoch
+	at time.Time
+}
+
+// refused restores the end of an attempt that no longer holds its call, if a failover may be the reason.
+func (a *attempt) refused(decided *end) {
+	if a.call == nil || inside(a.handler) || a.claim.Code == nil {
+		return
+	}
+	r := a.remember(a.finalOf(decided), "")
+	epoch := a.worker.epoch.Load()
+	if epoch == nil || !epoch.MayLackCommits() || time.Since(epoch.at) > restoreWithin {
+		return // if the failover has not been noticed yet, meet restores the end
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), controlTimeout)
+	defer cancel()
+	_, err := store.Restore(ctx, a.worker.options.Control, epoch.Number, r.lost, a.worker.options.Registry.Version)
+	a.worker.warn(err, "restore the end of a call")
+}
+
+// finalOf returns what an end writes, or nil if it is not the outcome of a handler.
+func (a *attempt) finalOf(e *end) *store.Final {
+	if e.how != receipted || e.outcome.ReplayOf != "" {
+		return nil
+	}
+	return new(a.final(e.outcome))
+}

@@ -1,0 +1,193 @@
+package worker_test
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/gemworker/gem/handlers/handlertest"
+	"github.com/gemworker/gem/internal/postgres/pgserver"
+	"github.com/gemworker/gem/internal/testing/testdb"
+	"github.com/gemworker/gem/migrations"
+	"github.com/jackc/pgx/v5"
+)
+
+// pair is a primary with an asynchronous standby, both real.
+type pair struct {
+	*testing.T
+	primary, standby *pgserver.Server
+	// url leads to the server that can write.
+	url string
+	// sender is the process of the primary that sends commits to the standby, once it is stopped.
+	sender string
+}
+
+func newPair(t *testing.T) *pair {
+	t.Helper()
+	settings := map[string]string{"wal_level": "replica", "max_wal_senders": "4", "hot_standby": "on",
+		"synchronous_commit": "on"}
+	p := &pair{T: t, primary: testdb.Private(t, pgserver.Options{Settings: settings})}
+	if err := migrations.Up(t.Context(), p.primary.URL("postgres")); err != nil {
+		t.Fatal(err)
+	}
+	folder, err := os.MkdirTemp("/tmp", "gem-standby-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(folder) })
+	// as if a server of this program had kept its data there
+	if err := errors.Join(os.Chmod(folder, 0o777), //nolint:gosec // the server has a user of its own
+		os.WriteFile(filepath.Join(folder, "lock"), nil, 0o600),
+		os.WriteFile(filepath.Join(folder, "password"), []byte(passwordOf(t, p.primary)), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	data := filepath.Join(folder, "data")
+	cmd, err := pgserver.Command("pg_basebackup", "-D", data, "-R", "-X", "stream", "-c", "fast", "-d",
+		p.primary.URL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if p.standby, err = pgserver.Start(t.Context(), pgserver.Options{DataDir: folder, Settings: settings}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.standby.Stop() })
+	one, two := hostOf(t, p.primary), hostOf(t, p.standby)
+	p.url = strings.Replace(p.primary.URL("postgres"), one, one+","+two, 1) + "&target_session_attrs=read-write"
+	return p
+}
+
+func passwordOf(t *testing.T, s *pgserver.Server) string {
+	t.Helper()
+	u, err := url.Parse(s.URL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	password, _ := u.User.Password()
+	return password
+}
+
+func hostOf(t *testing.T, s *pgserver.Server) string {
+	t.Helper()
+	u, err := url.Parse(s.URL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u.Host
+}
+
+// ask returns the value of a query on one server.
+func (p *pair) ask(s *pgserver.Server, sql string) (value string) {
+	p.Helper()
+	conn, err := pgx.Connect(p.Context(), s.URL("postgres"))
+	if err != nil {
+		p.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	if err := conn.QueryRow(p.Context(), sql).Scan(&value); err != nil {
+		p.Fatalf("%s: %v", sql, err)
+	}
+	return value
+}
+
+func (p *pair) signal(pid string, s syscall.Signal) {
+	p.Helper()
+	n, err := strconv.Atoi(pid)
+	if err == nil {
+		err = syscall.Kill(n, s)
+	}
+	if err != nil {
+		p.Fatalf("%s: %v", pid, err)
+	}
+}
+
+// caughtUp waits until the standby has what the primary has.
+func (p *pair) caughtUp() {
+	p.Helper()
+	at := p.ask(p.primary, "select pg_current_wal_lsn()::text")
+	testdb.Eventually(p, "the standby has caught up", func() bool {
+		return p.ask(p.standby, "select coalesce(pg_last_wal_replay_lsn() >= '"+at+"', false)::text") == "true"
+	})
+}
+
+// loseCommits lets the standby fall behind: the primary sends it nothing more.
+func (p *pair) loseCommits() {
+	p.Helper()
+	p.caughtUp()
+	p.sender = p.ask(p.primary, "select pid::text from pg_stat_replication")
+	p.signal(p.sender, syscall.SIGSTOP)
+	p.Cleanup(func() {
+		pid, _ := strconv.Atoi(p.sender)
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	})
+}
+
+// failover kills the primary and promotes the standby.
+func (p *pair) failover() {
+	p.Helper()
+	p.killPrimary()
+	p.promote()
+}
+
+func (p *pair) killPrimary() {
+	p.Helper()
+	p.signal(strings.TrimSpace(strings.Split(p.ask(p.primary, "select pg_read_file('postmaster.pid')"), "\n")[0]),
+		syscall.SIGKILL)
+	p.signal(p.sender, syscall.SIGKILL)
+}
+
+func (p *pair) promote() {
+	p.Helper()
+	p.ask(p.standby, "select pg_promote(false)::text")
+	testdb.Eventually(p, "the standby is promoted", func() bool {
+		return p.ask(p.standby, "select pg_is_in_recovery()::text") == "false"
+	})
+}
+
+// An asynchronous standby lacks the last commits. The worker that lives on puts its ends back: no effect of mode none
+// happens twice, and the receipts have their earlier ids.
+func TestEndsThatAFailoverLostArePutBack(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	lab := NewLab()
+	env := handlertest.Start(t, handlertest.Options{Registry: labRegistry("1.0.0", tool{name: "lab.send"}),
+		Domains: []any{lab}, NoWorker: true, Database: p.url})
+	env.StartWorker()
+	var ids []string
+	const calls = 20
+	insert := func() {
+		for range calls {
+			ids = append(ids, env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "x"})}))
+		}
+	}
+	insert()
+	p.loseCommits()
+	insert()
+	before := map[string]string{}
+	for _, id := range ids {
+		before[id] = env.Await(id).ID
+	}
+	p.failover()
+	env.DB.Reset()
+	testdb.Eventually(t, "every call has its receipt again", func() bool {
+		var n int
+		err := env.DB.QueryRow(t.Context(), "select count(*) from core_tool_receipts").Scan(&n)
+		return err == nil && n == 2*calls
+	})
+	for _, id := range ids {
+		if got := env.Await(id); got.ID != before[id] {
+			t.Errorf("the receipt of %s was %s, and is %s", id, before[id], got.ID)
+		}
+	}
+	if sent := lab.sentSoFar(); len(sent) != 2*calls {
+		t.Errorf("%d calls had %d effects", 2*calls, len(sent))
+	}
+}
