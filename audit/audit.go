@@ -116,6 +116,9 @@ var Checks = []Check{
 		Proves: "A receipt has the key of its call, which follows from the call's input, or from the client's key and the " +
 			"caller."},
 
+	{Name: "restored-listed", counts: "finished calls", file: "epochs.sql", only: databases,
+		Proves: "The list of a change of the Postgres server has exactly the receipts that were restored after it."},
+
 	{Name: "rule-counted", counts: "counted calls", file: "rules.sql", only: databases,
 		Proves: "The limits of rules counted only claimed calls, numbered without gaps in the order of their times, with " +
 			"correct totals."},

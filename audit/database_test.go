@@ -520,6 +520,17 @@ var breaks = []struct {
 		[]string{`update core_tool_calls set computed_key = null where computed_key = 'leads.create:phone="2"'`,
 			`update core_tool_receipts set idempotency_key = null where idempotency_key = 'leads.create:phone="2"'`}},
 
+	{"restored-listed", "its receipt is another", " was restored in the epoch ",
+		[]string{`insert into gem.epochs (server, at, why) values (now() - interval '1 day', now(), 'promotion')`,
+			`insert into gem.epoch_calls (epoch, call_id, attempt, worker_id, tool_name, what, receipt_id, at)
+			select max(epoch), call_id, 1, 'w', 'a.b', 'restored', gen_random_uuid(), now()
+			from core_tool_receipts r, gem.epochs group by call_id order by call_id limit 1`}},
+	{"restored-listed", "it is not listed", ", which does not list it",
+		[]string{`insert into gem.epochs (server, at, why) values (now() - interval '1 day', now(), 'promotion')`,
+			`update core_tool_events e set data = data || jsonb_build_object('restored', (select max(epoch) from gem.epochs))
+			where event = 'succeeded' and call_id = (select call_id from core_tool_receipts where status = 'succeeded'
+				order by call_id limit 1)`}},
+
 	{"rule-counted", "a row is missing", `pace/starts per tool ["a.b"]: its row 3 comes after the row 1`,
 		[]string{"delete from gem.rule_runs where n = 2 and counter like 'pace/%'"}},
 	{"rule-counted", "its time fell", "its row 2 is of ", []string{"update gem.rule_runs set at = at + interval '1 day' " +

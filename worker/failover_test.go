@@ -37,6 +37,15 @@ func (s Sender) Flow(ctx context.Context, d *handlers.Durable, in Task) (Done, e
 	return sent, nil
 }
 
+// Keyed is sender.keyed: it sends, and its tool has keys.
+func (s Sender) Keyed(ctx context.Context, call *handlers.Call, in Task) (Done, error) {
+	return s.lab.Send(ctx, call, in)
+}
+
+// failoverTools are the tools of these tests.
+var failoverTools = labRegistry("1.0.0", tool{name: "lab.send"}, tool{name: "lab.write"}, tool{name: "sender.flow"},
+	tool{name: "sender.keyed", mode: "keyed", keyField: "key"})
+
 // cells is a pair of servers with a worker whose claims a test can hold back, and with calls in each state that a
 // failover may meet.
 type cells struct {
@@ -50,9 +59,8 @@ type cells struct {
 
 func newCells(t *testing.T, change ...func(*worker.Options)) *cells {
 	c := &cells{pair: newPair(t), lab: NewLab(), ids: map[string]string{}}
-	c.env = handlertest.Start(t, handlertest.Options{Registry: labRegistry("1.0.0", tool{name: "lab.send"},
-		tool{name: "lab.write"}, tool{name: "sender.flow"}), Domains: []any{c.lab, Sender{c.lab}}, NoWorker: true,
-		Database: c.url})
+	c.env = handlertest.Start(t, handlertest.Options{Registry: failoverTools, Domains: []any{c.lab, Sender{c.lab}},
+		NoWorker: true, Database: c.url})
 	testdb.Exec(t, c.env.DB, "create table lab_rows (id bigint generated always as identity primary key, text text)")
 	c.worker = c.env.StartWorker(append(change, func(o *worker.Options) {
 		o.Concurrency = 30 // one caller may not crowd it
@@ -163,6 +171,7 @@ func TestWhatAFailoverLostIsRestored(t *testing.T) {
 			t.Errorf("%s: %s, want %s", q[0], got, q[1])
 		}
 	}
+	sound(t, c.env)
 }
 
 // Of an end that it has no room for, a worker knows that it was. The call does not run again.
@@ -196,6 +205,7 @@ func TestAnEndOfWhichLittleIsKnownIsRestoredAsUnknown(t *testing.T) {
 	if sent := c.lab.sentSoFar(); len(sent) != 3 {
 		t.Errorf("the effects: %v", sent)
 	}
+	sound(t, c.env)
 }
 
 // While one worker still has the earlier primary, another takes the calls on the promoted standby. When the first one
@@ -218,9 +228,8 @@ func TestAnEndThatAnotherWorkerDecidedMeanwhileIsListed(t *testing.T) {
 
 	c.promote()
 	lab := NewLab()
-	second := handlertest.Start(t, handlertest.Options{Registry: labRegistry("1.0.0", tool{name: "lab.send"},
-		tool{name: "lab.write"}, tool{name: "sender.flow"}), Domains: []any{lab, Sender{lab}}, Worker: soon,
-		Database: c.standby.URL("postgres")})
+	second := handlertest.Start(t, handlertest.Options{Registry: failoverTools, Domains: []any{lab, Sender{lab}},
+		Worker: soon, Database: c.standby.URL("postgres")})
 	second.Await(c.ids["queued, ended"])
 	lab.awaitBegin(t)
 	lab.tell(t, "queued, runs", Order{})
@@ -238,4 +247,42 @@ func TestAnEndThatAnotherWorkerDecidedMeanwhileIsListed(t *testing.T) {
 		return c.ask(c.standby, "select coalesce(string_agg(format('%s %s %s', c.input ->> 'text', what, found), '; ' "+
 			"order by c.input ->> 'text'), '') from gem.epoch_calls e join core_tool_calls c on c.id = e.call_id") == want
 	})
+	sound(t, c.env)
+}
+
+// The server may lack several attempts of a call, and what let the last one run.
+func TestAnEndIsRestoredThoughItsCallStillWaitedOrHadAnEarlierAttempt(t *testing.T) {
+	t.Parallel()
+	c := newCells(t)
+	keyed := func(name, key, then string, waits bool) {
+		in := Task{Text: name, Key: key, Then: then}
+		if waits {
+			in.Gate = name
+		}
+		c.ids[name] = c.env.Insert(handlertest.Call{Tool: "sender.keyed", Input: task(in)})
+	}
+	keyed("first", "a", "fail", true)
+	c.begun(1)
+	keyed("second", "a", "", false)
+	c.env.UntilItWaits(c.ids["second"], "key")
+	c.claims.Lock()
+	keyed("retried", "b", "transient once", false)
+	c.loseCommits()
+	c.claims.Unlock()
+	c.lab.tell(t, "first", Order{})
+	before := c.end("first", "second", "retried")
+
+	c.failover()
+	c.env.DB.Reset()
+	for name, id := range c.end("first", "second", "retried") {
+		if id != before[name] {
+			t.Errorf("the receipt of %q was %s, and is %s", name, before[name], id)
+		}
+	}
+	want := "first running, attempt 1; retried queued, attempt 0; second queued, attempt 1"
+	if got := c.ask(c.standby, "select string_agg(format('%s %s', c.input ->> 'text', e.found), '; ' order by "+
+		"c.input ->> 'text') from gem.epoch_calls e join core_tool_calls c on c.id = e.call_id"); got != want {
+		t.Errorf("found: %s", got)
+	}
+	sound(t, c.env)
 }

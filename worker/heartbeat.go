@@ -40,14 +40,15 @@ func (w *Worker) heartbeat(ctx context.Context) error {
 	if store.IsNotRegistered(err) {
 		w.log.Warn("this worker was silent for so long that others removed it: registering again")
 		err = w.register(beating)
-		w.meeting = true // a failover may have lost the row
+		w.meeting = newMeeting() // a failover may have lost the row
 	}
 	if err != nil {
 		w.sweepSoon()
 		return ignoreEnd(ctx, err)
 	}
 	w.memory.beat(time.Now(), w.options.HeartbeatInterval)
-	if w.meeting || slices.ContainsFunc(notices, func(n store.Notice) bool { return n.Verdict == store.NoticeMoved }) {
+	moved := func(n store.Notice) bool { return n.Verdict == store.NoticeMoved }
+	if w.meeting != nil || slices.ContainsFunc(notices, moved) {
 		return ignoreEnd(ctx, w.meet(ctx)) // the next heartbeat decides about the running calls
 	}
 	var unknown []store.Attempt

@@ -150,46 +150,59 @@ func (w *Worker) endAgain(ctx context.Context, held []store.Attempt) (release []
 	return release
 }
 
+// meeting is the work after another server was met: what it lacked so far.
+type meeting struct {
+	counts map[store.Restored]int
+	steps  int
+	reran  []store.Lost
+}
+
+func newMeeting() *meeting { return &meeting{counts: map[store.Restored]int{}} }
+
 // meet records that this worker has met another server, and restores what the server lacks: the claims of running
-// calls, ends, and the beginnings of steps. The next heartbeat meets the server again if this fails.
+// calls, ends, and the beginnings of steps. It ends within a heartbeat's interval, so that the worker stays alive. If
+// something is left, the next heartbeat continues.
 func (w *Worker) meet(ctx context.Context) error {
-	w.meeting = true
-	epoch, err := store.MeetServer(ctx, w.options.Control, w.id)
+	if w.meeting == nil {
+		w.meeting = newMeeting()
+	}
+	limited, cancel := context.WithTimeout(ctx, w.options.HeartbeatInterval)
+	defer cancel()
+	epoch, err := store.MeetServer(limited, w.options.Control, w.id)
 	if err != nil {
 		return err
 	}
 	w.epoch.Store(&metServer{epoch, time.Now()})
 	w.sweepSoon()
 	if epoch.MayLackCommits() {
-		found := restored{counts: map[store.Restored]int{}}
-		if err := w.restore(ctx, &found); err != nil {
+		err := w.restore(limited, epoch.Number)
+		switch {
+		case store.IsForbidden(err): // it is too late
+			w.log.Error("could not restore what the server lacks", zap.Int64("epoch", epoch.Number), zap.Error(err))
+		case err != nil:
 			return err
 		}
+		found := w.meeting
 		w.log.Warn("Postgres is another server, which may lack the last commits", zap.Int64("epoch", epoch.Number),
 			zap.String("why", epoch.Why), zap.Int("restored", found.counts[store.RestoredEnd]),
 			zap.Int("outcome_unknown", found.counts[store.EndedAsUnknown]), zap.Int("ran_twice", found.counts[store.RanTwice]),
 			zap.Int("missing", found.counts[store.CallMissing]), zap.Int("claimed_again", found.counts[store.ClaimedAgain]),
 			zap.Int("steps", found.steps), zap.Int("run_again", len(found.reran)))
 	}
-	w.meeting = false
+	w.meeting = nil
 	return nil
 }
 
-// restored counts what a server lacked.
-type restored struct {
-	counts map[store.Restored]int
-	steps  int
-	reran  []store.Lost
-}
-
-func (w *Worker) restore(ctx context.Context, found *restored) error {
+// restore restores what an epoch's server lacks. It may be repeated.
+func (w *Worker) restore(ctx context.Context, epoch int64) error {
+	w.meeting.reran = nil
 	w.mu.Lock()
 	running := slices.Collect(maps.Values(w.running))
 	w.mu.Unlock()
 	for _, c := range running {
 		if key := c.begun.Load(); key != nil && c.Code != nil {
 			lost := store.Lost{Attempt: c.Attempt, Tool: c.Tool, Code: c.Code, Call: &c.Call, Key: *key}
-			if err := w.restoreOne(ctx, lost, found); err != nil {
+			if err := w.restoreOne(ctx, epoch, lost); err != nil {
 				return err
 			}
 		}
@@ -205,37 +218,37 @@ func (w *Worker) restore(ctx context.Context, found *restored) error {
 				ends, byAttempt[r.lost.Attempt] = append(ends, r.lost.Attempt), &batch[i]
 			}
 		}
-		written, err := store.RestoreSteps(ctx, w.options.Control, w.id, w.epoch.Load().Number, steps)
+		written, err := store.RestoreSteps(ctx, w.options.Control, w.id, epoch, steps)
 		if err != nil {
 			return err
 		}
-		found.steps += written
+		w.meeting.steps += written
 		missing, err := store.CompareEnds(ctx, w.options.Control, w.id, ends)
 		if err != nil {
 			return err
 		}
 		for _, attempt := range missing {
 			if r := byAttempt[attempt]; !r.outside {
-				found.reran = append(found.reran, r.lost)
-			} else if err := w.restoreOne(ctx, r.lost, found); err != nil {
+				w.meeting.reran = append(w.meeting.reran, r.lost)
+			} else if err := w.restoreOne(ctx, epoch, r.lost); err != nil {
 				return err
 			}
 		}
 	}
-	if len(found.reran) == 0 {
+	if len(w.meeting.reran) == 0 {
 		return nil
 	}
-	return store.CountReran(ctx, w.options.Control, w.id, w.epoch.Load().Number, found.reran)
+	return store.CountReran(ctx, w.options.Control, w.id, epoch, w.meeting.reran)
 }
 
-func (w *Worker) restoreOne(ctx context.Context, lost store.Lost, found *restored) error {
-	what, err := store.Restore(ctx, w.options.Control, w.epoch.Load().Number, lost, w.options.Registry.Version)
+func (w *Worker) restoreOne(ctx context.Context, epoch int64, lost store.Lost) error {
+	what, err := store.Restore(ctx, w.options.Control, epoch, lost, w.options.Registry.Version)
 	if store.IsRefusal(err) { // the others can be restored nevertheless
 		w.log.Error("could not restore an attempt", zap.String("call_id", lost.CallID), zap.Int("attempt", lost.Number),
 			zap.Error(err))
 		return nil
 	}
-	found.counts[what]++
+	w.meeting.counts[what]++
 	return err
 }
 

@@ -124,7 +124,7 @@ type Worker struct {
 	epoch  atomic.Pointer[metServer] // nil until the server changes
 
 	// Fields of the services.
-	meeting    bool          // the server changed, and what it lacks is not restored yet
+	meeting    *meeting      // what a changed server lacks is being restored; nil otherwise
 	beat       chan struct{} // a heartbeat is requested
 	due        chan struct{} // the timers have work
 	ends       ends          // calls whose waiters must be notified

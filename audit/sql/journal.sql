@@ -65,7 +65,8 @@ with event as (
       when 'returned' then worker_id is not null -- the child's worker, or one that ran the timers
       when 'answered' then worker_id is null
       when 'queued' then attempt = 0 and worker_id is null
-      when 'claimed' then attempt = attempt_before + 1 and worker_id is not null
+      when 'claimed' then worker_id is not null -- a failover may have lost earlier attempts
+        and (attempt = attempt_before + 1 or attempt > attempt_before and data ? 'restored')
       when 'woken' then attempt = attempt_before -- by a worker, by an answer, or by gem resume
       when 'lost' then attempt = attempt_before and worker_id is not null and data ->> 'lost_worker' = holder
       when 'imported' then attempt = case state when 'queued' then 0 else 1 end and worker_id is null

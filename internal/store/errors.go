@@ -50,6 +50,9 @@ func IsWithoutRules(err error) bool { return HasCode(err, withoutRules) }
 // IsMoved reports whether Postgres is another server than the one that the worker has met: see [MeetServer].
 func IsMoved(err error) bool { return HasCode(err, moved) }
 
+// IsForbidden reports whether the login lacks a right, or a function refuses what the worker may not do.
+func IsForbidden(err error) bool { return HasCode(err, "42501") }
+
 // IsTooDeep reports whether a call may not have children because it has too many ancestors.
 func IsTooDeep(err error) bool { return HasCode(err, tooDeep) }
 

@@ -152,18 +152,25 @@ begin
 end
 $$;
 
--- Writes the claim of an attempt again that the server lacks. The row must be older than the claim. Returns the row.
-create or replace function gem.claim_again(p_call uuid, p_attempt integer, p_worker text, p_key text, p_epoch bigint)
-returns public.core_tool_calls language plpgsql as $$
+-- Writes the claim of an attempt again that the server lacks. p_call is the row, which is older than the claim, and
+-- locked. Returns the new row.
+create or replace function gem.claim_again(p_call public.core_tool_calls, p_attempt integer, p_worker text, p_key text,
+  p_epoch bigint) returns public.core_tool_calls language plpgsql as $$
 declare
+  at    constant timestamptz := gem.now();
   call_ public.core_tool_calls;
 begin
+  if p_call.status = 'waiting' then
+    perform gem.wake(p_call.id, p_worker);
+  elsif p_call.status = 'running' then -- an earlier attempt, which had lost the call
+    perform gem.release(p_call.id, p_call.attempt, p_call.claimed_by);
+  end if;
   update public.core_tool_calls c
-  set status = 'running', attempt = p_attempt, claimed_by = p_worker, claimed_at = gem.now(), updated_at = gem.now(),
-    waits_for = null, waits = null, need = null, wake_at = null, computed_key = p_key, events = c.events + 1
-  where c.id = p_call returning c.* into call_;
+  set status = 'running', attempt = p_attempt, claimed_by = p_worker, claimed_at = at, updated_at = at,
+    computed_key = p_key, events = c.events + 1
+  where c.id = p_call.id returning c.* into call_;
   insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
-  values (p_call, call_.events, gem.now(), 'claimed', p_attempt, p_worker, jsonb_build_object('restored', p_epoch));
+  values (p_call.id, call_.events, at, 'claimed', p_attempt, p_worker, jsonb_build_object('restored', p_epoch));
   return call_;
 end
 $$;
@@ -223,12 +230,12 @@ begin
   end if;
   if call_.attempt < p_attempt and not gem.is_final(call_.status) then
     begin
-      call_ := gem.claim_again(id_, p_attempt, p_worker, key_, p_epoch);
+      call_ := gem.claim_again(call_, p_attempt, p_worker, key_, p_epoch);
       what_ := 'claimed';
     exception when unique_violation then -- another call holds the key, or has succeeded with it
       what_ := 'ran_twice';
       if p_ended then
-        call_ := gem.claim_again(id_, p_attempt, p_worker, null, p_epoch);
+        call_ := gem.claim_again(call_, p_attempt, p_worker, null, p_epoch);
       end if;
     end;
   end if;
@@ -289,7 +296,7 @@ begin
   loop
     select c.* into call_ from public.core_tool_calls c where c.id = lost.call_id for no key update;
     if call_.attempt < lost.attempt and not gem.is_final(call_.status) then
-      call_ := gem.claim_again(lost.call_id, lost.attempt, p_worker, call_.computed_key, p_epoch);
+      call_ := gem.claim_again(call_, lost.attempt, p_worker, call_.computed_key, p_epoch);
     end if;
     if call_.status = 'running' and call_.attempt = lost.attempt and call_.claimed_by = p_worker then
       perform gem.step(lost.call_id, lost.attempt, p_worker, 'began',

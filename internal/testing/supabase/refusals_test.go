@@ -64,6 +64,8 @@ var notForFrontends = map[string]string{
 	"gem.read:":                          "tools in SQL call it",
 	"gem.run_tool:":                      "workers alone call it",
 	"gem.step:":                          "workers alone call it",
+	"gem.check_restoring:":               "workers alone call what calls it",
+	"gem.check_claim_code:":              "workers alone call what calls it",
 	"gem.check_call_change:":             "frontends may not update calls",
 	"gem.check_receipt:":                 "frontends may not write receipts",
 	"gem.refuse_change:":                 "frontends may not change or delete anything",
