@@ -25,7 +25,7 @@ func (s *site) epochs(ctx context.Context, _ *request) (*content, error) {
 func (s *site) epoch(ctx context.Context, r *request) (*content, error) {
 	number, err := strconv.ParseInt(r.PathValue("epoch"), 10, 64)
 	if err != nil {
-		return nil, notFound("There is no such change of the server.")
+		return nil, notFound("No change of the server has this number.")
 	}
 	var change *view.ServerChange
 	err = view.Read(ctx, s.Read, func(ctx context.Context, db view.DB) (err error) {
@@ -36,7 +36,7 @@ func (s *site) epoch(ctx context.Context, r *request) (*content, error) {
 	case err != nil:
 		return nil, err
 	case change == nil:
-		return nil, notFound("There is no such change of the server, or it is more than 90 days old.")
+		return nil, notFound("No change of the server in the last 90 days has this number.")
 	}
 	return &content{Title: fmt.Sprintf("Postgres server %d", number), Template: "epoch", Data: change, JSON: change}, nil
 }

@@ -84,7 +84,7 @@ func (s *site) describe(q *http.Request, err error) shownError {
 		t.Status, t.Text, t.Away = http.StatusServiceUnavailable, otherSchema+" This page retries automatically.", true
 	case store.HasCode(err, "25006"):
 		t.Status, t.Text = http.StatusServiceUnavailable, "The database is read-only now. Nothing was changed."
-	case store.HasCode(err, "42501"):
+	case store.IsForbidden(err):
 		t.Status, t.Text, t.Forbidden = http.StatusForbidden, "The dashboard's database role may not do this.", true
 	case isAway(err):
 		t.Status, t.Text, t.Away = http.StatusServiceUnavailable,

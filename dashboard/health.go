@@ -62,7 +62,7 @@ func faultOf(err error) string {
 		return ""
 	case lacksSchema(err):
 		return otherSchema
-	case store.HasCode(err, "42501"):
+	case store.IsForbidden(err):
 		return "The dashboard's database role may not read what the pages show."
 	case isAway(err):
 		return "Postgres cannot be reached."

@@ -26,16 +26,17 @@ func TestTheCodesOfClaimsAreHMACs(t *testing.T) {
 			"82558a389a443c0ea4cc819899f2083a85f0faa3e578f8077a2e3ff46729665b"},
 	} {
 		var got string
-		if err := db.QueryRow(t.Context(), "select encode(gem.hmac(decode($1, 'hex'), decode($2, 'hex')), 'hex')", v[0],
-			v[1]).Scan(&got); err != nil || got != v[2] {
+		if err := db.QueryRow(t.Context(), `select encode(gem.hmac(gem.hmac_key(decode($1, 'hex')),
+			decode($2, 'hex')), 'hex')`, v[0], v[1]).Scan(&got); err != nil || got != v[2] {
 			t.Errorf("%s: %s, %v", v[1], got, err)
 		}
 	}
 	// what a claim computes is the same
 	var same bool
 	if err := db.QueryRow(t.Context(), `
-		select gem.claim_code(gem.padded(k, 54) || gem.padded(k, 92), null, 1, 'w', 't', '{}', null, false, null, null)
-			= gem.hmac(k, convert_to(jsonb_build_array(null, 1, 'w', 't', encode(sha256('{}'), 'hex'), null, false, null,
+		select gem.claim_code(gem.hmac_key(k), null, 1, 'w', 't', '{}', null, false, null, null)
+			= gem.hmac(gem.hmac_key(k), convert_to(
+				jsonb_build_array(null, 1, 'w', 't', encode(sha256('{}'), 'hex'), null, false, null,
 				null)::text, 'UTF8'))
 		from (select convert_to('a key', 'UTF8') as k) k`).Scan(&same); err != nil || !same {
 		t.Errorf("the code of a claim is another one: %v", err)

@@ -174,7 +174,7 @@ func (w *Worker) meet(ctx context.Context) error {
 	}
 	w.epoch.Store(&metServer{epoch, time.Now()})
 	w.sweepSoon()
-	if epoch.MayLackCommits() {
+	if epoch.MayLackCommits {
 		err := w.restore(limited, epoch.Number)
 		switch {
 		case store.IsForbidden(err): // it is too late
@@ -268,7 +268,7 @@ func (a *attempt) refused(decided *end) {
 	}
 	r := a.remember(a.finalOf(decided), "")
 	epoch := a.worker.epoch.Load()
-	if epoch == nil || !epoch.MayLackCommits() || time.Since(epoch.at) > restoreWithin {
+	if epoch == nil || !epoch.MayLackCommits || time.Since(epoch.at) > restoreWithin {
 		return // if the failover has not been noticed yet, meet restores the end
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), controlTimeout)

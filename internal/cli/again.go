@@ -65,7 +65,7 @@ as JSON. With --watch the exit codes are the same as for gem call --wait.
 				}
 			}
 			switch {
-			case store.HasCode(err, "42501"):
+			case store.IsForbidden(err):
 				return exitError{exitUsage, fmt.Errorf("%w\nThe role of DATABASE_URL may not repeat others' calls: only members "+
 					"of gem_operator and the owner of the tables may", refusal(err))}
 			case err != nil:

@@ -112,7 +112,7 @@ the journal records the role.`,
 // operator.
 func cancelCall(ctx context.Context, db *pgxpool.Pool, id string) (client.Cancellation, error) {
 	answer, err := client.Cancel(ctx, db, id)
-	if !store.HasCode(err, "42501") {
+	if !store.IsForbidden(err) {
 		return answer, err
 	}
 	c, err := client.Get(ctx, db, id)
@@ -121,7 +121,7 @@ func cancelCall(ctx context.Context, db *pgxpool.Pool, id string) (client.Cancel
 		outcomes, err = client.OperatorCancel(ctx, db, []string{id}, client.Operator{}, c.CancelRequested)
 	}
 	switch {
-	case store.HasCode(err, "42501"):
+	case store.IsForbidden(err):
 		return "", fmt.Errorf("%w\nThe role of DATABASE_URL may not end calls: only members of gem_operator and the owner "+
 			"of the tables may", refusal(err))
 	case err != nil:

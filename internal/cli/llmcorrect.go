@@ -48,7 +48,7 @@ role of DATABASE_URL, which must own the tables or be a member of gem_operator.`
 			defer db.Close()
 			is, err := c.Make(cmd.Context(), db)
 			switch {
-			case store.HasCode(err, "42501"):
+			case store.IsForbidden(err):
 				return exitError{exitUsage, fmt.Errorf("%w\nThe role of DATABASE_URL may not correct budgets: only members of "+
 					"gem_operator and the owner of the tables may", refusal(err))}
 			case err != nil && !store.HasCode(err, "") && !pgconn.SafeToRetry(err):

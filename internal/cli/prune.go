@@ -100,7 +100,7 @@ func prune(cmd *cobra.Command, o archive.PruneOptions, path string) error {
 			fmt.Fprintf(cmd.ErrOrStderr(), "%s removed before this; run it again to continue\n",
 				count(int(done.Removed), "call"))
 		}
-		if store.HasCode(err, "42501") {
+		if store.IsForbidden(err) {
 			return fmt.Errorf("this role may not prune: connect as the owner of the tables (%w)", refusal(err))
 		}
 		return refusal(err)

@@ -115,7 +115,7 @@ func notSeen(err error) error {
 		return usage("--%s: %s", strings.Replace(wrong.Name, "q", "text", 1), wrong.Message)
 	case errors.Is(err, view.ErrTooSlow):
 		return view.ErrTooSlow
-	case store.HasCode(err, "42501"):
+	case store.IsForbidden(err):
 		return fmt.Errorf("%w\nOnly the owner of the tables and members of gem_monitor may see this: create role ada login "+
 			"password '…' in role gem_monitor", refusal(err))
 	}

@@ -13,16 +13,14 @@ type Epoch struct {
 	Number int64
 	// Why is the difference to the previous server: first, restart, promotion, restore or unknown.
 	Why string
-}
-
-// MayLackCommits reports whether ends that were written before may be missing on the epoch's server.
-func (e Epoch) MayLackCommits() bool {
-	return e.Why == "promotion" || e.Why == "restore" || e.Why == "unknown"
+	// MayLackCommits reports whether ends that were written before may be missing on the epoch's server.
+	MayLackCommits bool
 }
 
 // MeetServer records that the worker has met the present server.
 func MeetServer(ctx context.Context, db DB, workerID string) (e Epoch, err error) {
-	err = db.QueryRow(ctx, "select epoch, why from gem.meet_server($1)", workerID).Scan(&e.Number, &e.Why)
+	err = db.QueryRow(ctx, "select epoch, why, may_claim_at is not null from gem.meet_server($1)", workerID).
+		Scan(&e.Number, &e.Why, &e.MayLackCommits)
 	return e, err
 }
 

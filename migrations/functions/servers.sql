@@ -39,7 +39,7 @@ create or replace function gem.may_lack_commits(p_why text) returns boolean lang
 $$;
 
 -- Records that a worker has met the present server, and the server as an epoch if it is new. Returns the epoch, and the
--- time from which the worker may claim calls; null: at once.
+-- time from which the worker may claim calls; null: at once, because the server lacks no commits.
 create or replace function gem.meet_server(p_worker text, out epoch bigint, out why text, out may_claim_at timestamptz)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
@@ -82,7 +82,7 @@ $$;
 -- Codes that prove that a worker was given a call
 ------------------------------------------------------------------------------------------------------------------------
 
--- Returns a key of at most 64 bytes, filled up with zeros, of which each byte is xored.
+-- Pads a key of at most 64 bytes with zeros to 64 bytes, and returns it with each byte xored with p_with.
 create or replace function gem.padded(p_key bytea, p_with integer) returns bytea language sql immutable
   set search_path = pg_catalog, pg_temp as $$
   select string_agg(substring(int4send(case when i < octet_length(p_key) then get_byte(p_key, i) else 0 end # p_with)
@@ -90,15 +90,19 @@ create or replace function gem.padded(p_key bytea, p_with integer) returns bytea
   from generate_series(0, 63) i
 $$;
 
--- Returns the HMAC-SHA-256 of a message (RFC 2104) under a key of at most 64 bytes.
-create or replace function gem.hmac(p_key bytea, p_message bytea) returns bytea language sql immutable
+-- Returns the form of a key that gem.hmac takes: the key padded for the inner and for the outer hash.
+create or replace function gem.hmac_key(p_key bytea) returns bytea language sql immutable
   set search_path = pg_catalog, pg_temp as $$
-  select sha256(gem.padded(p_key, 92) || sha256(gem.padded(p_key, 54) || p_message))
+  select gem.padded(p_key, 54) || gem.padded(p_key, 92)
 $$;
 
--- The key of the codes, padded for the inner and the outer hash: a claim computes neither.
+-- Returns the HMAC-SHA-256 of a message (RFC 2104).
+create or replace function gem.hmac(p_hmac_key bytea, p_message bytea) returns bytea language sql immutable as $$
+  select sha256(substring(p_hmac_key from 65) || sha256(substring(p_hmac_key for 64) || p_message))
+$$;
+
 insert into gem.secrets (name, value)
-select 'claims', gem.padded(k.key, 54) || gem.padded(k.key, 92)
+select 'claims', gem.hmac_key(k.key)
 from (select uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()) as key) k
 on conflict do nothing;
 
@@ -107,9 +111,9 @@ on conflict do nothing;
 create or replace function gem.claim_code(p_secret bytea, p_call uuid, p_attempt integer, p_worker text, p_tool text,
   p_input jsonb, p_created_by text, p_signed_in boolean, p_session_id text, p_parent uuid) returns bytea
 language sql stable as $$
-  select sha256(substring(p_secret from 65) || sha256(substring(p_secret for 64) || convert_to(jsonb_build_array(p_call,
-    p_attempt, p_worker, p_tool, encode(sha256(convert_to(p_input::text, 'UTF8')), 'hex'), p_created_by, p_signed_in,
-    p_session_id, p_parent)::text, 'UTF8')))
+  select gem.hmac(p_secret, convert_to(jsonb_build_array(p_call, p_attempt, p_worker, p_tool,
+    encode(sha256(convert_to(p_input::text, 'UTF8')), 'hex'), p_created_by, p_signed_in, p_session_id, p_parent)::text,
+    'UTF8'))
 $$;
 
 -- Raises an exception unless p_code is the code of an attempt of a call with the given content.
@@ -131,7 +135,7 @@ $$;
 -- Restoring ends
 ------------------------------------------------------------------------------------------------------------------------
 
--- Returns the attempts among those that a worker has ended whose receipts the server lacks.
+-- Takes attempts that a worker has ended, and returns the ones without a receipt on this server.
 create or replace function gem.compare_ends(p_worker text, p_calls uuid[], p_attempts integer[])
 returns table (call_id uuid, attempt integer)
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
@@ -177,9 +181,9 @@ $$;
 
 -- Restores an attempt of a worker that the server lacks. p_code is the code of the claim. p_call is the call as it was
 -- claimed: {id, tool_name, input, created_by, signed_in, session_id, parent_call_id, parent_step, idempotency_key}, or
--- only {id, tool_name} if the worker has forgotten the rest. p_end is {key} for an attempt
--- that still runs. If p_ended, it has also receipt_id, unless no receipt was accepted, registry_version and, unless the
--- worker has forgotten them, status, result, effects and context.
+-- only {id, tool_name} if the worker has forgotten the rest. p_end is {key} for an attempt that still runs. If p_ended,
+-- it also has registry_version, receipt_id unless no receipt was accepted, and, unless the worker has forgotten them,
+-- status, result, effects and context.
 --
 -- Only an attempt whose handler may have had effects outside of Postgres is restored. Returns one of these:
 --   restored   The receipt is written, with the id that it had.
@@ -194,7 +198,7 @@ create or replace function gem.restore(p_worker text, p_epoch bigint, p_attempt 
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   id_     constant uuid  := (p_call ->> 'id')::uuid;
-  known   constant jsonb := jsonb_build_object('error', jsonb_build_object('error_code', 'outcome_unknown', 'message',
+  unsure  constant jsonb := jsonb_build_object('error', jsonb_build_object('error_code', 'outcome_unknown', 'message',
     'The call had ended, and a failover to another server lost its end. Look for its effect, and make a new call if '
     'there is none.', 'details', null));
   key_    text := p_end ->> 'key';
@@ -255,7 +259,7 @@ begin
       end;
     end if;
     if what_ is distinct from 'restored' then
-      perform gem.finish(id_, p_attempt, p_worker, 'failed', known, coalesce(p_end -> 'effects', '{}'),
+      perform gem.finish(id_, p_attempt, p_worker, 'failed', unsure, coalesce(p_end -> 'effects', '{}'),
         p_end ->> 'registry_version', p_receipt => (p_end ->> 'receipt_id')::uuid, p_epoch => p_epoch);
       what_ := case what_ when 'ran_twice' then what_ else 'unknown' end;
     end if;
@@ -308,8 +312,8 @@ begin
 end
 $$;
 
--- Counts calls that run again although a worker had ended them: Postgres had all their effects, which were lost with
--- their ends. Lists those that the server lacks as missing.
+-- Counts calls that run again although a worker had ended them: Postgres had all their effects, and lost them too. A
+-- call that the server lacks is listed as missing.
 create or replace function gem.count_reran(p_worker text, p_epoch bigint, p_calls uuid[], p_attempts integer[],
   p_tools text[]) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -356,6 +360,5 @@ select gem.grant_to('gem_monitor', 'select on gem.server_changes, gem.server_cha
 select gem.grant_to('gem_monitor', 'execute on function gem.may_lack_commits(text)');
 select gem.grant_to('gem_worker', 'execute on function gem.meet_server(text), gem.compare_ends(text, uuid[],
   integer[]), gem.restore(text, bigint, integer, bytea, jsonb, boolean, jsonb), gem.restore_steps(text, bigint, uuid[],
-  integer[], text[]), gem.count_reran(text, bigint,
-  uuid[], integer[], text[])');
+  integer[], text[]), gem.count_reran(text, bigint, uuid[], integer[], text[])');
 revoke all on all functions in schema gem from public;

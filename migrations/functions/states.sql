@@ -350,9 +350,10 @@ begin
 end
 $$;
 
--- Gives the key to the attempt, or returns the call that holds it. It locks the holder until this transaction is over,
--- so that whoever ends the holder sees the new waiter. It waits for locks only briefly, because a frontend may lock the
--- row of either call for as long as it likes. If it misses the end of the holder, gem.recover wakes the call.
+-- Gives the key to the attempt, or returns the call that holds it. The holder stays locked until this transaction is
+-- over, and the transaction that ends the holder then sees the new waiter. The function waits for locks only briefly: a
+-- frontend may lock the row of either call for as long as it likes. If it misses the end of the holder, gem.recover
+-- wakes the call.
 create or replace function gem.take_key(p_call uuid, p_attempt integer, p_worker text, p_key text, out held boolean,
   out holder uuid)
 language plpgsql set lock_timeout = '500ms' as $$ -- shorter than Postgres's default for detecting deadlocks
