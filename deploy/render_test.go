@@ -115,11 +115,15 @@ func checkPruning(t *testing.T, job, w renderService) {
 	}
 	command := strings.Fields(job.DockerCommand)
 	wantCommand(t, "the cron job", command, "prune")
-	if !slices.Contains(command, "--no-archive") {
-		t.Error("a cron job has no disk: an archive would be gone with it")
+	if slices.Contains(command, "--no-archive") || slices.Contains(command, "--archive") {
+		t.Error("the archive is GEM_ARCHIVE, since a cron job has no disk, and a bucket is the user's")
 	}
-	if env := renderEnvironment(t, job); len(env) != 1 {
-		t.Errorf("gem prune reads DATABASE_URL alone, and is given %v", env)
+	env := renderEnvironment(t, job)
+	for _, name := range []string{"GEM_ARCHIVE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION",
+		"AWS_ENDPOINT_URL_S3"} {
+		if value, asked := env[name]; !asked || value != "" {
+			t.Errorf("%s: want `sync: false`", name)
+		}
 	}
 }
 

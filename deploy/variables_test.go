@@ -12,6 +12,7 @@ import (
 
 	"github.com/gemworker/gem/internal/config"
 	"github.com/gemworker/gem/internal/envvar"
+	"github.com/gemworker/gem/internal/objectstore"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -60,11 +61,11 @@ func names(page, variable string) bool {
 // knownVariables returns the variables that a worker, the dashboard and gem mcp read.
 func knownVariables(t *testing.T) map[string]bool {
 	t.Helper()
-	known := map[string]bool{"GOMEMLIMIT": true}
+	known := map[string]bool{"GOMEMLIMIT": true, "GEM_ARCHIVE": true}
 	for _, name := range variables(t) {
 		known[name] = true
 	}
-	for _, v := range slices.Concat(config.Describe(), envvar.Describe(&config.Dashboard{})) {
+	for _, v := range slices.Concat(config.Describe(), envvar.Describe(&config.Dashboard{}, &objectstore.Config{})) {
 		known[v.Name] = true
 	}
 	_, help := gem(t, nil, "mcp", "--help")

@@ -5,11 +5,17 @@
 // rows in core_tool_calls, core_tool_receipts and core_tool_events:
 //
 //	{"gem_archive": 1, "call": {…}, "receipt": {…}, "events": [{…}, …]}
+//
+// If its name ends in .gz, it is a sequence of gzip members, one for each batch. In a bucket, each batch is an object
+// of
+// its own: see [Objects].
 package archive
 
 import (
 	"bufio"
 	"bytes"
+	"compress/gzip"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,7 +23,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/gemworker/gem/internal/plainfile"
 )
@@ -26,6 +31,8 @@ import (
 type File struct {
 	file *os.File
 	out  *bufio.Writer
+	zip  *gzip.Writer // nil: the lines are not compressed
+	open bool         // whether zip has lines of a member that has not ended
 }
 
 // bufferSize is how many bytes are collected before they are written. Only a longer line is split over two writes.
@@ -40,8 +47,13 @@ func Open(path string) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
+	zipped := isZipped(path)
 	err = lock(file)
-	if err == nil {
+	switch {
+	case err != nil:
+	case zipped:
+		err = repairZipped(file)
+	default:
 		err = repair(file)
 	}
 	if err == nil {
@@ -55,7 +67,11 @@ func Open(path string) (*File, error) {
 		_ = dir.Sync()
 		_ = dir.Close()
 	}
-	return &File{file: file, out: bufio.NewWriterSize(file, bufferSize)}, nil
+	f := &File{file: file, out: bufio.NewWriterSize(file, bufferSize)}
+	if zipped {
+		f.zip = newZip(f.out)
+	}
+	return f, nil
 }
 
 // lock makes this process the only one that writes to the file until it closes it. Otherwise repair would take a line
@@ -85,11 +101,25 @@ func repair(file *os.File) error {
 	if err != nil {
 		return err
 	}
-	lines := bufio.NewReader(io.NewSectionReader(file, 0, end))
-	for n := 0; n == 0 || end < size; n++ {
+	if err := checkLines(io.NewSectionReader(file, 0, end), end < size); err != nil {
+		return err
+	}
+	if end == size {
+		return nil
+	}
+	if !beginsRow(io.NewSectionReader(file, end, size-end)) {
+		return errNotOurs
+	}
+	return file.Truncate(end)
+}
+
+// checkLines checks that the first line of an archive is a row, or that every line is.
+func checkLines(r io.Reader, all bool) error {
+	lines := bufio.NewReader(r)
+	for n := 0; n == 0 || all; n++ {
 		line, err := lines.ReadBytes('\n')
 		if errors.Is(err, io.EOF) {
-			break
+			return nil
 		}
 		if err != nil {
 			return err
@@ -101,35 +131,26 @@ func repair(file *os.File) error {
 			return errNotOurs
 		}
 	}
-	if end == size {
-		return nil
-	}
-	if !beginsRow(io.NewSectionReader(file, end, size-end)) {
-		return errNotOurs
-	}
-	return file.Truncate(end)
+	return nil
 }
 
 // members are those of a row, in the order in which Postgres writes them.
 var members = []string{"call", "events", "receipt", "gem_archive", "llm_requests", "second_receipts"}
 
+// rowStart is how Postgres begins a row.
+const rowStart = `{"call": {"id": "`
+
 // beginsRow reports whether a text is the beginning of a row, or a whole one.
 func beginsRow(text io.ReadSeeker) bool {
-	const start = `{"call": {"id": "`
-	head := make([]byte, len(start))
-	n, err := io.ReadFull(text, head)
-	if !strings.HasPrefix(start, string(head[:n])) {
+	if !begins(text, rowStart) {
 		return false
-	}
-	if err != nil {
-		return errors.Is(err, io.ErrUnexpectedEOF)
 	}
 	if _, err := text.Seek(0, io.SeekStart); err != nil {
 		return false
 	}
 	read, expected := json.NewDecoder(text), members
 	var value json.RawMessage
-	_, err = read.Token()
+	_, err := read.Token()
 	for err == nil && read.More() {
 		var name json.Token
 		if name, err = read.Token(); err != nil {
@@ -170,7 +191,12 @@ func endOfLines(file *os.File, size int64) (int64, error) {
 }
 
 // Add appends a line, given without its line break. The line is safe after the next [File.Sync].
-func (f *File) Add(line string) error {
+func (f *File) Add(_ context.Context, line string) error {
+	if f.zip != nil {
+		f.open = true
+		_, err := io.WriteString(f.zip, line+"\n")
+		return err
+	}
 	if f.out.Buffered() > 0 && f.out.Available() <= len(line) {
 		if err := f.out.Flush(); err != nil {
 			return err
@@ -182,7 +208,14 @@ func (f *File) Add(line string) error {
 
 // Sync returns when all lines so far are on the disk, in the file that [Open] was given. If someone has deleted or
 // replaced that file since, it returns an error.
-func (f *File) Sync() error {
+func (f *File) Sync(context.Context) error {
+	if f.open {
+		if err := f.zip.Close(); err != nil {
+			return err
+		}
+		f.zip.Reset(f.out)
+		f.open = false
+	}
 	if err := f.out.Flush(); err != nil {
 		return err
 	}

@@ -1,6 +1,8 @@
 package archive_test
 
 import (
+	"bytes"
+	"compress/gzip"
 	"errors"
 	"os"
 	"path/filepath"
@@ -27,10 +29,10 @@ func TestAnArchiveGrows(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := a.Add(line); err != nil {
+		if err := a.Add(t.Context(), line); err != nil {
 			t.Fatal(err)
 		}
-		if err := a.Sync(); err != nil {
+		if err := a.Sync(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if err := a.Close(); err != nil {
@@ -55,7 +57,7 @@ func TestWhatWasNotSyncedIsNotHalfThere(t *testing.T) {
 	defer a.Close()
 	line := strings.Replace(first, "1", strings.Repeat("1", 1000), 1)
 	for range 3000 {
-		if err := a.Add(line); err != nil {
+		if err := a.Add(t.Context(), line); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -82,10 +84,11 @@ func TestAnArchiveThatIsDeletedOrReplacedMeanwhileIsNotSafe(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := errors.Join(a.Add(first), a.Sync(), change(path), a.Add(second)); err != nil {
+		if err := errors.Join(a.Add(t.Context(), first), a.Sync(t.Context()), change(path),
+			a.Add(t.Context(), second)); err != nil {
 			t.Fatal(err)
 		}
-		if err := a.Sync(); err == nil || !strings.Contains(err.Error(), "prune again") {
+		if err := a.Sync(t.Context()); err == nil || !strings.Contains(err.Error(), "prune again") {
 			t.Errorf("%s: %v", name, err)
 		}
 		_ = a.Close()
@@ -128,7 +131,7 @@ func TestOneRunAtATimeWritesAnArchive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(a.Add(first), a.Sync()); err != nil {
+	if err := errors.Join(a.Add(t.Context(), first), a.Sync(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	written := first + "\n" + second[:20]
@@ -271,5 +274,72 @@ func TestAnArchiveBehindALinkOrAPipeIsRefused(t *testing.T) {
 	}
 	if _, err := os.Lstat(filepath.Join(dir, "nothing")); err == nil {
 		t.Error("a file was created behind a dangling link")
+	}
+}
+
+// member returns lines as a member of a compressed archive.
+func member(lines ...string) string {
+	var packed bytes.Buffer
+	zip, _ := gzip.NewWriterLevel(&packed, 5)
+	_, _ = zip.Write([]byte(strings.Join(lines, "\n") + "\n"))
+	_ = zip.Close()
+	return packed.String()
+}
+
+func TestTheRestOfACompressedBatchIsCutOff(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ before, after string }{
+		"nothing":              {"", ""},
+		"whole":                {member(first) + member(second), member(first) + member(second)},
+		"a byte":               {member(first) + member(second)[:1], member(first)},
+		"half":                 {member(first) + member(second)[:30], member(first)},
+		"without its checksum": {member(first) + member(first, second)[:len(member(first, second))-3], member(first)},
+		"nothing else":         {member(first)[:12], ""},
+	} {
+		path := filepath.Join(t.TempDir(), "calls.jsonl.gz")
+		if err := os.WriteFile(path, []byte(c.before), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		a, err := archive.Open(path)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if got := read(t, path); got != c.after {
+			t.Errorf("%s: got %q, want %q", name, got, c.after)
+		}
+		if err := errors.Join(a.Add(t.Context(), second), a.Sync(t.Context()), a.Sync(t.Context()), a.Close()); err != nil {
+			t.Error(err)
+		}
+		if got := read(t, path); got != c.after+member(second) {
+			t.Errorf("%s: %q was added", name, strings.TrimPrefix(got, c.after))
+		}
+	}
+}
+
+func TestACompressedFileThatIsNoArchiveIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	damaged := []byte(member(first) + member(second))
+	damaged[len(damaged)-6]++
+	for name, content := range map[string]string{
+		"a text":              "Dear Jo,\nplease",
+		"a letter":            "D",
+		"a compressed text":   member("Dear Jo,"),
+		"another tool's":      "\x1f\x8b\x08\x08\x00\x00\x00",
+		"half a text":         member(strings.Repeat("Dear Jo, ", 100))[:40],
+		"a text after it":     member(first) + "my notes",
+		"an archive, not .gz": first + "\n",
+		"a damaged member":    string(damaged),
+	} {
+		path := filepath.Join(t.TempDir(), "calls.jsonl.gz")
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := archive.Open(path); err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: got %v", name, err)
+		}
+		if got := read(t, path); got != content {
+			t.Errorf("%s: it was changed to %q", name, got)
+		}
 	}
 }

@@ -48,14 +48,14 @@ func (l *Loader) Load(ctx context.Context, name string, r io.Reader) error {
 	for number := int64(1); ; number++ {
 		line, size, err := readLine(in, maxLine)
 		if errors.Is(err, io.EOF) {
-			if err := l.flush(ctx, name, number); err != nil || size == 0 {
-				return err
+			if size == 0 {
+				return l.flush(ctx, name, number)
 			}
-			l.lines++
-			_, err := l.tx.Exec(ctx, "insert into pg_temp.archive_lines (line, place, fault, torn) values ($1, $2, $3, true)",
-				l.lines,
-				fmt.Sprintf("%s:%d", name, number), fmt.Sprintf("the line ends after %d bytes without a line break", size))
-			return err
+			return l.stop(ctx, name, number, fmt.Sprintf("the line ends after %d bytes without a line break", size), true)
+		}
+		if errors.Is(err, io.ErrUnexpectedEOF) || isDamage(err) { // only a compressed file says so
+			return l.stop(ctx, name, number, fmt.Sprintf("the compressed lines cannot be read from here on: %s", err),
+				errors.Is(err, io.ErrUnexpectedEOF))
 		}
 		if err != nil {
 			return err
@@ -67,6 +67,18 @@ func (l *Loader) Load(ctx context.Context, name string, r io.Reader) error {
 			}
 		}
 	}
+}
+
+// stop loads the batch, and notes why the file ends with the line of that number. torn says that an interrupted run
+// may have left it so.
+func (l *Loader) stop(ctx context.Context, name string, number int64, fault string, torn bool) error {
+	if err := l.flush(ctx, name, number); err != nil {
+		return err
+	}
+	l.lines++
+	_, err := l.tx.Exec(ctx, "insert into pg_temp.archive_lines (line, place, fault, torn) values ($1, $2, $3, $4)",
+		l.lines, fmt.Sprintf("%s:%d", name, number), fault, torn)
+	return err
 }
 
 // flush loads the batch, which ends before the line of that number.

@@ -27,10 +27,10 @@ type PruneOptions struct {
 	Each func(Pruned)
 }
 
-// Writer keeps the lines of pruned calls, as a [File] does.
+// Writer keeps the lines of pruned calls, as a [File] and [Objects] do.
 type Writer interface {
-	Add(line string) error // adds the line of one call
-	Sync() error           // returns when all lines so far are safe
+	Add(ctx context.Context, line string) error // adds the line of one call
+	Sync(ctx context.Context) error             // returns when all lines so far are safe
 }
 
 // Pruned counts the calls that [Prune] removed, or that a dry run would remove.
@@ -62,8 +62,10 @@ const (
 	forgottenPage = 50_000
 	// domainPage is how much of its own a domain removes in one statement, which may be large.
 	domainPage = 500
-	// pruneTimeout bounds every statement and every batch.
+	// pruneTimeout bounds every statement.
 	pruneTimeout = 2 * time.Minute
+	// batchTimeout bounds every batch: its statement, and three tries of a minute each to store its lines.
+	batchTimeout = 6 * time.Minute
 )
 
 // Prune removes finished calls with their receipts and journals, after writing them to the archive.
@@ -267,7 +269,7 @@ func (p *pruner) removeEach(ctx context.Context, batch []callID) (gone map[callI
 
 // removeBatch is one transaction, which commits after its lines are safe.
 func (p *pruner) removeBatch(ctx context.Context, batch []callID) (gone map[callID]bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, pruneTimeout)
+	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
 	defer cancel()
 	gone = make(map[callID]bool, len(batch))
 	err = pgx.BeginTxFunc(ctx, p.db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
@@ -282,10 +284,10 @@ func (p *pruner) removeBatch(ctx context.Context, batch []callID) (gone map[call
 			if p.Archive == nil {
 				return nil
 			}
-			return inArchive(p.Archive.Add(line))
+			return inArchive(p.Archive.Add(ctx, line))
 		})
 		if err == nil && p.Archive != nil {
-			err = inArchive(p.Archive.Sync())
+			err = inArchive(p.Archive.Sync(ctx))
 		}
 		return err
 	})

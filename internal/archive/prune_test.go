@@ -121,9 +121,9 @@ type lines struct {
 	sync   func() error
 }
 
-func (l *lines) Add(line string) error { l.all = append(l.all, line); return nil }
+func (l *lines) Add(_ context.Context, line string) error { l.all = append(l.all, line); return nil }
 
-func (l *lines) Sync() error {
+func (l *lines) Sync(context.Context) error {
 	l.synced = len(l.all)
 	if l.sync != nil {
 		return l.sync()

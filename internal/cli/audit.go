@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/audit"
+	"github.com/gemworker/gem/internal/archive"
+	"github.com/gemworker/gem/internal/objectstore"
 	"github.com/gemworker/gem/internal/plainfile"
 	"github.com/spf13/cobra"
 )
@@ -36,7 +38,8 @@ The check effects-missing also reports rows that people deleted by hand, because
 they look like lost rows. Use --skip effects-missing if you have deleted some.
 
 --archive FILE checks an archive of gem prune instead, in temporary tables of
-the database, which can be any that has GEM's tables.
+the database, which can be any that has GEM's tables. --archive s3://BUCKET/PREFIX
+checks all archives whose keys begin with PREFIX/; see gem prune --help.
 ` + usesDatabase + `
 
 The checks, and the guarantee that each proves:
@@ -70,7 +73,9 @@ The checks, and the guarantee that each proves:
 	}
 	f := cmd.Flags()
 	f.BoolVar(&asJSON, "json", false, "print the report as JSON")
-	f.StringArrayVar(&paths, "archive", nil, "check this archive instead; may be repeated to check several together")
+	f.StringArrayVar(&paths, "archive", nil,
+		"check this archive instead, a file or s3://BUCKET/PREFIX; may be repeated to "+
+			"check several together")
 	f.StringSliceVar(&options.Skip, "skip", nil, "checks to skip, separated by commas")
 	f.DurationVar(&options.Timeout, "timeout", 15*time.Minute, "how long a statement may take")
 	return cmd
@@ -79,12 +84,26 @@ The checks, and the guarantee that each proves:
 func runAudit(ctx context.Context, paths []string, o audit.Options) (*audit.Report, error) {
 	var files []audit.File
 	for _, path := range paths {
+		if objectstore.IsLocation(path) {
+			bucket, err := openBucket(path)
+			if err != nil {
+				return nil, err
+			}
+			sources, err := archive.InBucket(ctx, bucket)
+			if err != nil {
+				return nil, err
+			}
+			for _, source := range sources {
+				files = append(files, source)
+			}
+			continue
+		}
 		file, err := plainfile.Open(path, os.O_RDONLY, 0)
 		if err != nil {
 			return nil, err
 		}
 		defer file.Close()
-		files = append(files, file)
+		files = append(files, archive.NewSource(path, file))
 	}
 	db, err := connect(ctx)
 	if err != nil && files != nil {

@@ -1,14 +1,19 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
+	"os"
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/gemworker/gem/internal/archive"
+	"github.com/gemworker/gem/internal/envvar"
+	"github.com/gemworker/gem/internal/objectstore"
 	"github.com/gemworker/gem/internal/store"
 	"github.com/spf13/cobra"
 )
@@ -31,6 +36,12 @@ run continues, and may write a few lines twice. The archive is a JSONL file with
 a line for each call; gem audit --archive checks it. Protect it like the
 database.
 
+A file whose name ends in .gz is compressed. With s3://BUCKET/PREFIX, each step
+becomes a compressed object of its own. The store is that of AWS, or of
+AWS_ENDPOINT_URL_S3, and the access key that of AWS_ACCESS_KEY_ID,
+AWS_SECRET_ACCESS_KEY and, if it is temporary, AWS_SESSION_TOKEN. The key needs
+to put objects, and gem audit needs to list and get them.
+
 It keeps a call that another remaining call needs, because that call was made on
 its behalf or repeats its receipt. It also removes counts of rules' limits that
 are older than any recorded rule needs, and documents of the same age that no
@@ -48,12 +59,17 @@ Connect as the owner of the tables: no other role may prune.
 				return err
 			}
 			switch {
-			case options.Batch < 1 || options.Batch > 10_000:
+			case cmd.Flags().Changed("batch") && (options.Batch < 1 || options.Batch > 10_000):
 				return usage("--batch is %d, and must be from 1 to 10000", options.Batch)
 			case file != "" && noArchive:
 				return usage("--archive and --no-archive contradict each other")
-			case file == "" && !noArchive && !options.DryRun:
-				return usage("name the file for removed calls with --archive, or do not keep them with --no-archive")
+			}
+			if file == "" && !noArchive {
+				file = strings.TrimSpace(os.Getenv("GEM_ARCHIVE"))
+			}
+			if file == "" && !noArchive && !options.DryRun {
+				return usage("name the archive for removed calls with --archive or GEM_ARCHIVE, or do not keep them with " +
+					"--no-archive")
 			}
 			return prune(cmd, options, file)
 		},
@@ -61,15 +77,24 @@ Connect as the owner of the tables: no other role may prune.
 	f := cmd.Flags()
 	f.StringVar(&olderThan, "older-than", "", "how long ago a call must have ended, such as 90d, 12h or 1d12h (w, d, h, "+
 		"m, s)")
-	f.StringVar(&file, "archive", "", "the file to append removed calls to")
+	f.StringVar(&file, "archive", "", "the file to append removed calls to, or s3://BUCKET/PREFIX; by default GEM_ARCHIVE")
 	f.BoolVar(&noArchive, "no-archive", false, "do not archive removed calls")
-	f.IntVar(&options.Batch, "batch", 1000, "how many calls are removed in a step, 1 to 10000")
+	f.IntVar(&options.Batch, "batch", 0,
+		"how many calls are removed in a step, 1 to 10000 (default 1000, with s3:// 5000)")
 	f.BoolVar(&options.DryRun, "dry-run", false, "only count what would be removed")
 	return cmd
 }
 
 func prune(cmd *cobra.Command, o archive.PruneOptions, path string) error {
 	ctx := cmd.Context()
+	var bucket *objectstore.Bucket
+	if objectstore.IsLocation(path) && !o.DryRun {
+		var err error
+		if bucket, err = openBucket(path); err != nil {
+			return err
+		}
+		o.Batch = cmp.Or(o.Batch, batchOfObject)
+	}
 	db, err := connect(ctx)
 	if err != nil {
 		return err
@@ -78,7 +103,10 @@ func prune(cmd *cobra.Command, o archive.PruneOptions, path string) error {
 	if err := checkSchema(ctx, db); err != nil {
 		return err
 	}
-	if path != "" && !o.DryRun {
+	switch {
+	case bucket != nil:
+		o.Archive = archive.NewObjects(bucket, time.Now())
+	case path != "" && !o.DryRun:
 		file, err := archive.Open(path)
 		if err != nil {
 			return fmt.Errorf("open the archive: %w", err)
@@ -124,6 +152,26 @@ func prune(cmd *cobra.Command, o archive.PruneOptions, path string) error {
 			"%s): remove with --no-archive what you need not keep", count(n, "call"), done.TooLong[0])
 	}
 	return nil
+}
+
+// batchOfObject is how many calls are removed in a step that becomes an object.
+const batchOfObject = 5000
+
+// openBucket opens the bucket of s3://BUCKET/PREFIX with the access key of the environment.
+func openBucket(location string) (*objectstore.Bucket, error) {
+	at, err := objectstore.ParseLocation(location)
+	if err != nil {
+		return nil, usage("the archive: %w", err)
+	}
+	var c objectstore.Config
+	if err := envvar.Read(os.Getenv, &c); err != nil {
+		return nil, err
+	}
+	bucket, err := objectstore.Open(at, &c)
+	if err != nil {
+		return nil, usage("the archive: %w", err)
+	}
+	return bucket, nil
 }
 
 var ageForm = regexp.MustCompile(`^(?:(\d{1,3})w)?(?:(\d{1,5})d)?(?:(\d{1,5})h)?(?:(\d{1,6})m)?(?:(\d{1,7})s)?$`)

@@ -105,7 +105,7 @@ func TestPruneUsage(t *testing.T) {
 		"the future":     {[]string{"--older-than", "-1d", "--archive", "x"}, `--older-than is "-1d"`},
 		"all of history": {[]string{"--older-than", "99999d", "--archive", "x"}, `--older-than is "99999d"`},
 		"nowhere to go": {[]string{"--older-than", "90d"},
-			"name the file for removed calls with --archive, or do not keep them with --no-archive"},
+			"name the archive for removed calls with --archive or GEM_ARCHIVE, or do not keep them with --no-archive"},
 		"a contradiction": {[]string{"--older-than", "90d", "--archive", "x", "--no-archive"}, "contradict each other"},
 		"no batch":        {[]string{"--older-than", "90d", "--archive", "x", "--batch", "0"}, "--batch is 0"},
 	} {

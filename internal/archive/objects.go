@@ -1,0 +1,101 @@
+package archive
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/gemworker/gem/internal/objectstore"
+)
+
+// maxObject is the size in bytes at which an object ends, before its batch does. Memory holds one object.
+const maxObject = 32 << 20
+
+// Objects is an archive in a bucket: each batch of lines becomes an object, compressed with gzip, whose key ends in
+// YYYY/MM/DD/HHMMSSZ-RUN-NNNNNN.jsonl.gz. The time is that of the start of the run, RUN are 64 random bits, and NNNNNN
+// counts its objects from 1.
+type Objects struct {
+	bucket *objectstore.Bucket
+	run    string // the part of the keys before the number
+	number int
+	packed bytes.Buffer
+	zip    *gzip.Writer
+	empty  bool
+}
+
+// NewObjects begins a run that stores objects below the bucket's location. It sends nothing.
+func NewObjects(bucket *objectstore.Bucket, at time.Time) *Objects {
+	id := make([]byte, 8)
+	_, _ = rand.Read(id) // never fails
+	o := &Objects{bucket: bucket, empty: true,
+		run: path.Join(bucket.Prefix, at.UTC().Format("2006/01/02/150405Z")+"-"+hex.EncodeToString(id))}
+	o.zip = newZip(&o.packed)
+	return o
+}
+
+// Add adds a line, given without its line break. The line is safe after the next [Objects.Sync].
+func (o *Objects) Add(ctx context.Context, line string) error {
+	o.empty = false
+	if _, err := io.WriteString(o.zip, line+"\n"); err != nil {
+		return err
+	}
+	if o.packed.Len() < maxObject {
+		return nil
+	}
+	return o.Sync(ctx)
+}
+
+// Sync stores the lines since the last one as an object, and returns once the store has confirmed it.
+func (o *Objects) Sync(ctx context.Context) error {
+	if o.empty {
+		return nil
+	}
+	if err := o.zip.Close(); err != nil {
+		return err
+	}
+	o.number++
+	err := o.bucket.Put(ctx, fmt.Sprintf("%s-%06d.jsonl.gz", o.run, o.number), "application/gzip", o.packed.Bytes())
+	o.packed.Reset()
+	o.zip.Reset(&o.packed)
+	o.empty = true
+	return err
+}
+
+// Source is an archive that is open for reading.
+type Source struct {
+	io.Reader
+
+	name string
+}
+
+// NewSource reads an archive from r. Its name says whether it is compressed.
+func NewSource(name string, r io.Reader) *Source { return &Source{&unzipped{name: name, r: r}, name} }
+
+// Name returns the name that findings contain.
+func (s *Source) Name() string { return s.name }
+
+// InBucket lists the archives below the bucket's location. It skips objects whose keys do not end in .jsonl or
+// .jsonl.gz, and returns an error if none do. An archive is requested when it is read.
+func InBucket(ctx context.Context, bucket *objectstore.Bucket) ([]*Source, error) {
+	objects, err := bucket.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var all []*Source
+	for _, o := range objects {
+		if strings.HasSuffix(o.Key, ".jsonl.gz") || strings.HasSuffix(o.Key, ".jsonl") {
+			all = append(all, NewSource("s3://"+bucket.Bucket+"/"+o.Key, bucket.Get(ctx, o.Key)))
+		}
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("%s has no archive: no key ends in .jsonl or .jsonl.gz", bucket.Location)
+	}
+	return all, nil
+}

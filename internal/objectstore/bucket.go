@@ -1,0 +1,269 @@
+// Package objectstore puts, gets and lists objects of a bucket by the protocol of S3.
+package objectstore
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
+	"github.com/aws/smithy-go/encoding/httpbinding"
+	"github.com/gemworker/gem/internal/outbound"
+)
+
+const (
+	// tries is how often a request is sent until it is answered.
+	tries = 3
+	// answerTimeout is how long a store may take to receive a request and answer it, or to send the next part of an
+	// object.
+	answerTimeout = time.Minute
+	// maxList and maxFault bound what is read of a list of objects, and of the reason for a refusal.
+	maxList  = 16 << 20
+	maxFault = 64 << 10
+)
+
+// Location is a place for objects: s3://BUCKET/PREFIX.
+type Location struct {
+	Bucket string
+	Prefix string // without slashes at its ends; may be empty
+}
+
+// String returns the location as [ParseLocation] reads it.
+func (l Location) String() string { return strings.TrimSuffix(scheme+l.Bucket+"/"+l.Prefix, "/") }
+
+const scheme = "s3://"
+
+// IsLocation reports whether a text should be a location, and not the path of a file.
+func IsLocation(text string) bool { return strings.HasPrefix(strings.ToLower(text), scheme) }
+
+var (
+	bucketForm = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$`)
+	prefixForm = regexp.MustCompile(`^([A-Za-z0-9_=.-]{1,100}(/[A-Za-z0-9_=.-]{1,100}){0,9})?$`)
+	dotsForm   = regexp.MustCompile(`(^|/)\.\.?(/|$)`)
+)
+
+// ParseLocation reads s3://BUCKET/PREFIX.
+func ParseLocation(text string) (Location, error) {
+	if !IsLocation(text) {
+		return Location{}, fmt.Errorf("%q does not begin with s3://", text)
+	}
+	bucket, prefix, _ := strings.Cut(text[len(scheme):], "/")
+	l := Location{Bucket: bucket, Prefix: strings.TrimSuffix(prefix, "/")}
+	if !bucketForm.MatchString(l.Bucket) || strings.Contains(l.Bucket, "..") {
+		return Location{}, fmt.Errorf(
+			"%q is not s3://BUCKET/PREFIX: a bucket has 3 to 63 lower-case letters, digits, dots and "+
+				"hyphens", text)
+	}
+	if !prefixForm.MatchString(l.Prefix) || dotsForm.MatchString(l.Prefix) {
+		return Location{}, fmt.Errorf(
+			"%q is not s3://BUCKET/PREFIX: a prefix has up to ten parts of letters, digits and _ = . -",
+			text)
+	}
+	return l, nil
+}
+
+// Bucket is the bucket of a [Location]. Its methods take and return whole keys, with the location's prefix.
+type Bucket struct {
+	Location
+
+	root   *url.URL // of the keys
+	keys   aws.Credentials
+	region string
+	signer *v4.Signer
+	http   *http.Client
+	pause  time.Duration // after the first try that failed; it doubles
+	answer time.Duration // answerTimeout, shorter in tests
+}
+
+// Open returns a bucket. It sends nothing. Only the access key in c is used: no profile and no role of a machine.
+func Open(l Location, c *Config) (*Bucket, error) {
+	if c.AccessKeyID == "" || c.SecretAccessKey == "" {
+		return nil, errors.New(
+			"s3:// needs an access key in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, since profiles and " +
+				"roles of machines are not read")
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.DisableCompression = true // an object comes as it is stored
+	b := &Bucket{
+		Location: l, region: c.Region, pause: time.Second, answer: answerTimeout,
+		keys: aws.Credentials{AccessKeyID: c.AccessKeyID, SecretAccessKey: c.SecretAccessKey.Reveal(),
+			SessionToken: c.SessionToken.Reveal()},
+		signer: v4.NewSigner(func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true }),
+		http: &http.Client{
+			Transport:     outbound.Bounded(transport),
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+	}
+	if c.Endpoint != "" {
+		root, err := url.Parse(c.Endpoint)
+		if err != nil {
+			return nil, errors.New("AWS_ENDPOINT_URL_S3 is not the URL of a server")
+		}
+		b.root = root.JoinPath(l.Bucket)
+		return b, nil
+	}
+	b.root = &url.URL{Scheme: "https", Host: l.Bucket + ".s3." + c.Region + ".amazonaws.com"}
+	if strings.Contains(l.Bucket, ".") { // AWS's certificates cover one label
+		b.root = &url.URL{Scheme: "https", Host: "s3." + c.Region + ".amazonaws.com", Path: "/" + l.Bucket}
+	}
+	return b, nil
+}
+
+// Put stores an object, and returns once the store has confirmed it. An object of that key is replaced.
+func (b *Bucket) Put(ctx context.Context, key, contentType string, content []byte) error {
+	resp, err := b.send(ctx, http.MethodPut, key, nil, http.Header{"Content-Type": {contentType}}, content)
+	if err == nil {
+		discard(resp)
+	}
+	return err
+}
+
+// Object is an object in a list.
+type Object struct {
+	Key  string `xml:"Key"`
+	Size int64  `xml:"Size"`
+}
+
+// List returns the objects below the location, in the order of their keys.
+func (b *Bucket) List(ctx context.Context) (all []Object, err error) {
+	query := url.Values{"list-type": {"2"}}
+	if b.Prefix != "" {
+		query.Set("prefix", b.Prefix+"/")
+	}
+	for {
+		resp, err := b.send(ctx, http.MethodGet, "", query, nil, nil)
+		if err != nil {
+			return nil, err
+		}
+		var page struct {
+			Contents              []Object `xml:"Contents"`
+			IsTruncated           bool     `xml:"IsTruncated"`
+			NextContinuationToken string   `xml:"NextContinuationToken"`
+		}
+		err = xml.NewDecoder(io.LimitReader(resp.Body, maxList)).Decode(&page)
+		_ = resp.Body.Close()
+		if err != nil {
+			return nil, fmt.Errorf("list %s: the store's answer cannot be read: %w", b.Location, err)
+		}
+		all = append(all, page.Contents...)
+		next := page.NextContinuationToken
+		if !page.IsTruncated {
+			return all, nil
+		}
+		if next == "" || next == query.Get("continuation-token") {
+			return nil, fmt.Errorf("list %s: the store does not say how its list goes on", b.Location)
+		}
+		query.Set("continuation-token", next)
+	}
+}
+
+// send sends a request until it is answered with success. The caller closes the body. An error names the object and the
+// status, and contains no secret.
+func (b *Bucket) send(ctx context.Context, method, key string, query url.Values, header http.Header, content []byte) (
+	resp *http.Response, err error) {
+	pause := b.pause
+	for try := 1; ; try++ {
+		var again bool
+		if resp, again, err = b.try(ctx, method, key, query, header, content); err == nil {
+			return resp, nil
+		}
+		if !again || try == tries || ctx.Err() != nil {
+			return nil, fmt.Errorf("%s %s%s/%s: %w", strings.ToLower(method), scheme, b.Bucket, key, err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+		pause *= 2
+	}
+}
+
+// try sends a request once. again reports whether another try may succeed.
+func (b *Bucket) try(ctx context.Context, method, key string, query url.Values, header http.Header, content []byte) (
+	resp *http.Response, again bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	late := time.AfterFunc(b.answer, cancel)
+	defer func() {
+		if err != nil {
+			cancel()
+		}
+	}()
+	to := *b.root
+	to.Path, to.RawPath = to.Path+"/"+key, httpbinding.EscapePath(to.Path+"/"+key, false)
+	to.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20")
+	req, err := http.NewRequestWithContext(ctx, method, to.String(), bytes.NewReader(content))
+	if err != nil {
+		return nil, false, errors.New("this is no valid address")
+	}
+	for name, values := range header {
+		req.Header[name] = values
+	}
+	sum := sha256.Sum256(content)
+	hash := hex.EncodeToString(sum[:])
+	req.Header.Set("X-Amz-Content-Sha256", hash)
+	if err := b.signer.SignHTTP(ctx, b.keys, req, hash, "s3", b.region, time.Now()); err != nil {
+		return nil, false, errors.New("the request cannot be signed")
+	}
+	resp, err = b.http.Do(req)
+	if !late.Stop() && err != nil {
+		return nil, true, fmt.Errorf("the store did not answer within %s", b.answer)
+	}
+	if err != nil {
+		var failed *url.Error
+		if errors.As(err, &failed) {
+			err = failed.Err // the URL is in the error already
+		}
+		return nil, true, err
+	}
+	if resp.StatusCode/100 == 2 {
+		resp.Body = body{resp.Body, cancel}
+		return resp, false, nil
+	}
+	var fault struct{ Code string }
+	_ = xml.NewDecoder(io.LimitReader(resp.Body, maxFault)).Decode(&fault)
+	_ = resp.Body.Close()
+	return nil, resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests ||
+		resp.StatusCode == http.StatusRequestTimeout, refusal(resp.StatusCode, fault.Code)
+}
+
+var codeForm = regexp.MustCompile(`^[A-Za-z0-9.]{1,60}$`)
+
+// refusal describes an answer that is not a success.
+func refusal(status int, code string) error {
+	text := fmt.Sprintf("the store answered %d %s", status, http.StatusText(status))
+	if codeForm.MatchString(code) {
+		text += " (" + code + ")"
+	}
+	if status/100 == 3 {
+		text += ": the bucket is elsewhere; set AWS_REGION, or AWS_ENDPOINT_URL_S3"
+	}
+	return errors.New(text)
+}
+
+// body ends its request once it is closed.
+type body struct {
+	io.ReadCloser
+	cancel context.CancelFunc
+}
+
+func (b body) Close() error {
+	defer b.cancel()
+	return b.ReadCloser.Close()
+}
+
+// discard reads a short body to its end, so that its connection can be used again.
+func discard(resp *http.Response) {
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxFault))
+	_ = resp.Body.Close()
+}

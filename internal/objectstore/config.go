@@ -1,0 +1,57 @@
+package objectstore
+
+import (
+	"net/netip"
+	"net/url"
+	"strings"
+
+	"github.com/gemworker/gem/handlers"
+)
+
+// Config is how an object store is reached, by the variables of AWS's own programs.
+type Config struct {
+	AccessKeyID     string          `envconfig:"AWS_ACCESS_KEY_ID" may:"the name of an access key" desc:"The access key for objects at s3://."`
+	SecretAccessKey handlers.Secret `envconfig:"AWS_SECRET_ACCESS_KEY" may:"the secret of the access key" desc:"Its secret."`
+	SessionToken    handlers.Secret `envconfig:"AWS_SESSION_TOKEN" may:"the token of a temporary access key" desc:"Its token, if the access key is temporary."`
+	Region          string          `envconfig:"AWS_REGION" default:"us-east-1" may:"the name of a region, such as eu-central-1" desc:"The region of the bucket. Stores other than AWS have names of their own, such as auto."`
+	Endpoint        string          `envconfig:"AWS_ENDPOINT_URL_S3" may:"the URL of a store, such as https://store.example.com" desc:"The store, unless it is AWS's. http:// is only for this machine."`
+}
+
+// Wrong returns the values that cannot be used, by variable. envvar.Read calls it.
+func (c *Config) Wrong() map[string]string {
+	wrong := map[string]string{}
+	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": c.AccessKeyID, "AWS_REGION": c.Region} {
+		if !isName(value) {
+			wrong[name] = "it has characters that a header cannot have"
+		}
+	}
+	for name, value := range map[string]handlers.Secret{"AWS_SECRET_ACCESS_KEY": c.SecretAccessKey,
+		"AWS_SESSION_TOKEN": c.SessionToken} {
+		if !isName(value.Reveal()) {
+			wrong[name] = "it has characters that a header cannot have"
+		}
+	}
+	if c.Endpoint == "" {
+		return wrong
+	}
+	at, err := url.Parse(c.Endpoint)
+	switch {
+	case err != nil || at.Scheme != "http" && at.Scheme != "https" || at.Host == "" || at.User != nil ||
+		at.RawQuery != "" ||
+		at.Fragment != "":
+		wrong["AWS_ENDPOINT_URL_S3"] = "it is not the URL of a server"
+	case at.Scheme == "http" && !isLoopback(at.Hostname()):
+		wrong["AWS_ENDPOINT_URL_S3"] = "without https, everyone on the way could read the calls"
+	}
+	return wrong
+}
+
+// isName reports whether a text has only printable ASCII characters and no space, or is empty.
+func isName(text string) bool {
+	return strings.IndexFunc(text, func(c rune) bool { return c <= ' ' || c > '~' }) < 0
+}
+
+func isLoopback(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return strings.EqualFold(host, "localhost") || err == nil && ip.Unmap().IsLoopback()
+}

@@ -1,0 +1,76 @@
+package objectstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// Get returns the content of an object. The first request is sent at the first Read. If the connection breaks, the rest
+// is requested again.
+func (b *Bucket) Get(ctx context.Context, key string) io.Reader {
+	return &content{ctx: ctx, bucket: b, key: key}
+}
+
+type content struct {
+	ctx    context.Context // as of a body of net/http
+	bucket *Bucket
+	key    string
+	etag   string // of the object that is being read
+	at     int64  // how many bytes were read
+	failed int    // connections that broke
+	body   io.ReadCloser
+}
+
+func (c *content) Read(p []byte) (int, error) {
+	for {
+		if c.body == nil {
+			if err := c.open(); err != nil {
+				return 0, err
+			}
+		}
+		body := c.body
+		late := time.AfterFunc(c.bucket.answer, func() { _ = body.Close() })
+		n, err := body.Read(p)
+		late.Stop()
+		c.at += int64(n)
+		if err == nil {
+			return n, nil
+		}
+		_ = body.Close()
+		if errors.Is(err, io.EOF) {
+			return n, err
+		}
+		c.body = nil
+		if c.failed++; c.failed >= tries || c.ctx.Err() != nil {
+			return n, fmt.Errorf("get %s%s/%s: the connection broke after %d bytes", scheme, c.bucket.Bucket, c.key, c.at)
+		}
+		if n > 0 {
+			return n, nil
+		}
+	}
+}
+
+func (c *content) open() error {
+	header := http.Header{}
+	if c.at > 0 {
+		header.Set("Range", "bytes="+strconv.FormatInt(c.at, 10)+"-")
+		if c.etag != "" {
+			header.Set("If-Match", c.etag)
+		}
+	}
+	resp, err := c.bucket.send(c.ctx, http.MethodGet, c.key, nil, header, nil)
+	if err != nil {
+		return err
+	}
+	if c.at > 0 && resp.StatusCode != http.StatusPartialContent {
+		_ = resp.Body.Close()
+		return fmt.Errorf("get %s%s/%s: the store sends no part of an object", scheme, c.bucket.Bucket, c.key)
+	}
+	c.etag, c.body = resp.Header.Get("ETag"), resp.Body
+	return nil
+}
