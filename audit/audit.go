@@ -103,12 +103,12 @@ var Checks = []Check{
 
 	{Name: "hit-source", counts: "hits", file: "keys.sql",
 		Proves: "A hit repeats the receipt of a call that ran and succeeded, with the same tool, key and result."},
-	{Name: "hit-orphan", counts: "hits", file: "keys.sql", only: databases,
-		Proves: "The receipt that a hit repeats exists."},
+	{Name: "hit-orphan", counts: "hits", file: "once.sql", only: databases,
+		Proves: "The receipt that a hit repeats exists, or was pruned and its key kept."},
 	{Name: "hit-effects", counts: "receipts", file: "keys.sql",
 		Proves: "A hit is marked as a hit and lists no other effect. No other receipt is marked as a hit."},
-	{Name: "key-once", counts: "receipts", file: "keys.sql", only: databases,
-		Proves: "At most one call with a key ran and succeeded."},
+	{Name: "key-once", counts: "receipts", file: "once.sql", only: databases,
+		Proves: "At most one call with a key ran and succeeded, including pruned calls whose key was kept."},
 	{Name: "key-running", counts: "calls", file: "keys.sql", only: databases,
 		Proves: "No two calls hold the same key. A running call holds its key, and a durable call also between its " +
 			"attempts."},

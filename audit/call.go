@@ -36,7 +36,7 @@ type Querier interface {
 }
 
 // notOfCall are the checks of these statements that do not apply to an existing call, or need all calls.
-var notOfCall = []string{"receipt-orphan", "journal-orphan", "key-once", "key-running"}
+var notOfCall = []string{"receipt-orphan", "journal-orphan", "key-running"}
 
 // ChecksOfCall are the checks that [Call] makes.
 func ChecksOfCall() (made []Check) {

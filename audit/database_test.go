@@ -498,6 +498,9 @@ var breaks = []struct {
 		unready("gem_receipts_one_success_per_key",
 			`update core_tool_calls set input = '{"phone": "1"}', computed_key = 'leads.create:phone="1"' where input ->> 'phone' = '2'`,
 			`update core_tool_receipts set idempotency_key = 'leads.create:phone="1"' where idempotency_key = 'leads.create:phone="2"'`)},
+	{"key-once", "it succeeded again after it was pruned", `the key leads.create:phone="1" succeeded 2 times`,
+		[]string{`insert into gem.kept_keys (key, receipt_id, call_id, ended_at)
+			values ('leads.create:phone="1"', gen_random_uuid(), gen_random_uuid(), now())`}},
 	{"key-running", "two run with it", "the key K is held by 2 calls", unready("gem_calls_one_holder_per_key",
 		"update core_tool_calls set computed_key = 'K' where status = 'running'")},
 	{"key-running", "a durable call kept it", "the key K is held by 2 calls", unready("gem_calls_one_holder_per_key",

@@ -88,7 +88,8 @@ func (s *Set) Rules() []*Rule { return slices.Clone(s.rules) }
 // Coding returns the active rules for coding agents.
 func (s *Set) Coding() Coding { return maps.Clone(s.coding) }
 
-// Longest returns the longest period for which a counted call matters.
+// Longest returns the longest time that a rule looks back: the calls of that time matter. A rule that looks at a whole
+// session has no such time.
 func (s *Set) Longest() (longest time.Duration) {
 	for _, r := range s.rules {
 		if r.Limit != nil {
@@ -96,6 +97,12 @@ func (s *Set) Longest() (longest time.Duration) {
 		}
 		if r.Failures != nil {
 			longest = max(longest, r.Failures.Cooldown)
+		}
+		if r.Requires != nil {
+			longest = max(longest, r.Requires.Within)
+		}
+		if r.After != nil {
+			longest = max(longest, r.After.Within)
 		}
 		if r.Action == Wait {
 			longest = max(longest, r.AtMost)

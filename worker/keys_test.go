@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -184,6 +185,43 @@ func TestManyCallsOfFewKeysOnTwoWorkers(t *testing.T) {
 	}
 }
 
+func TestAKeySucceedsOnceWhileItsCallsArePruned(t *testing.T) {
+	t.Parallel()
+	env, _ := startLab(t, nil, tool{name: "lab.write", mode: "keyed", keyField: "key"})
+	env.StartWorker()
+	env.StartWorker()
+	calls := 500
+	if os.Getenv("GEM_TEST_LONG") != "" {
+		calls = 10_000
+	}
+	prune := func() int {
+		return number(t, env, `select count(*) from gem.prune(array(select call_id from core_tool_receipts limit 100), false,
+			true)`)
+	}
+	pruned := 0
+	for i := range calls {
+		then := ""
+		if i < 10 {
+			then = "fail"
+		}
+		env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x", Key: fmt.Sprint(i % 5), Then: then})})
+		if i%10 == 9 {
+			pruned += prune()
+		}
+	}
+	env.Until("all ended and were pruned", func() bool {
+		pruned += prune()
+		return number(t, env, "select count(*) from core_tool_calls") == 0
+	})
+	if n := rowsWith(t, env, "x"); n != 5 || pruned != calls {
+		t.Errorf("%d rows for 5 keys, and %d calls pruned", n, pruned)
+	}
+	if n := number(t, env, "select count(*) from gem.kept_keys"); n != 5 {
+		t.Errorf("%d keys are kept", n)
+	}
+	sound(t, env)
+}
+
 func TestAKeyThatNobodyHoldsWakesWhatWaitsForIt(t *testing.T) {
 	t.Parallel()
 	env, _ := startLab(t, nil, tool{name: "lab.write", mode: "keyed", keyField: "key"})
@@ -207,8 +245,11 @@ func TestAKeyOfAnotherInputIsReplayedOrRefused(t *testing.T) {
 	for _, c := range []struct {
 		mode, onOther string
 		refused       bool
-	}{{"safe-retry", "", true}, {"safe-retry", "replay", false}, {"keyed", "", false}, {"keyed", "refuse", true}} {
-		t.Run(c.mode+" "+c.onOther, func(t *testing.T) {
+		pruned        bool // the first call, whose key is kept
+	}{{"safe-retry", "", true, false}, {"safe-retry", "replay", false, false}, {"keyed", "", false, false},
+		{"keyed", "refuse", true, false}, {"safe-retry", "", true, true}, {"safe-retry", "replay", false, true},
+		{"keyed", "", false, true}, {"keyed", "refuse", true, true}} {
+		t.Run(fmt.Sprint(c), func(t *testing.T) {
 			t.Parallel()
 			keyField := ""
 			if c.mode == "keyed" {
@@ -220,6 +261,9 @@ func TestAKeyOfAnotherInputIsReplayedOrRefused(t *testing.T) {
 				return env.Run(handlertest.Call{Tool: "lab.write", Input: input, Key: "\tv"})
 			}
 			first := run(`{"text": "a", "key": "v"}`)
+			if c.pruned && number(t, env, "select count(*) from gem.prune(array[$1::uuid], true, true)", first.CallID) != 1 {
+				t.Fatal("it was not pruned")
+			}
 			same := run(`{ "key":"v", "text":"a" }`)
 			if same.ReplayOf != first.ID || idempotency(t, same).InputDiffers {
 				t.Errorf("the same input: %+v, effects %s", same, same.Effects)

@@ -1,10 +1,6 @@
--- Idempotency: hits, their keys, and the keys of all receipts.
---
--- hit-orphan is a separate check, because it does not hold in an archive: the source may be in another archive, or in a
--- database.
-select case when s.id is null then 'hit-orphan' else 'hit-source' end as name, h.call_id::text as id,
+-- Idempotency: hits, their keys, and the keys of all receipts. once.sql has what needs all receipts.
+select 'hit-source' as name, h.call_id::text as id,
   format('its receipt repeats the receipt %s, which %s', h.replay_of, case
-    when s.id is null then 'does not exist'
     when s.status <> 'succeeded' then 'is ' || s.status
     when s.replay_of is not null then 'is a repetition itself, of ' || s.replay_of
     when s.tool_name <> h.tool_name then format('is of %s, and not of %s', s.tool_name, h.tool_name)
@@ -13,8 +9,8 @@ select case when s.id is null then 'hit-orphan' else 'hit-source' end as name, h
         coalesce(h.idempotency_key, 'null'))
     else 'has another result' end) as what
 from public.core_tool_receipts h
-left join public.core_tool_receipts s on s.id = h.replay_of
-where h.replay_of is not null and (s.status = 'succeeded' and s.replay_of is null and s.tool_name = h.tool_name
+join public.core_tool_receipts s on s.id = h.replay_of
+where (s.status = 'succeeded' and s.replay_of is null and s.tool_name = h.tool_name
   and s.idempotency_key = h.idempotency_key and s.result is not distinct from h.result) is not true
 
 union all
@@ -30,15 +26,6 @@ join public.core_tool_calls c on c.id = r.call_id
 where case
   when r.replay_of is null then r.effects #>> '{idempotency,hit}' = 'true'
   else r.effects #>> '{idempotency,hit}' is distinct from 'true' or r.effects - 'idempotency' - 'rules' <> '{}' end
-
-union all
-
-select 'key-once', min(call_id::text),
-  format('the key %s succeeded %s times: in the receipts %s', idempotency_key, count(*),
-    string_agg(id::text, ', ' order by created_at, id))
-from public.core_tool_receipts
-where status = 'succeeded' and replay_of is null and idempotency_key is not null
-group by idempotency_key having count(*) > 1
 
 union all
 

@@ -21,6 +21,9 @@ type PruneOptions struct {
 	Batch int
 	// Archive gets a line for each removed call. If it is nil, calls are removed and nothing is kept of them.
 	Archive Writer
+	// KeepKeys is how long after a call's end its key still counts: a call with the key of a removed success repeats its
+	// result. Default: as long as the call itself is there.
+	KeepKeys time.Duration
 	// DryRun only counts.
 	DryRun bool
 	// Each, if set, is called after each batch with the totals so far.
@@ -83,6 +86,22 @@ func Prune(ctx context.Context, db DB, o PruneOptions) (Pruned, error) {
 	return p.done, err
 }
 
+// LookBack returns the longest time that rules look back, and their version: of the rules with which workers run or ran
+// within the hour, and of the rules that were recorded last. It is 0 without rules.
+func LookBack(ctx context.Context, db DB) (longest time.Duration, version string, err error) {
+	var seconds float64
+	err = db.QueryRow(ctx, `
+		select coalesce(max(extract(epoch from v.longest)), 0)::float8,
+			coalesce((array_agg(v.version order by v.longest desc))[1], '')
+		from public.core_rules_versions v
+		where v.version = (select l.version from public.core_rules_versions l order by l.recorded_at desc limit 1)
+			or exists (select from public.core_workers w where w.rules_version = v.version)`).Scan(&seconds, &version)
+	if err != nil {
+		return 0, "", fmt.Errorf("find how long rules look back: %w", err)
+	}
+	return time.Duration(seconds * float64(time.Second)), version, nil
+}
+
 type pruner struct {
 	PruneOptions
 	db   DB
@@ -131,6 +150,12 @@ func (p *pruner) run(ctx context.Context) error {
 	if p.done.Counted, err = p.forget(ctx, forgottenPage, "select gem.prune_rule_runs($1)"); err != nil {
 		return fmt.Errorf("remove old rows of the rules' counters: %w", err)
 	}
+	if p.KeepKeys > 0 {
+		before := p.done.EndedBefore.Add(p.OlderThan - p.KeepKeys)
+		if _, err = p.forget(ctx, forgottenPage, "select gem.prune_kept_keys($1, $2)", before); err != nil {
+			return fmt.Errorf("remove old keys: %w", err)
+		}
+	}
 	if _, err = p.forget(ctx, forgottenPage, "select gem.prune_hook_events($1)"); err != nil {
 		return fmt.Errorf("remove old facts of hooks: %w", err)
 	}
@@ -149,7 +174,7 @@ func (p *pruner) forgetOfDomains(ctx context.Context) error {
 		where f.proname = 'prune'::name and n.nspname::text like 'gem\_%'
 			and pg_catalog.oidvectortypes(f.proargtypes) = 'timestamp with time zone, integer'
 			and f.proowner = (select o.proowner from pg_catalog.pg_proc o
-				where o.oid = 'gem.prune(uuid[], boolean)'::regprocedure::oid)
+				where o.oid = 'gem.prune(uuid[], boolean, boolean)'::regprocedure::oid)
 		order by 1`)
 	schemas, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
@@ -273,8 +298,8 @@ func (p *pruner) removeBatch(ctx context.Context, batch []callID) (gone map[call
 	defer cancel()
 	gone = make(map[callID]bool, len(batch))
 	err = pgx.BeginTxFunc(ctx, p.db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		rows, _ := tx.Query(ctx, "select call_id, coalesce(line, '') from gem.prune($1, $2)", batch,
-			p.Archive != nil)
+		rows, _ := tx.Query(ctx, "select call_id, coalesce(line, '') from gem.prune($1, $2, $3)",
+			batch, p.Archive != nil, p.KeepKeys > 0)
 		var (
 			id   callID
 			line string

@@ -216,6 +216,90 @@ func TestPruningRemovesOldCallsWhole(t *testing.T) {
 	}
 }
 
+// Otherwise the next call with the key would run again.
+func TestAKeyIsKeptAsLongAsWanted(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	const hit = `core_tool_receipts r where r.call_id = $1 and r.replay_of is not null`
+	old, forgotten := q.ended("k"), q.ended("no longer")
+	q.age(3, old, forgotten)
+	keeping := archive.PruneOptions{KeepKeys: 4 * time.Hour}
+	if done := q.prune(keeping); done.Removed != 2 || q.count("gem.kept_keys") != 2 {
+		t.Errorf("%+v, and %d keys", done, q.count("gem.kept_keys"))
+	}
+	again := q.ended("k")
+	if q.count(hit, again) != 1 {
+		t.Error("the key of a pruned call was forgotten")
+	}
+	keeping.KeepKeys = 2 * time.Hour
+	q.prune(keeping)
+	if n := q.count("gem.kept_keys where key = 'k'"); n != 1 {
+		t.Error("a key is gone whose receipt is repeated")
+	}
+	if n := q.count("gem.kept_keys where key = 'no longer'"); n != 0 {
+		t.Error("an old key is still there")
+	}
+	q.age(3, again)
+	q.prune(keeping)
+	if n := q.count("gem.kept_keys"); n != 0 {
+		t.Errorf("%d keys are kept although no receipt repeats them", n)
+	}
+	if anew := q.ended("k"); q.count(hit, anew) != 0 {
+		t.Error("a forgotten key was hit")
+	}
+}
+
+// A kept key may be removed between the decision to repeat its receipt and the receipt of that.
+func TestAKeyThatIsForgottenMeanwhileIsNotRepeated(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	old := q.ended("k")
+	q.age(3, old)
+	q.prune(archive.PruneOptions{KeepKeys: 4 * time.Hour})
+	id := q.insert("")
+	q.claim()
+	var source string
+	if err := q.db.QueryRow(t.Context(), "select receipt_id::text from gem.hold_key($1, 1, 'w', 'k')", id).
+		Scan(&source); err != nil {
+		t.Fatal(err)
+	}
+	q.prune(archive.PruneOptions{KeepKeys: 2 * time.Hour})
+	_, err := q.db.Exec(t.Context(), "select gem.finish($1, 1, 'w', 'succeeded', '{}', '{}', '1', $2)", id, source)
+	if err == nil || !strings.Contains(err.Error(), "there is no receipt") {
+		t.Errorf("got %v", err)
+	}
+	q.finish(id, "k")
+}
+
+func TestRulesThatLookBackBoundWhatIsPruned(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	back := func() string {
+		d, version, err := archive.LookBack(t.Context(), q.db)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d.String() + " " + version
+	}
+	if got := back(); got != "0s " {
+		t.Errorf("without rules: %s", got)
+	}
+	for version, longest := range map[string]string{"forgotten": "99 days", "of a worker": "2 days"} {
+		q.run("insert into core_rules_versions (version, sha256, rules, longest, recorded_at) values ($1, repeat('0', 64), "+
+			"'{}', $2::text::interval, now() - interval '1 day')", version, longest)
+	}
+	q.run("insert into core_rules_versions (version, sha256, rules, longest, recorded_at) values ('last', repeat('0', " +
+		"64), " +
+		"'{}', '1 hour', now())")
+	if got := back(); got != "1h0m0s last" {
+		t.Errorf("without workers: %s", got)
+	}
+	q.run("update core_workers set rules_version = 'of a worker'")
+	if got := back(); got != "48h0m0s of a worker" {
+		t.Errorf("with a worker: %s", got)
+	}
+}
+
 func TestADryRunOnlyCounts(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)

@@ -163,6 +163,30 @@ func TestWithoutAnAccessKeyNothingIsPruned(t *testing.T) {
 	}
 }
 
+func TestPruneKeepsKeysAndWhatRulesLookAt(t *testing.T) {
+	t.Parallel()
+	s, env := oldCalls(t, 1)
+	testdb.Exec(t, s.db, `insert into core_rules_versions (version, sha256, rules, longest, recorded_at)
+		values ('7', repeat('0', 64), '{}', '2 hours', now())`)
+	for name, c := range map[string]struct {
+		args []string
+		want string
+	}{
+		"too young": {[]string{"--older-than", "1s"}, "--older-than is shorter than 2h0m0s, the time that the rules of " +
+			"version 7 look back"},
+		"shorter": {[]string{"--older-than", "3h", "--keep-keys", "2h"}, "--keep-keys is 2h, and must be longer than " +
+			"--older-than, 3h"},
+		"no time": {[]string{"--older-than", "3h", "--keep-keys", "x"}, `--keep-keys is "x"`},
+	} {
+		got := gemWith(t, env, append([]string{"prune", "--no-archive"}, c.args...)...)
+		if got.code != exitUsage || !strings.Contains(got.stderr, c.want) {
+			t.Errorf("%s: %d %s", name, got.code, got.stderr)
+		}
+	}
+	got := gemWith(t, env, "prune", "--no-archive", "--older-than", "3h", "--keep-keys", "1d")
+	got.wantCode(t, exitDone)
+}
+
 func TestPruneCompressesAFile(t *testing.T) {
 	t.Parallel()
 	s, env := oldCalls(t, 3)

@@ -22,6 +22,7 @@ func pruneCommand() *cobra.Command {
 	var (
 		options   archive.PruneOptions
 		olderThan string
+		keepKeys  string
 		file      string
 		noArchive bool
 	)
@@ -48,15 +49,27 @@ are older than any recorded rule needs, and documents of the same age that no
 open call names. Rows of other tables remain.
 
 After the successful receipt of a key is removed, the next call with the key
-runs again. --older-than must be longer than any client may retry.
+runs again, unless --keep-keys keeps what a repetition needs: the key, the
+result, a hash of the input and the caller. A run with --keep-keys also removes
+kept keys that are older. --older-than, or --keep-keys, must be longer than any
+client may retry. --older-than must not be shorter than the longest time that
+the rules look back.
 
 Connect as the owner of the tables: no other role may prune.
 ` + usesDatabase,
 		Example: "  gem prune --older-than 90d --archive calls.jsonl\n  gem prune --older-than 90d --dry-run",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
-			if options.OlderThan, err = age(olderThan); err != nil {
+			if options.OlderThan, err = age("--older-than", "a call ended", olderThan); err != nil {
 				return err
+			}
+			if keepKeys != "" {
+				if options.KeepKeys, err = age("--keep-keys", "a call ended", keepKeys); err != nil {
+					return err
+				}
+				if options.KeepKeys <= options.OlderThan {
+					return usage("--keep-keys is %s, and must be longer than --older-than, %s", keepKeys, olderThan)
+				}
 			}
 			switch {
 			case cmd.Flags().Changed("batch") && (options.Batch < 1 || options.Batch > 10_000):
@@ -78,6 +91,7 @@ Connect as the owner of the tables: no other role may prune.
 	f.StringVar(&olderThan, "older-than", "", "how long ago a call must have ended, such as 90d, 12h or 1d12h (w, d, h, "+
 		"m, s)")
 	f.StringVar(&file, "archive", "", "the file to append removed calls to, or s3://BUCKET/PREFIX; by default GEM_ARCHIVE")
+	f.StringVar(&keepKeys, "keep-keys", "", "how long ago a call must have ended until its key is forgotten, such as 365d")
 	f.BoolVar(&noArchive, "no-archive", false, "do not archive removed calls")
 	f.IntVar(&options.Batch, "batch", 0,
 		"how many calls are removed in a step, 1 to 10000 (default 1000, with s3:// 5000)")
@@ -102,6 +116,14 @@ func prune(cmd *cobra.Command, o archive.PruneOptions, path string) error {
 	defer db.Close()
 	if err := checkSchema(ctx, db); err != nil {
 		return err
+	}
+	back, version, err := archive.LookBack(ctx, db)
+	if err != nil {
+		return pruneRefusal(err)
+	}
+	if o.OlderThan < back {
+		return usage("--older-than is shorter than %s, the time that the rules of version %s look back: choose a longer one",
+			back, version)
 	}
 	switch {
 	case bucket != nil:
@@ -128,10 +150,7 @@ func prune(cmd *cobra.Command, o archive.PruneOptions, path string) error {
 			fmt.Fprintf(cmd.ErrOrStderr(), "%s removed before this; run it again to continue\n",
 				count(int(done.Removed), "call"))
 		}
-		if store.IsForbidden(err) {
-			return fmt.Errorf("this role may not prune: connect as the owner of the tables (%w)", refusal(err))
-		}
-		return refusal(err)
+		return pruneRefusal(err)
 	}
 	what := count(int(done.Removed), "call")
 	if o.DryRun {
@@ -152,6 +171,14 @@ func prune(cmd *cobra.Command, o archive.PruneOptions, path string) error {
 			"%s): remove with --no-archive what you need not keep", count(n, "call"), done.TooLong[0])
 	}
 	return nil
+}
+
+// pruneRefusal is refusal for a command that needs the owner.
+func pruneRefusal(err error) error {
+	if store.IsForbidden(err) {
+		return fmt.Errorf("this role may not prune: connect as the owner of the tables (%w)", refusal(err))
+	}
+	return refusal(err)
 }
 
 // batchOfObject is how many calls are removed in a step that becomes an object.
@@ -176,8 +203,8 @@ func openBucket(location string) (*objectstore.Bucket, error) {
 
 var ageForm = regexp.MustCompile(`^(?:(\d{1,3})w)?(?:(\d{1,5})d)?(?:(\d{1,5})h)?(?:(\d{1,6})m)?(?:(\d{1,7})s)?$`)
 
-// age reads a duration that may include weeks and days.
-func age(text string) (time.Duration, error) {
+// age reads a flag with a duration since something happened, which may include weeks and days.
+func age(flag, what, text string) (time.Duration, error) {
 	var sum time.Duration
 	parts := ageForm.FindStringSubmatch(text)
 	for i, unit := range []time.Duration{7 * 24 * time.Hour, 24 * time.Hour, time.Hour, time.Minute, time.Second} {
@@ -190,7 +217,7 @@ func age(text string) (time.Duration, error) {
 		}
 	}
 	if sum <= 0 || sum > 100*365*24*time.Hour {
-		return 0, usage("--older-than is %q, and must be a duration since a call ended, such as 90d, 12h or 1d12h", text)
+		return 0, usage("%s is %q, and must be a duration since %s, such as 90d, 12h or 1d12h", flag, text, what)
 	}
 	return sum, nil
 }

@@ -125,7 +125,7 @@ func TestAges(t *testing.T) {
 		"90d": 90 * day, "12h": 12 * time.Hour, "1d12h": 36 * time.Hour, "2w": 14 * day,
 		"1w1d1h1m1s": 8*day + time.Hour + time.Minute + time.Second, "30m": 30 * time.Minute,
 	} {
-		if got, err := age(text); err != nil || got != want {
+		if got, err := age("--older-than", "a call ended", text); err != nil || got != want {
 			t.Errorf("%s: got %s, %v, want %s", text, got, err, want)
 		}
 	}

@@ -41,9 +41,9 @@ Connect as the owner of the tables, who sees every row.
 ` + usesDatabase,
 		Example: "  gem rules replay --since 7d\n  gem rules replay --since 30d --rules draft.json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			back, err := age(since)
+			back, err := age("--since", "calls were made", since)
 			if err != nil {
-				return usage("--since is %q, and must be a duration since calls were made, such as 7d, 12h or 1d12h", since)
+				return err
 			}
 			var draft *rules.Set
 			if file != "" {

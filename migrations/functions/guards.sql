@@ -415,6 +415,9 @@ begin
     -- others repeat.
     perform from public.core_tool_receipts r where r.id = new.replay_of for key share;
     if not found then
+      perform from gem.kept_keys k where k.key = new.idempotency_key and k.receipt_id = new.replay_of for key share;
+    end if;
+    if not found then
       perform gem.refuse('foreign_key_violation', 'there is no receipt %s to repeat', null, new.replay_of::text);
     end if;
     if new.status <> 'succeeded' or new.idempotency_key is null then
@@ -447,7 +450,7 @@ create or replace function gem.refuse_change() returns trigger language plpgsql 
 begin
   if tg_op = 'DELETE' and current_setting('gem.pruning', true) = 'on'
     and current_user = (select pg_get_userbyid(p.proowner) from pg_proc p
-      where p.oid = 'gem.prune(uuid[], boolean)'::regprocedure) then
+      where p.oid = 'gem.prune(uuid[], boolean, boolean)'::regprocedure) then
     return old;
   end if;
   perform gem.refuse('insufficient_privilege', '%s on %s is refused: ' || tg_argv[0], null, lower(tg_op),

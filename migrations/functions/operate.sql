@@ -130,7 +130,7 @@ language plpgsql stable security definer rows 1 set search_path = pg_catalog, pg
 declare
   call  record;
   entry jsonb;
-  key   text;
+  its   text; -- the key of the new call
   began boolean;
 begin
   select c.*, r.effects, r.effects #>> '{idempotency,mode}' as under, r.idempotency_key as held into call
@@ -145,11 +145,12 @@ begin
   select t.entry -> 'idempotency' into entry from gem.tools t where t.name = call.tool_name;
   mode := entry ->> 'mode';
   if mode <> 'none' then
-    key := gem.key_of(tool, entry, call.input, call.idempotency_key, call.created_by);
+    its := gem.key_of(tool, entry, call.input, call.idempotency_key, call.created_by);
     select r.call_id, r.created_at into succeeded, succeeded_at from public.core_tool_receipts r
-    where r.idempotency_key = key and r.status = 'succeeded' and r.replay_of is null;
+    where r.idempotency_key = its and r.status = 'succeeded' and r.replay_of is null
+    union all select k.call_id, k.ended_at from gem.kept_keys k where k.key = its limit 1;
     select c.id into holder from public.core_tool_calls c
-    where c.computed_key = key and (c.status in ('running', 'queued') or c.status = 'waiting' and c.waits_for <> 'key');
+    where c.computed_key = its and (c.status in ('running', 'queued') or c.status = 'waiting' and c.waits_for <> 'key');
   end if;
   -- A first attempt that was refused before the handler, or that lacked its setup, did nothing, unless its receipt
   -- lists effects. A durable handler that ran may have failed with the error of a call that it made.
@@ -164,8 +165,8 @@ begin
   -- and today's key does not cover a call that ran under another key.
   may_happen_twice := succeeded is null and began and (coalesce(mode, 'none') = 'none'
     or coalesce(call.under, '') = 'none' or coalesce(error_code, '') = 'outcome_unknown'
-    or coalesce(call.under, '') = 'keyed' and call.held is not null and call.held is distinct from key
-    or gem.must_not_repeat(p_id, false, false, case when mode = 'keyed' then coalesce(key, '') end));
+    or coalesce(call.under, '') = 'keyed' and call.held is not null and call.held is distinct from its
+    or gem.must_not_repeat(p_id, false, false, case when mode = 'keyed' then coalesce(its, '') end));
   refused := case
     when not gem.is_final(status) then format('call %s has not ended: it is %s', id, status)
     when gem.asks(tool) and call.parent_step is not null

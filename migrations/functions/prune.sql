@@ -6,6 +6,7 @@
 -- Removes the finished calls among p_calls, and returns each with its line for the archive: the rows of the call, of
 -- its receipt and of its events, as {"gem_archive": 1, "call", "receipt", "events"}, plus "llm_requests" if it asked
 -- models, and "second_receipts" if an import found any. Without p_lines, the line is null. Progress is not archived.
+-- With p_keep_keys, gem.kept_keys keeps what a hit needs of each first success with a key.
 -- The function keeps a call, and does not return it, while
 --   another call that stays was made on its behalf, or repeats its receipt,
 --   the handler that made it has not ended, or
@@ -13,7 +14,8 @@
 -- A running call that is about to repeat the receipt does not prevent this: Postgres rejects its end, and it decides
 -- again. The caller commits once the lines are safe. Until then the rows are locked, and nothing is deleted.
 drop function if exists gem.prune(uuid[]);
-create or replace function gem.prune(p_calls uuid[], p_lines boolean default true)
+drop function if exists gem.prune(uuid[], boolean);
+create or replace function gem.prune(p_calls uuid[], p_lines boolean default true, p_keep_keys boolean default false)
 returns table (call_id uuid, line text)
 language plpgsql security definer set search_path = pg_catalog,
   pg_temp set timezone = 'UTC' set intervalstyle = 'postgres' as $$
@@ -70,6 +72,16 @@ begin
     where c.id = any (ids)
     order by r.replay_of is null, r.created_at, c.id; -- receipts that repeat another one come before it
 
+  if p_keep_keys then
+    insert into gem.kept_keys (key, receipt_id, call_id, created_by, input_hash, result, ended_at)
+    select r.idempotency_key, r.id, c.id, c.created_by, case r.effects #>> '{idempotency,mode}'
+        when 'keyed' then jsonb_hash_extended(c.input - (r.effects #>> '{idempotency,key_field}'), 0)
+        when 'safe-retry' then jsonb_hash_extended(c.input, 0) end, r.result, r.created_at
+    from public.core_tool_receipts r join public.core_tool_calls c on c.id = r.call_id
+    where r.call_id = any (ids) and r.status = 'succeeded' and r.replay_of is null and r.idempotency_key is not null
+    on conflict do nothing;
+  end if;
+
   -- Set here and not in the function's header: an owner that is not a superuser may not use a custom setting there.
   perform set_config('gem.pruning', 'on', true);
   delete from public.core_tool_progress p where p.call_id = any (ids);
@@ -79,6 +91,25 @@ begin
   delete from public.core_tool_receipts r where r.call_id = any (ids);
   delete from public.core_tool_calls c where c.id = any (ids);
   perform set_config('gem.pruning', '', true);
+end
+$$;
+
+-- Removes kept keys of calls that ended before p_before, at most p_limit. Returns their number. A key stays while a
+-- receipt repeats it. Only the owner may execute it; `gem prune --keep-keys` calls it.
+create or replace function gem.prune_kept_keys(p_limit integer, p_before timestamptz) returns integer
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  removed integer;
+begin
+  with old as (
+    select k.key from gem.kept_keys k
+    where k.ended_at < p_before
+      and not exists (select from public.core_tool_receipts r where r.replay_of = k.receipt_id offset 0)
+    order by k.ended_at limit p_limit for update skip locked
+  )
+  delete from gem.kept_keys k using old where k.key = old.key;
+  get diagnostics removed = row_count;
+  return removed;
 end
 $$;
 

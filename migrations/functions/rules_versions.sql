@@ -1,8 +1,8 @@
 -- The versions of rules and domains that workers run with, and the removal of old rows of counters.
 
 -- Records the rules that a worker is about to run with. Returns the recorded rules of that version. They differ if
--- another worker recorded other rules under that version earlier. p_longest is the longest period that one of the rules
--- covers.
+-- another worker recorded other rules under that version earlier. p_longest is the longest time that one of the rules
+-- looks back.
 create or replace function gem.record_rules(p_version text, p_sha256 text, p_rules jsonb, p_longest interval)
 returns table (sha256 text, rules jsonb) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin

@@ -278,6 +278,7 @@ $$;
 -- Decides how an attempt continues with its idempotency key. Returns a verdict:
 --   run       The attempt holds the key. No other call with this key runs until the attempt ends.
 --   hit       A call with this key has succeeded. The caller finishes this call with that call's receipt_id and result.
+--             The receipt may have been pruned, and its key kept.
 --             Several calls may repeat one receipt at the same time, so a hit does not hold the key.
 --   wait      Another call holds the key. The function has parked this call (running → waiting).
 --   deadlock  An ancestor of this call holds the key, and waits for this call. Nothing has changed.
@@ -295,7 +296,10 @@ begin
     -- to the index over held keys, and later calls would have to read it.
     select r.id, r.result into receipt_id, result from public.core_tool_receipts r
     where r.idempotency_key = p_key and r.status = 'succeeded' and r.replay_of is null
-    for key share; -- waits for gem.prune if it is removing the receipt
+    for key share; -- waits for gem.prune if it is removing the receipt; then the next statement sees a kept key
+    if not found then
+      select k.receipt_id, k.result into receipt_id, result from gem.kept_keys k where k.key = p_key for key share;
+    end if;
     if found then
       perform from public.core_tool_calls c
       where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running',
@@ -400,6 +404,13 @@ language sql volatile security definer set search_path = pg_catalog, pg_temp as 
   from public.core_tool_receipts r join public.core_tool_calls earlier on earlier.id = r.call_id,
     public.core_tool_calls own
   where r.id = p_receipt and own.id = p_call
+  union all
+  select case when own.signed_in and own.created_by is distinct from kept.created_by then nullif(p_refuse, false)
+    else jsonb_hash_extended(case when p_key_field is null then own.input else own.input - p_key_field end, 0)
+      <> kept.input_hash end
+  from gem.kept_keys kept, public.core_tool_calls own
+  where kept.receipt_id = p_receipt and own.id = p_call
+  limit 1
 $$;
 
 ------------------------------------------------------------------------------------------------------------------------
@@ -433,6 +444,9 @@ declare
 begin
   if p_replay_of is not null then
     select r.idempotency_key into freed_key from public.core_tool_receipts r where r.id = p_replay_of;
+    if not found then
+      select k.key into freed_key from gem.kept_keys k where k.receipt_id = p_replay_of;
+    end if;
   end if;
   with ended as (
     update public.core_tool_calls c
