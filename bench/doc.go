@@ -42,6 +42,10 @@
 //	throughput-rules       throughput of gem with rules, compared with gem without
 //	cpu-rules, cpu-postgres-rules, cpu-worker-rules
 //	                       CPU time per call in the runs of throughput-rules
+//	throughput-keyed       throughput of gem without keys and with a key of its own for each call; kept has 500,000 kept
+//	                       keys of pruned calls
+//	cpu-keyed, cpu-postgres-keyed, cpu-worker-keyed
+//	                       CPU time per call in the runs of throughput-keyed
 //	throughput-awaited     throughput of gem with a listener that is notified of each end, compared with gem without
 //	cpu-awaited, cpu-postgres-awaited, cpu-worker-awaited
 //	                       CPU time per call in the runs of throughput-awaited
@@ -109,6 +113,9 @@
 //	mcp-http-base, mcp-stdio-base
 //	                       the same call in the bench's process, in turns with them: an insert with the rights of a
 //	                       user, and the same wait for its end as in gem mcp
+//	prune-file, prune-objects
+//	                       calls per second that gem prune removes and writes to a compressed file, and to a store
+//	                       on this machine, both synced to disk
 //	mcp-throughput         tools/calls per second of 64 clients to one gem mcp --http, each client with a user of its
 //	                       own, and one worker of 100 slots
 //	mcp-cpu, mcp-cpu-worker, mcp-cpu-postgres

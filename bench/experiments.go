@@ -44,6 +44,7 @@ type sizes struct {
 	settling    time.Duration // time until a worker counts as idle
 	starts      int
 	memoryCalls int
+	pruned      int // calls that are pruned at once
 
 	durable    durable
 	chatting   chatting
@@ -59,6 +60,7 @@ var fullSizes = sizes{
 	snapshot: 120 * time.Second, snapshotBacklog: 1_500_000,
 	watched: 1_000_000,
 	inserts: 10 * time.Second, idle: 30 * time.Second, settling: 12 * time.Second, starts: 5, memoryCalls: 10_000,
+	pruned:     100_000,
 	durable:    durable{calls: 100, steps: 200, children: 1000, parked: 300, replayed: 1000},
 	chatting:   chatting{chats: 3000, streams: 1000, stalled: 150, beside: 20 * time.Second, cancels: 20},
 	extracting: extracting{shards: 489, delay: time.Second / 2},
@@ -75,6 +77,7 @@ var quickSizes = sizes{
 	snapshot: 3 * time.Second, snapshotBacklog: 30_000,
 	watched: 5000,
 	inserts: 300 * time.Millisecond, idle: time.Second, settling: time.Second / 2, starts: 1, memoryCalls: 1000,
+	pruned:     2000,
 	durable:    durable{calls: 10, steps: 10, children: 50, parked: 5, replayed: 50},
 	chatting:   chatting{chats: 100, streams: 50, stalled: 20, beside: time.Second, cancels: 1},
 	extracting: extracting{shards: 40, delay: time.Second / 2},
@@ -116,6 +119,8 @@ var experiments = []experiment{
 		[]string{"throughput-awaited", "cpu-awaited", "cpu-postgres-awaited", "cpu-worker-awaited"}, gem, gemAwaited),
 	throughputOf("-watched", throughputRun{withRow: true, conns: 20, slots: 100},
 		[]string{"throughput-watched", "cpu-watched", "cpu-postgres-watched", "cpu-worker-watched"}, gem, gemWatched),
+	throughputOf("-keyed", throughputRun{withRow: true, conns: 20, slots: 100},
+		[]string{"throughput-keyed", "cpu-keyed", "cpu-postgres-keyed", "cpu-worker-keyed"}, gem, gemKeyed, gemKept),
 	latencyOf(false, []pace{{"latency-1", 1}, {"latency-10", 10}, {"latency-100", 100}}, gem, riverReceipt, riverAsIs),
 	latencyOf(true, []pace{{"latency-10-poll", 10}}, gem, riverReceipt),
 	claimOf("claim-1m", func(s sizes) filling { return filling{queued: s.queued} }, gem, riverReceipt),
@@ -151,6 +156,11 @@ var experiments = []experiment{
 		measures:    []string{"idle-statements", "idle-cpu"},
 		contestants: []contestant{gem},
 		run:         idleWorker,
+	},
+	{
+		measures:    []string{"prune-file", "prune-objects"},
+		contestants: []contestant{gem},
+		run:         pruning,
 	},
 	{
 		measures:    []string{"start"},
