@@ -76,15 +76,17 @@ func openShop(t *testing.T, noWorker bool) *shop {
 	s := &shop{Env: handlertest.Start(t, handlertest.Options{Registry: shopRegistry(t), Domains: []any{Shop{}},
 		NoWorker: noWorker})}
 	for _, operates := range []bool{true, false} {
-		h, err := dashboard.New(dashboard.Options{Read: as(t, s.URL, "gem_monitor"), Act: as(t, s.URL, "gem_operator"),
+		o := dashboard.Options{Read: as(t, s.URL, "gem_monitor"), Act: as(t, s.URL, "gem_operator"),
 			TraceURL: "https://traces.example/{trace_id}",
 			User: func(*http.Request) (dashboard.User, error) {
 				return dashboard.User{Name: "ada", Operator: operates}, nil
-			}})
+			}}
+		through := behind(t, &o, s.URL)
+		h, err := dashboard.New(o)
 		if err != nil {
 			t.Fatal(err)
 		}
-		server := httptest.NewServer(h)
+		server := httptest.NewServer(through(h))
 		t.Cleanup(server.Close)
 		if operates {
 			s.operator = server

@@ -69,7 +69,7 @@ func (s *site) calls(ctx context.Context, r *request) (*content, error) {
 		p.Fault = sentence(err.Error())
 		return &content{Title: "Calls: invalid filter", Template: "calls", Data: p, Status: http.StatusBadRequest}, nil
 	}
-	err = view.Read(ctx, r.db(), func(ctx context.Context, db view.DB) (err error) {
+	err = s.readList(ctx, r, r.db(), func(ctx context.Context, db view.DB) (err error) {
 		if p.Page, err = view.Calls(ctx, db, p.Filter); err == nil && !asJSON && !r.live {
 			p.Tools, err = toolNames(ctx, db)
 		}

@@ -17,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gemworker/gem/client/view"
 	"github.com/gemworker/gem/internal/shares"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap"
@@ -27,6 +28,9 @@ type Options struct {
 	// Read is the connection of viewers, whose login is a member only of gem_monitor. Behind a pooler in transaction
 	// mode the pool must not keep prepared statements: set DefaultQueryExecMode to pgx.QueryExecModeCacheDescribe.
 	Read *pgxpool.Pool
+	// Replica is a connection to a standby, with the rights of Read, from which lists, sessions, tools and the overview
+	// are read. It may be nil. Each page says how old the standby is, or why it was not used.
+	Replica *pgxpool.Pool
 	// Act is the connection of operators, whose login is a member of gem_operator, and of gem_mcp, so that people
 	// answer questions as themselves. If it is nil, everybody is a viewer.
 	Act *pgxpool.Pool
@@ -79,6 +83,9 @@ func New(o Options) (http.Handler, error) {
 	}
 	s := &site{Options: o, forms: newForms()}
 	s.live = newLive(s)
+	if o.Replica != nil {
+		s.replica = view.NewReplica(o.Replica)
+	}
 	if err := s.load(); err != nil {
 		return nil, fmt.Errorf("dashboard: %w", err)
 	}
@@ -93,6 +100,8 @@ type site struct {
 	*looks
 	forms     *forms
 	live      *live
+	replica   *view.Replica // nil: there is none
+	acted     acted
 	ended     endCache
 	shares    shares.Shares[User]
 	shareWait time.Duration // for a share of the connections; 0 means 5 s

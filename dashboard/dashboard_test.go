@@ -25,11 +25,12 @@ func pages(t *testing.T, user dashboard.User, change ...func(*dashboard.Options)
 	for _, c := range change {
 		c(&o)
 	}
+	through := behind(t, &o, at)
 	h, err := dashboard.New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := httptest.NewServer(h)
+	server := httptest.NewServer(through(h))
 	t.Cleanup(server.Close)
 	return server, db
 }

@@ -9,9 +9,9 @@ import (
 )
 
 // epochs shows the changes of the Postgres server.
-func (s *site) epochs(ctx context.Context, _ *request) (*content, error) {
+func (s *site) epochs(ctx context.Context, r *request) (*content, error) {
 	var changes []view.ServerChange
-	err := view.Read(ctx, s.Read, func(ctx context.Context, db view.DB) (err error) {
+	err := s.readList(ctx, r, s.Read, func(ctx context.Context, db view.DB) (err error) {
 		changes, err = view.ServerChanges(ctx, db)
 		return err
 	})
@@ -28,7 +28,7 @@ func (s *site) epoch(ctx context.Context, r *request) (*content, error) {
 		return nil, notFound("No change of the server has this number.")
 	}
 	var change *view.ServerChange
-	err = view.Read(ctx, s.Read, func(ctx context.Context, db view.DB) (err error) {
+	err = s.readList(ctx, r, s.Read, func(ctx context.Context, db view.DB) (err error) {
 		change, err = view.ReadServerChange(ctx, db, number)
 		return err
 	})

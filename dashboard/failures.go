@@ -64,7 +64,7 @@ func (s *site) failures(ctx context.Context, r *request) (*content, error) {
 	if from.IsZero() {
 		return nil, badRequest("%q is not a time span: within must be 1h, 24h, 7d or 31d.", cut(40, p.Within))
 	}
-	err = view.Read(ctx, r.db(), func(ctx context.Context, db view.DB) (err error) {
+	err = s.readList(ctx, r, r.db(), func(ctx context.Context, db view.DB) (err error) {
 		if p.Failures, err = view.ReadFailures(ctx, db, from, p.Tool); err == nil && !r.live &&
 			!strings.HasSuffix(r.URL.Path, ".json") {
 			p.Tools, err = toolNames(ctx, db)

@@ -730,7 +730,7 @@ func TestThoseWhoWaitForWhatEndedAreToldTogetherThatItCannotBeRead(t *testing.T)
 	var all sync.WaitGroup
 	for range 5 {
 		all.Go(func() {
-			if _, err := s.ended.read(t.Context(), s, "hour"); err == nil {
+			if _, err := s.ended.read(t.Context(), &request{site: s}, "hour"); err == nil {
 				t.Error("a view that is not as expected is read")
 			}
 		})
@@ -745,7 +745,7 @@ func TestThoseWhoWaitForWhatEndedAreToldTogetherThatItCannotBeRead(t *testing.T)
 		"alter view gem.throughput rename column hour to minute"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.ended.read(t.Context(), s, "hour"); err != nil {
+	if _, err := s.ended.read(t.Context(), &request{site: s}, "hour"); err != nil {
 		t.Errorf("who comes later gets %v", err)
 	}
 }

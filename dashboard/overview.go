@@ -29,14 +29,14 @@ func (s *site) overview(ctx context.Context, r *request) (*content, error) {
 	if r.URL.Query().Get("range") == "day" {
 		data.Range = "day"
 	}
-	err := view.Read(ctx, s.Read, func(ctx context.Context, db view.DB) (err error) {
+	err := s.readList(ctx, r, s.Read, func(ctx context.Context, db view.DB) (err error) {
 		data.Overview, err = view.ReadOpen(ctx, db)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	ended, err := s.ended.read(ctx, s, data.Range)
+	ended, err := s.ended.read(ctx, r, data.Range)
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +145,7 @@ type endedIn struct {
 	all     view.Totals // of the minutes
 }
 
-func (e *endCache) read(ctx context.Context, s *site, span string) (in endedIn, err error) {
+func (e *endCache) read(ctx context.Context, r *request, span string) (in endedIn, err error) {
 	asked := time.Now()
 	e.mu.Lock()
 	defer e.mu.Unlock() // others wait for this read and share its result, even an error
@@ -157,7 +157,7 @@ func (e *endCache) read(ctx context.Context, s *site, span string) (in endedIn, 
 	if span == "day" {
 		from = time.Now().Add(-24 * time.Hour)
 	}
-	err = view.Read(ctx, s.Read, func(ctx context.Context, db view.DB) (err error) {
+	err = r.site.readList(ctx, r, r.site.Read, func(ctx context.Context, db view.DB) (err error) {
 		if in.EndCounts, err = view.ReadEnded(ctx, db); err == nil {
 			in.minutes, in.all, err = view.Minutes(ctx, db, from, time.Time{}, "")
 		}

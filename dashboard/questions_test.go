@@ -73,11 +73,12 @@ func officeOn(t *testing.T, address string, change ...func(*dashboard.Options)) 
 	for _, c := range change {
 		c(&options)
 	}
+	through := behind(t, &options, address)
 	h, err := dashboard.New(options)
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.server = httptest.NewServer(h)
+	o.server = httptest.NewServer(through(h))
 	t.Cleanup(o.server.Close)
 	return o
 }

@@ -11,6 +11,8 @@ import (
 	"path"
 	"strconv"
 	"strings"
+
+	"github.com/gemworker/gem/client/view"
 )
 
 //go:embed templates/*.html
@@ -33,9 +35,10 @@ type shell struct {
 	ReadOnly bool // the dashboard cannot act
 	Login    bool // there is a login, and so a logout
 	Look     look
-	Done     string // the outcome of the submitted form
-	Open     int    // the number of open questions
-	Form     string // an id for a form of the page; a page with several uses newForm
+	Done     string       // the outcome of the submitted form
+	Open     int          // the number of open questions
+	Source   *view.Source // where a list was read; nil: the primary, as configured
+	Form     string       // an id for a form of the page; a page with several uses newForm
 }
 
 func (s *site) load() error {
@@ -67,7 +70,7 @@ func (s *site) load() error {
 func (s *site) shell(r *request, v *content) *shell {
 	return &shell{content: v, Base: r.base, Path: r.URL.RequestURI(), User: r.user, Operates: r.operates(),
 		ReadOnly: s.Act == nil,
-		Login:    s.Login != nil, Look: r.look, Done: s.forms.done(r), Form: newForm()}
+		Login:    s.Login != nil, Look: r.look, Done: s.forms.done(r), Form: newForm(), Source: r.source}
 }
 
 // render writes a page.

@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/client/view"
 	"github.com/gemworker/gem/internal/oneline"
 	"github.com/gemworker/gem/internal/store"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -25,6 +26,8 @@ type request struct {
 	look look
 	live bool // a page is reread for its watchers: its forms are not shown
 	kept any  // data of an action for the next page: see [forms.kept]
+
+	source *view.Source // of a list; nil: the primary, as configured
 }
 
 // db returns the connection that has the user's rights.
@@ -166,7 +169,9 @@ func (s *site) act(mux *http.ServeMux, path string, do func(context.Context, *re
 		}
 		if err == nil {
 			var to string
-			if to, err = s.forms.once(q.Context(), r, do); err == nil {
+			to, err = s.forms.once(q.Context(), r, do)
+			s.acted.now()
+			if err == nil {
 				http.Redirect(w, q, r.base+to, http.StatusSeeOther)
 				return
 			}

@@ -52,14 +52,16 @@ func start(t *testing.T, models llmtest.Options) *scene {
 // serve serves the pages of a database to one user, over connections with the rights of gem_monitor and gem_operator.
 func serve(t *testing.T, url string, operator bool) *httptest.Server {
 	t.Helper()
-	h, err := dashboard.New(dashboard.Options{Read: as(t, url, "gem_monitor"), Act: as(t, url, "gem_operator"),
+	o := dashboard.Options{Read: as(t, url, "gem_monitor"), Act: as(t, url, "gem_operator"),
 		User: func(*http.Request) (dashboard.User, error) {
 			return dashboard.User{Name: "ada", Operator: operator}, nil
-		}})
+		}}
+	through := behind(t, &o, url)
+	h, err := dashboard.New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := httptest.NewServer(h)
+	server := httptest.NewServer(through(h))
 	t.Cleanup(server.Close)
 	return server
 }

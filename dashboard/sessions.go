@@ -34,7 +34,7 @@ func (s *site) sessions(ctx context.Context, r *request) (*content, error) {
 		return s.recentSessions(ctx, r)
 	}
 	p := sessionPage{From: q.Get("from")}
-	err := view.Read(ctx, r.db(), func(ctx context.Context, db view.DB) (err error) {
+	err := s.readOwn(ctx, r, func(ctx context.Context, db view.DB) (err error) {
 		if p.SessionPage, err = view.Session(ctx, db, q.Get("id"), p.From); err != nil || len(p.Calls) == 0 {
 			return err
 		}
@@ -124,8 +124,9 @@ type recentPage struct {
 
 // recentSessions lists the sessions of the newest calls.
 func (s *site) recentSessions(ctx context.Context, r *request) (*content, error) {
-	p := recentPage{Sessions: []recentSession{}}
-	err := view.Read(ctx, r.db(), func(ctx context.Context, db view.DB) error {
+	var p recentPage
+	err := s.readList(ctx, r, r.db(), func(ctx context.Context, db view.DB) error {
+		p = recentPage{Sessions: []recentSession{}}
 		page, err := view.Calls(ctx, db, view.Filter{Limit: 500})
 		if err != nil {
 			return err

@@ -31,7 +31,7 @@ func (s *site) tools(ctx context.Context, r *request) (*content, error) {
 		return s.toolNamed(ctx, r, q.Get("name"))
 	}
 	var all []view.Tool
-	err := view.Read(ctx, r.db(), func(ctx context.Context, db view.DB) (err error) {
+	err := s.readList(ctx, r, r.db(), func(ctx context.Context, db view.DB) (err error) {
 		all, err = view.Tools(ctx, db)
 		return err
 	})
@@ -80,7 +80,7 @@ type toolField struct {
 
 func (s *site) toolNamed(ctx context.Context, r *request, name string) (*content, error) {
 	p := toolPage{}
-	err := view.Read(ctx, r.db(), func(ctx context.Context, db view.DB) (err error) {
+	err := s.readOwn(ctx, r, func(ctx context.Context, db view.DB) (err error) {
 		if p.ToolPage, err = view.ReadTool(ctx, db, name); err != nil || p.ToolPage == nil {
 			return err
 		}

@@ -17,9 +17,9 @@ type workersData struct {
 	Registries, Rules []string
 }
 
-func (s *site) workers(ctx context.Context, _ *request) (*content, error) {
+func (s *site) workers(ctx context.Context, r *request) (*content, error) {
 	var data workersData
-	err := view.Read(ctx, s.Read, func(ctx context.Context, db view.DB) (err error) {
+	err := s.readList(ctx, r, s.Read, func(ctx context.Context, db view.DB) (err error) {
 		data.Workers, err = view.Workers(ctx, db)
 		return err
 	})

@@ -2,10 +2,7 @@ package worker_test
 
 import (
 	"context"
-	"errors"
 	"net/url"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -36,43 +33,10 @@ func newPair(t *testing.T) *pair {
 	if err := migrations.Up(t.Context(), p.primary.URL("postgres")); err != nil {
 		t.Fatal(err)
 	}
-	folder, err := os.MkdirTemp("/tmp", "gem-standby-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(folder) })
-	// as if a server of this program had kept its data there
-	if err := errors.Join(os.Chmod(folder, 0o777), //nolint:gosec // the server has a user of its own
-		os.WriteFile(filepath.Join(folder, "lock"), nil, 0o600),
-		os.WriteFile(filepath.Join(folder, "password"), []byte(passwordOf(t, p.primary)), 0o600)); err != nil {
-		t.Fatal(err)
-	}
-	data := filepath.Join(folder, "data")
-	cmd, err := pgserver.Command("pg_basebackup", "-D", data, "-R", "-X", "stream", "-c", "fast", "-d",
-		p.primary.URL("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	if p.standby, err = pgserver.Start(t.Context(), pgserver.Options{DataDir: folder, Settings: settings}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = p.standby.Stop() })
+	p.standby = testdb.Standby(t, p.primary, settings)
 	one, two := hostOf(t, p.primary), hostOf(t, p.standby)
 	p.url = strings.Replace(p.primary.URL("postgres"), one, one+","+two, 1) + "&target_session_attrs=read-write"
 	return p
-}
-
-func passwordOf(t *testing.T, s *pgserver.Server) string {
-	t.Helper()
-	u, err := url.Parse(s.URL("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	password, _ := u.User.Password()
-	return password
 }
 
 func hostOf(t *testing.T, s *pgserver.Server) string {
@@ -109,19 +73,10 @@ func (p *pair) signal(pid string, s syscall.Signal) {
 	}
 }
 
-// caughtUp waits until the standby has what the primary has.
-func (p *pair) caughtUp() {
-	p.Helper()
-	at := p.ask(p.primary, "select pg_current_wal_lsn()::text")
-	testdb.Eventually(p, "the standby has caught up", func() bool {
-		return p.ask(p.standby, "select coalesce(pg_last_wal_replay_lsn() >= '"+at+"', false)::text") == "true"
-	})
-}
-
 // loseCommits lets the standby fall behind: the primary sends it nothing more.
 func (p *pair) loseCommits() {
 	p.Helper()
-	p.caughtUp()
+	testdb.CaughtUp(p, p.primary.URL("postgres"), p.standby.URL("postgres"))
 	p.sender = p.ask(p.primary, "select pid::text from pg_stat_replication")
 	p.signal(p.sender, syscall.SIGSTOP)
 	p.Cleanup(func() {

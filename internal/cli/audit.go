@@ -1,16 +1,17 @@
 package cli
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"strings"
 	"time"
 
 	"github.com/gemworker/gem/audit"
+	"github.com/gemworker/gem/client/view"
 	"github.com/gemworker/gem/internal/archive"
 	"github.com/gemworker/gem/internal/objectstore"
 	"github.com/gemworker/gem/internal/plainfile"
+	"github.com/gemworker/gem/internal/store"
 	"github.com/spf13/cobra"
 )
 
@@ -19,6 +20,7 @@ func auditCommand() *cobra.Command {
 		options audit.Options
 		paths   []string
 		asJSON  bool
+		primary bool
 	)
 	cmd := &cobra.Command{
 		Use:   "audit",
@@ -40,7 +42,8 @@ they look like lost rows. Use --skip effects-missing if you have deleted some.
 --archive FILE checks an archive of gem prune instead, in temporary tables of
 the database, which can be any that has GEM's tables. --archive s3://BUCKET/PREFIX
 checks all archives whose keys begin with PREFIX/; see gem prune --help.
-` + usesDatabase + `
+` + usesDatabase + usesReplica + `
+Replay on the standby may cancel an audit, which then begins again, twice.
 
 The checks, and the guarantee that each proves:
 ` + checks(),
@@ -56,7 +59,7 @@ The checks, and the guarantee that each proves:
 			if !asJSON {
 				options.Each = func(r audit.Result) { _ = r.Print(out) }
 			}
-			report, err := runAudit(cmd.Context(), paths, options)
+			report, err := runAudit(cmd, paths, primary, options)
 			switch {
 			case err != nil:
 				return refusal(err)
@@ -76,12 +79,14 @@ The checks, and the guarantee that each proves:
 	f.StringArrayVar(&paths, "archive", nil,
 		"check this archive instead, a file or s3://BUCKET/PREFIX; may be repeated to "+
 			"check several together")
+	f.BoolVar(&primary, "primary", false, "read from DATABASE_URL although READ_DATABASE_URL is set")
 	f.StringSliceVar(&options.Skip, "skip", nil, "checks to skip, separated by commas")
 	f.DurationVar(&options.Timeout, "timeout", 15*time.Minute, "how long a statement may take")
 	return cmd
 }
 
-func runAudit(ctx context.Context, paths []string, o audit.Options) (*audit.Report, error) {
+func runAudit(cmd *cobra.Command, paths []string, primary bool, o audit.Options) (*audit.Report, error) {
+	ctx := cmd.Context()
 	var files []audit.File
 	for _, path := range paths {
 		if objectstore.IsLocation(path) {
@@ -105,6 +110,11 @@ func runAudit(ctx context.Context, paths []string, o audit.Options) (*audit.Repo
 		defer file.Close()
 		files = append(files, archive.NewSource(path, file))
 	}
+	if files == nil && !primary {
+		if report, err := auditReplica(cmd, o); report != nil || err != nil {
+			return report, err
+		}
+	}
 	db, err := connect(ctx)
 	if err != nil && files != nil {
 		err = fmt.Errorf("checking an archive needs a database for temporary tables: %w", err)
@@ -120,6 +130,46 @@ func runAudit(ctx context.Context, paths []string, o audit.Options) (*audit.Repo
 		return nil, err
 	}
 	return audit.Database(ctx, db, o)
+}
+
+// auditReplica audits the standby of READ_DATABASE_URL. It returns no report if there is none, or if it cannot be used.
+func auditReplica(cmd *cobra.Command, o audit.Options) (*audit.Report, error) {
+	const tries = 3
+	ctx := cmd.Context()
+	standby, err := openReplica(ctx)
+	if err != nil || standby == nil {
+		return nil, err
+	}
+	defer standby.Close()
+	source := view.NewReplica(standby).Check(ctx)
+	fmt.Fprintln(cmd.ErrOrStderr(), source)
+	if !source.Standby {
+		return nil, nil //nolint:nilnil // as documented
+	}
+	if err := checkSchema(ctx, standby); err != nil {
+		return nil, err
+	}
+	each := o.Each
+	for try := 1; ; try++ {
+		var results []audit.Result // printed once the audit is complete, since it may begin again
+		if each != nil {
+			o.Each = func(r audit.Result) { results = append(results, r) }
+		}
+		report, err := audit.Database(ctx, standby, o)
+		switch {
+		case err == nil:
+			for _, r := range results {
+				each(r)
+			}
+			return report, nil
+		case !store.HasCode(err, "40001"):
+			return nil, err
+		case try == tries:
+			return nil, fmt.Errorf("replay on the standby cancelled the audit %d times: use --primary, or raise "+
+				"max_standby_streaming_delay there (%w)", tries, refusal(err))
+		}
+		fmt.Fprintln(cmd.ErrOrStderr(), "Replay on the standby cancelled the audit. It begins again.")
+	}
 }
 
 // checks lists what is checked, in lines that fit a terminal.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/internal/config"
+	"github.com/gemworker/gem/internal/envvar"
 	"github.com/gemworker/gem/internal/postgres/pgpool"
 	"github.com/gemworker/gem/internal/store"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -39,6 +40,47 @@ func connect(ctx context.Context) (*pgxpool.Pool, error) {
 		return nil, fmt.Errorf("the gem dev of this folder does not run its database yet: see its output (%w)", err)
 	}
 	return pool, err
+}
+
+// connectWhenNeeded is connect for a command that may not need the database: it does not try whether Postgres can be
+// reached.
+func connectWhenNeeded(ctx context.Context) (*pgxpool.Pool, error) {
+	cfg, err := configFromEnvOrDev()
+	if err != nil {
+		return nil, err
+	}
+	pool, err := pgpool.Open(ctx, cfg.DatabaseURL.Reveal(), pgpool.Options{MaxConns: 1, OwnSQL: true})
+	if err != nil {
+		return nil, usage("DATABASE_URL: %w", err)
+	}
+	return pool, nil
+}
+
+// usesReplica ends the --help of commands that read from a replica.
+const usesReplica = `
+
+With READ_DATABASE_URL, it reads from that standby, and prints how old its data
+is. If the standby is older than a minute or cannot be read, it reads from
+DATABASE_URL and says why. --primary reads from DATABASE_URL.`
+
+// replicaURL returns READ_DATABASE_URL, which may be empty.
+func replicaURL() (string, error) {
+	var c config.Replica
+	err := envvar.Read(os.Getenv, &c)
+	return c.URL.Reveal(), err
+}
+
+// openReplica opens the standby of READ_DATABASE_URL for a command. It returns nil if there is none.
+func openReplica(ctx context.Context) (*pgxpool.Pool, error) {
+	url, err := replicaURL()
+	if err != nil || url == "" {
+		return nil, err
+	}
+	pool, err := pgpool.Open(ctx, url, pgpool.Options{MaxConns: 1, OwnSQL: true})
+	if err != nil {
+		return nil, usage("READ_DATABASE_URL: %w", err)
+	}
+	return pool, nil
 }
 
 // configFromEnvOrDev returns the configuration with DATABASE_URL, or with the database of the gem dev that runs in

@@ -70,6 +70,10 @@ unavailable.`,
 		if err != nil {
 			return err
 		}
+		replica, err := replicaURL()
+		if err != nil {
+			return err
+		}
 		log := base.Logger()
 		config.RouteStandardLog(log)
 		defer func() { _ = log.Sync() }()
@@ -85,8 +89,8 @@ unavailable.`,
 			}
 			return fmt.Errorf("--listen: %w", err)
 		}
-		site, err := openSite(cmd.Context(), &c, l, siteOptions{readURL: base.DatabaseURL.Reveal(), actURL: actURL, log: log,
-			out: cmd.OutOrStdout()})
+		site, err := openSite(cmd.Context(), &c, l, siteOptions{readURL: base.DatabaseURL.Reveal(),
+			replicaURL: replica, actURL: actURL, log: log, out: cmd.OutOrStdout()})
 		if err != nil {
 			_ = l.Close()
 			return err
@@ -105,19 +109,19 @@ unavailable.`,
 
 // site is a dashboard that gem dashboard, gem dev or gem demo serves.
 type site struct {
-	listener  net.Listener
-	handler   http.Handler
-	url       string // of the overview
-	link      string // signs in once; the same as url if people do not sign in by a link
-	read, act *pgxpool.Pool
-	announce  func(context.Context) // logs whether people can sign in
-	log       *zap.Logger
+	listener           net.Listener
+	handler            http.Handler
+	url                string // of the overview
+	link               string // signs in once; the same as url if people do not sign in by a link
+	read, replica, act *pgxpool.Pool
+	announce           func(context.Context) // logs whether people can sign in
+	log                *zap.Logger
 }
 
 type siteOptions struct {
-	readURL, actURL string // actURL may be empty
-	log             *zap.Logger
-	out             io.Writer // for the links
+	readURL, replicaURL, actURL string // the last two may be empty
+	log                         *zap.Logger
+	out                         io.Writer // for the links
 }
 
 // openSite builds the pages and takes over the listener. It does not connect to anything yet.
@@ -157,6 +161,13 @@ func openSite(ctx context.Context, c *config.Dashboard, l net.Listener, o siteOp
 		Name: "gem dashboard"}); err != nil {
 		return nil, usage("DATABASE_URL: %w", err)
 	}
+	if o.replicaURL != "" {
+		if s.replica, err = pgpool.Open(ctx, o.replicaURL, pgpool.Options{MaxConns: 4, OwnSQL: true,
+			Name: "gem dashboard"}); err != nil {
+			s.close()
+			return nil, usage("READ_DATABASE_URL: %w", err)
+		}
+	}
 	name := s.read.Config().ConnConfig.User
 	if o.actURL != "" {
 		if s.act, err = pgpool.Open(ctx, o.actURL, pgpool.Options{MaxConns: 2, OwnSQL: true,
@@ -188,7 +199,8 @@ func openSite(ctx context.Context, c *config.Dashboard, l net.Listener, o siteOp
 	}
 	s.announce = signIn.Announce
 	s.handler, err = dashboard.New(dashboard.Options{
-		Read: s.read, Act: s.act, Prefix: prefix, User: signIn.User, Login: signIn.Login(), Hosts: []string{public.Host},
+		Read: s.read, Replica: s.replica, Act: s.act, Prefix: prefix, User: signIn.User, Login: signIn.Login(),
+		Hosts:          []string{public.Host},
 		TrustedProxies: proxies, TraceURL: c.TraceURL, Log: o.log,
 	})
 	if err != nil {
@@ -273,7 +285,7 @@ func (s *site) close() {
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
-		for _, pool := range []*pgxpool.Pool{s.read, s.act} {
+		for _, pool := range []*pgxpool.Pool{s.read, s.replica, s.act} {
 			if pool != nil {
 				pool.Close()
 			}
@@ -288,13 +300,15 @@ func (s *site) close() {
 // rights lists the roles that each connection may be a member of, apart from the login itself.
 var rights = map[string][]string{
 	"DATABASE_URL":          {"gem_monitor"},
+	"READ_DATABASE_URL":     {"gem_monitor"},
 	"GEM_DASHBOARD_ACT_URL": {"gem_operator", "gem_monitor", "gem_mcp", "gem_frontend", "authenticated"},
 }
 
 // lookAtRights logs which connection has more rights than the pages need, or fewer. It waits while Postgres is
 // unreachable.
 func (s *site) lookAtRights(ctx context.Context) {
-	for variable, pool := range map[string]*pgxpool.Pool{"DATABASE_URL": s.read, "GEM_DASHBOARD_ACT_URL": s.act} {
+	for variable, pool := range map[string]*pgxpool.Pool{"DATABASE_URL": s.read, "READ_DATABASE_URL": s.replica,
+		"GEM_DASHBOARD_ACT_URL": s.act} {
 		if pool == nil {
 			continue
 		}

@@ -17,7 +17,7 @@ import (
 const envFile = ".env"
 
 // ofDatabases are the variables of the file that gem dev ignores.
-var ofDatabases = []string{"DATABASE_URL", "DIRECT_URL", "DATABASE_POOLER"}
+var ofDatabases = []string{"DATABASE_URL", "DIRECT_URL", "DATABASE_POOLER", "READ_DATABASE_URL"}
 
 // ofPrograms are the variables that gem dev ignores in the file, since with them a folder could run code at the start:
 // they make this program, or one that it starts, load code or find programs and settings elsewhere.

@@ -34,7 +34,7 @@ with --tool, it reads 20,000 calls and prints how to continue.
 
 TOOK is the time that a call ran. A call that makes steps or calls runs again
 after each wait; its TOOK is the time from its creation to its end.
-` + usesDatabaseAsMonitor,
+` + usesDatabaseAsMonitor + usesReplica,
 		Example: "  gem list --failed --tool leads.create --from 2h\n  gem list --session 'chat 17' --json\n  gem list " +
 			"--state waiting --watch",
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
@@ -74,6 +74,7 @@ after each wait; its TOOK is the time from its creation to its end.
 	flags.IntVar(&f.Limit, "limit", 0, "how many, at most 500; 0 means 50")
 	flags.StringVar(&f.Before, "before", "", "continue a list: its next, or its look_further")
 	v.flags(cmd)
+	v.primary = flags.Bool("primary", false, "read from DATABASE_URL although READ_DATABASE_URL is set")
 	return cmd
 }
 

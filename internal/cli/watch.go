@@ -21,6 +21,7 @@ const watchEvery = 2 * time.Second
 // report is a command that shows data of package view, as a text or as JSON, once or repeatedly.
 type report[T any] struct {
 	asJSON, watch bool
+	primary       *bool // whether it is read from the primary alone; nil: always
 	read          func(context.Context, view.DB) (T, error)
 	text          func(w io.Writer, value T) error
 	hint          func(value T) string // on stderr, for people; may be nil
@@ -34,7 +35,20 @@ func (v *report[T]) flags(cmd *cobra.Command) {
 
 func (v *report[T]) run(cmd *cobra.Command) error {
 	ctx, out := cmd.Context(), cmd.OutOrStdout()
-	db, err := connect(ctx)
+	var replica *view.Replica
+	connectTo := connect
+	if v.primary != nil && !*v.primary {
+		standby, err := openReplica(ctx)
+		if err != nil {
+			return err
+		}
+		if standby != nil {
+			defer standby.Close()
+			replica = view.NewReplica(standby)
+			connectTo = connectWhenNeeded
+		}
+	}
+	db, err := connectTo(ctx)
 	if err != nil {
 		return err
 	}
@@ -44,10 +58,18 @@ func (v *report[T]) run(cmd *cobra.Command) error {
 	}
 	for {
 		var value T
-		err := view.Read(ctx, db, func(ctx context.Context, db view.DB) (err error) {
+		read := func(ctx context.Context, db view.DB) (err error) {
 			value, err = v.read(ctx, db)
 			return err
-		})
+		}
+		if replica == nil {
+			err = view.Read(ctx, db, read)
+		} else {
+			var source view.Source
+			if source, err = replica.Read(ctx, db, read); err == nil {
+				fmt.Fprintln(cmd.ErrOrStderr(), source)
+			}
+		}
 		passes := errors.Is(err, view.ErrTooSlow) || pgpool.IsAway(err)
 		switch {
 		case v.watch && ctx.Err() != nil:

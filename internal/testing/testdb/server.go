@@ -116,6 +116,9 @@ func (s *server) stop() error {
 	if p := s.pooler.Load(); p != nil {
 		p.Stop()
 	}
+	if shared.stop != nil {
+		shared.stop()
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	defer s.closeIdle(ctx)

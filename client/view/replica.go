@@ -1,0 +1,115 @@
+package view
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/gemworker/gem/internal/postgres/pgpool"
+	"github.com/gemworker/gem/internal/store"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Replica reads lists from a standby of the database, and from the primary while the standby cannot be used.
+type Replica struct {
+	pool *pgxpool.Pool
+
+	mu     sync.Mutex
+	until  time.Time // the state below is checked again after this
+	source Source
+}
+
+// NewReplica uses the standby to which a pool connects. Its login needs the rights of gem_monitor.
+func NewReplica(standby *pgxpool.Pool) *Replica { return &Replica{pool: standby} }
+
+// Source is where a list was read.
+type Source struct {
+	// Standby means that it was read from the standby.
+	Standby bool
+	// Age is how long ago the newest heartbeat was written that the standby has. It does not count the time of a read.
+	Age time.Duration
+	// Why is why the standby cannot be used, as the end of a sentence; empty if it can.
+	Why string
+}
+
+// String is a sentence for people.
+func (s Source) String() string {
+	if s.Why != "" {
+		return "This is from the primary: the replica " + s.Why + "."
+	}
+	return fmt.Sprintf("This is from the replica, whose newest heartbeat is %s old.", s.Age.Round(time.Second))
+}
+
+const (
+	// mostAge is the age at which a standby is not used any more.
+	mostAge = time.Minute
+	// checkTimeout is how long a standby may take to tell its age.
+	checkTimeout = time.Second
+	// fresh and broken are how long what was found out about a standby is believed.
+	fresh, broken = time.Second, 5 * time.Second
+)
+
+// Read is the function [Read] on the standby, or on the primary if the standby is older than a minute, cannot be
+// reached, or is another primary. If do fails on the standby, it runs again on the primary, unless a statement took too
+// long: replay may have needed its rows, or the standby may lack the newest ones.
+func (r *Replica) Read(ctx context.Context, primary *pgxpool.Pool, do func(ctx context.Context, db DB) error) (Source,
+	error) {
+	source := r.Check(ctx)
+	if source.Standby {
+		failed := Read(ctx, r.pool, do)
+		if failed == nil || ctx.Err() != nil || store.HasCode(failed, "57014") {
+			return source, failed
+		}
+		if err := Read(ctx, primary, do); err != nil {
+			return Source{}, err // it is not the standby's
+		}
+		return r.unusable("failed: " + pgpool.Reason(failed)), nil
+	}
+	return source, Read(ctx, primary, do)
+}
+
+// Check returns whether the standby can be used. It asks the standby at most once a second.
+func (r *Replica) Check(ctx context.Context) Source {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if time.Now().Before(r.until) {
+		return r.source
+	}
+	within, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	var standby bool
+	var age *float64
+	err := r.pool.QueryRow(within, `select pg_catalog.pg_is_in_recovery(), extract(epoch from min(w.last_heartbeat))::float8
+		from gem.workers w`).Scan(&standby, &age)
+	if ctx.Err() != nil {
+		return Source{Why: "was not asked"} // nobody waits for it
+	}
+	s, keep := Source{}, broken
+	switch {
+	case err != nil && pgpool.IsAway(err) || within.Err() != nil:
+		s.Why = "cannot be reached"
+	case err != nil:
+		s.Why = "cannot be read: " + pgpool.Reason(err)
+	case !standby:
+		s.Why = "is not a standby"
+	case age == nil:
+		s.Why = "has no heartbeat of a worker, which would tell its age"
+	default:
+		s = Source{Standby: true, Age: max(time.Duration(*age*float64(time.Second)), 0)}
+		keep = fresh
+		if s.Age > mostAge {
+			s = Source{Age: s.Age, Why: fmt.Sprintf("has no heartbeat of the last %s", s.Age.Round(time.Second))}
+		}
+	}
+	r.source, r.until = s, time.Now().Add(keep)
+	return s
+}
+
+// unusable notes that the standby failed.
+func (r *Replica) unusable(why string) Source {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.source, r.until = Source{Why: why}, time.Now().Add(fresh)
+	return r.source
+}

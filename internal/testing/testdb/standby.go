@@ -1,0 +1,124 @@
+package testdb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/gemworker/gem/internal/postgres/pgserver"
+	"github.com/jackc/pgx/v5"
+)
+
+// Standby starts an asynchronous standby of a server, and stops it at the end of the test.
+func Standby(t testing.TB, primary *pgserver.Server, settings map[string]string) *pgserver.Server {
+	t.Helper()
+	s, stop, err := startStandby(t.Context(), primary, settings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	return s
+}
+
+func startStandby(ctx context.Context, primary *pgserver.Server, settings map[string]string) (_ *pgserver.Server,
+	stop func(), err error) {
+	folder, err := os.MkdirTemp("/tmp", "gem-standby-")
+	if err != nil {
+		return nil, nil, err
+	}
+	remove := func() { _ = os.RemoveAll(folder) }
+	at, err := url.Parse(primary.URL("postgres"))
+	if err != nil {
+		remove()
+		return nil, nil, err
+	}
+	password, _ := at.User.Password()
+	// as if a server of this program had kept its data there
+	err = errors.Join(os.Chmod(folder, 0o777), //nolint:gosec // the server has a user of its own
+		os.WriteFile(filepath.Join(folder, "lock"), nil, 0o600),
+		os.WriteFile(filepath.Join(folder, "password"), []byte(password), 0o600))
+	if err == nil {
+		err = copyServer(primary, filepath.Join(folder, "data"))
+	}
+	var s *pgserver.Server
+	if err == nil {
+		s, err = pgserver.Start(ctx, pgserver.Options{DataDir: folder, Settings: settings})
+	}
+	if err != nil {
+		remove()
+		return nil, nil, err
+	}
+	return s, func() { _ = s.Stop(); remove() }, nil
+}
+
+// copyServer copies the data of a running server to a folder, with the settings of a standby.
+func copyServer(s *pgserver.Server, folder string) error {
+	cmd, err := pgserver.Command("pg_basebackup", "-D", folder, "-R", "-X", "stream", "-c", "fast", "-d",
+		s.URL("postgres"))
+	if err != nil {
+		return err
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	return nil
+}
+
+// CaughtUp waits until a standby has what the primary has now. The URLs may be of any databases of them.
+func CaughtUp(t testing.TB, primary, standby string) {
+	t.Helper()
+	ask := func(at, sql string) (value string) {
+		ctx := context.WithoutCancel(t.Context())
+		config, err := pgx.ParseConfig(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config.Database = "postgres" // the standby may not have the other one yet
+		conn, err := pgx.ConnectConfig(ctx, config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close(ctx)
+		if err := conn.QueryRow(ctx, sql).Scan(&value); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+		return value
+	}
+	// Its commit waits for the disk, and with it earlier ones that did not.
+	at := ask(primary, "with waits as materialized (select set_config('synchronous_commit', 'local', false)) "+
+		"select pg_logical_emit_message(true, 'gem', '')::text from waits")
+	Eventually(t, "the standby has caught up", func() bool {
+		return ask(standby, "select coalesce(pg_last_wal_replay_lsn() >= '"+at+"', false)::text") == "true"
+	})
+}
+
+// shared is the standby of the server of this test binary.
+var shared struct {
+	sync.Once
+	server *pgserver.Server
+	stop   func()
+	err    error
+}
+
+// Replica returns the URL of a database of this test binary's server on a standby of that server, which it starts on
+// its first call.
+func Replica(t testing.TB, database string) string {
+	t.Helper()
+	s := started(t, nil)
+	shared.Do(func() {
+		shared.server, shared.stop, shared.err = startStandby(context.Background(), s.private, nil)
+	})
+	if shared.err != nil {
+		t.Fatal(shared.err)
+	}
+	at, err := url.Parse(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return shared.server.URL(at.Path[1:])
+}
