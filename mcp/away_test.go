@@ -189,3 +189,27 @@ func TestACallThatCannotBeSeenIsPending(t *testing.T) {
 	}
 	close(o.release)
 }
+
+func TestACallThatAFailoverLosesIsMadeAgainUnderItsID(t *testing.T) {
+	t.Parallel()
+	o := openShop(t, false, func(o *Options) { o.Wait = time.Second })
+	lost := make(chan string, 1)
+	go func() {
+		id := ""
+		for id == "" {
+			_ = o.DB.QueryRow(t.Context(), "select id::text from core_tool_calls").Scan(&id)
+		}
+		_, err := o.DB.Exec(t.Context(), `do $$ begin set local session_replication_role = replica;
+			delete from core_tool_events; delete from core_tool_calls; end $$`)
+		if err != nil {
+			id = err.Error()
+		}
+		lost <- id
+	}()
+	r := o.server.agent(t, "ada", nil).call("shop_order", `{"item": "roof"}`)
+	id := <-lost
+	if r.IsError || !strings.Contains(structuredIn(t, r), `{"gem_pending":{"call_id":"`+id) {
+		t.Errorf("%s was lost: got %s", id, textIn(r))
+	}
+	o.count(1, "id = '"+id+"' and tool_name = 'shop.order'")
+}

@@ -26,6 +26,7 @@ func (d *Server) call(ctx context.Context, t *tool, req *sdk.CallToolRequest) (*
 		return nil, err
 	}
 	until := time.Now().Add(d.o.Wait)
+	made := false
 	if id, err := d.resumed(ctx, c, r, req); err != nil {
 		return nil, err
 	} else if id != "" {
@@ -35,10 +36,15 @@ func (d *Server) call(ctx context.Context, t *tool, req *sdk.CallToolRequest) (*
 			return d.refusal(r, why), nil
 		}
 		return nil, err
+	} else {
+		made = true
 	}
 	stop := d.progress(ctx, c, req, r.ID)
 	defer stop()
 	s, answer, err := d.follow(ctx, c, req, taskSlotOf(ctx), r.ID, until, false)
+	if made && errors.As(err, new(*noCallError)) && d.enqueue(ctx, c, r, time.Now().Add(oneTry)) == nil { // by a failover
+		return pending(state{VisibleCall: client.VisibleCall{ID: r.ID, Tool: r.Tool}}), nil
+	}
 	if ctx.Err() != nil { // nobody waits for the answer
 		d.abandon(ctx, c, r.ID)
 	}

@@ -25,7 +25,11 @@ func internal(format string, args ...any) error {
 }
 
 // noCall returns the error for a call that does not exist, or that belongs to somebody else.
-func noCall(id string) error { return invalid("you have no call %s", id) }
+func noCall(id string) error { return &noCallError{invalid("you have no call %s", id)} }
+
+type noCallError struct{ error }
+
+func (e *noCallError) Unwrap() error { return e.error }
 
 // withCodes gives every error a JSON-RPC code: the SDK would send the code 0 for others.
 func withCodes(next sdk.MethodHandler) sdk.MethodHandler {

@@ -71,7 +71,7 @@ as JSON. With --watch the exit codes are the same as for gem call --wait.
 			case err != nil:
 				return exitError{exitUsage, refusal(err)}
 			case watch:
-				return waitFor(ctx, cmd.OutOrStdout(), progress, db, newID, timeout)
+				return waitFor(ctx, cmd.OutOrStdout(), progress, db, newID, timeout, nil)
 			case asJSON:
 				return printJSON(cmd.OutOrStdout(), map[string]any{"id": newID, "again_of": means})
 			}

@@ -15,6 +15,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/internal/postgres/pgpool"
 	"github.com/gemworker/gem/internal/prose"
 	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/receipts"
@@ -49,9 +50,10 @@ The exit codes:
      refused the call, or cannot be reached
   3  with --wait: the call ended as not_configured
   4  the outcome is unknown, since --timeout passed or Postgres could
-     not be asked; or the connection broke, and the call may have been made
+     not be asked for half a minute; or the connection broke, and the call may have been made
 A call continues even if nobody waits for it: gem receipt, gem trace and gem
-explain show its progress.
+explain show its progress. If a failover loses it while --wait waits, it is made
+again under its id, once.
 ` + usesDatabase,
 		Example: `  gem call os.create_note '{"domain": "business", "title": "Roof", "content": "Two tiles"}' --wait
   gem call leads.create - < lead.json
@@ -134,12 +136,18 @@ func makeCall(cmd *cobra.Command, c client.NewCall, wait bool, timeout time.Dura
 		}
 		return nil
 	}
-	return waitFor(ctx, cmd.OutOrStdout(), progress, db, id, timeout)
+	c.ID = id
+	return waitFor(ctx, cmd.OutOrStdout(), progress, db, id, timeout, func() error {
+		_, err := client.Enqueue(ctx, db, c)
+		return err
+	})
 }
 
 // waitFor prints the receipt of a call as soon as it exists. It waits for timeout, or without a limit if that is 0.
-// Its error has the exit code for the outcome of the call.
-func waitFor(ctx context.Context, out, progress io.Writer, db *pgxpool.Pool, id string, timeout time.Duration) error {
+// If the call vanishes, as in a failover, remake makes it again, once; it may be nil. The error has the exit code for
+// the outcome of the call.
+func waitFor(ctx context.Context, out, progress io.Writer, db *pgxpool.Pool, id string, timeout time.Duration,
+	remake func() error) error {
 	fmt.Fprintln(progress, "call", id)
 
 	// Check before the timeout starts, so that the person learns why nothing happens even if it is short.
@@ -147,6 +155,12 @@ func waitFor(ctx context.Context, out, progress io.Writer, db *pgxpool.Pool, id 
 	waiting, cancel := context.WithTimeout(ctx, cmp.Or(timeout, math.MaxInt64))
 	defer cancel()
 	r, err := await(waiting, db, id, alone, progress)
+	if gone := (*client.NotFoundError)(nil); errors.As(err, &gone) && remake != nil {
+		fmt.Fprintln(progress, "Postgres no longer has the call, perhaps after a failover: it is made again under its id.")
+		if err = remake(); err == nil {
+			r, err = await(waiting, db, id, alone, progress)
+		}
+	}
 	switch {
 	case err != nil && ctx.Err() == nil && waiting.Err() != nil:
 		fmt.Fprintf(progress, "The call has not ended within %s and continues; read its receipt later: gem receipt %s\n",
@@ -215,7 +229,26 @@ func await(ctx context.Context, db *pgxpool.Pool, id string, alone bool, progres
 	})
 	defer watching.Wait()
 	defer stop()
-	return client.Await(ctx, db, id)
+	for retry := time.Now().Add(awayPatience); ; {
+		r, err := client.Await(ctx, db, id)
+		if err == nil || ctx.Err() != nil || !isBroken(err) || time.Now().After(retry) {
+			return r, err
+		}
+		fmt.Fprintf(progress, "Postgres cannot be reached: %s; asking again\n", pgpool.Reason(err))
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// awayPatience is how long a call that somebody waits for is asked for while Postgres is away, as during a failover.
+const awayPatience = 30 * time.Second
+
+// isBroken reports whether Postgres is away, or a connection broke.
+func isBroken(err error) bool {
+	return pgpool.IsAway(err) || !store.HasCode(err, "") && !errors.As(err, new(*client.NotFoundError))
 }
 
 const mostAsked = 10 // questions of a call that are shown

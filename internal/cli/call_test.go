@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"strings"
 	"syscall"
@@ -10,6 +11,7 @@ import (
 	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/receipts"
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 )
 
 func TestCallInsertsARowAndPrintsItsID(t *testing.T) {
@@ -161,6 +163,39 @@ func TestACallWhoseEndCannotBeAskedForHasACodeOfItsOwn(t *testing.T) {
 	}
 	id := testdb.Value[string](t, db, "select id::text from core_tool_calls")
 	wants(t, p.stderr.String(), "The call continues; read its receipt later: gem receipt "+id)
+}
+
+func TestACallThatAFailoverLosesIsMadeAgainOnce(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	db := testdb.Pool(t, url)
+	p := startGem(t, []string{"DATABASE_URL=" + url + "&application_name=waits"}, "call", "os.create_note", `{"title": "x"}`,
+		"--wait")
+	p.stderr.waitFor(t, "No worker is running")
+	made := func() (id string) {
+		return testdb.Value[string](t, db, "select coalesce((select id || ' ' || tool_name || ' ' || input "+
+			"from core_tool_calls), '')")
+	}
+	first := made()
+	lose := func() {
+		conn, err := pgx.Connect(t.Context(), url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close(context.Background())
+		if _, err := conn.Exec(t.Context(), `set session_replication_role = replica; delete from core_tool_events;
+			delete from core_tool_calls;
+			select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'waits'`); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lose()
+	p.stderr.waitFor(t, "Postgres no longer has the call, perhaps after a failover: it is made again under its id.")
+	testdb.Eventually(t, "it is made again", func() bool { return made() == first })
+	lose()
+	if code := p.wait(t); code != exitUnknown || made() != "" {
+		t.Errorf("the second time: exit code %d, and the call %q", code, made())
+	}
 }
 
 func TestCommandsWithoutASchemaSayToMigrate(t *testing.T) {
