@@ -223,9 +223,13 @@ func (w *Worker) Run(ctx context.Context) error {
 	if w.options.ListenURL != "" {
 		beside.Go(func() { w.listen(services) })
 	}
+	durability, err := store.Durability(ctx, w.options.Control)
+	if err != nil {
+		durability = "unknown"
+	}
 	w.log.Info("worker started", zap.String("worker_id", w.id), zap.Int("concurrency", w.options.Concurrency),
 		zap.String("registry_version", w.options.Registry.Version), zap.String("rules_version", w.rulesVersion()),
-		zap.Duration("poll_interval", w.options.PollInterval))
+		zap.Duration("poll_interval", w.options.PollInterval), zap.String("durability", durability))
 
 	w.loop(ctx)
 	w.stop()

@@ -24,6 +24,17 @@ func MeetServer(ctx context.Context, db DB, workerID string) (e Epoch, err error
 	return e, err
 }
 
+// Durability returns what a commit survives by the settings of the server and of this connection: off (a crash may lose
+// the last moment), local (a crash, but not the loss of the server), or replicated (the loss of the server too).
+func Durability(ctx context.Context, db DB) (level string, err error) {
+	err = db.QueryRow(ctx, `select case
+		when 'off' in (pg_catalog.current_setting('synchronous_commit'), pg_catalog.current_setting('fsync')) then 'off'
+		when pg_catalog.current_setting('synchronous_commit') = 'local'
+			or pg_catalog.current_setting('synchronous_standby_names') = '' then 'local'
+		else 'replicated' end`).Scan(&level)
+	return level, err
+}
+
 // CompareEnds returns the attempts, all of one worker and ended by it, whose receipts the server lacks.
 func CompareEnds(ctx context.Context, db DB, workerID string, ended []Attempt) (missing []Attempt, err error) {
 	calls, numbers := split(ended)
