@@ -133,6 +133,22 @@ func TestNothingIsRestoredAfterAQuarterOfAnHourOrARestart(t *testing.T) {
 	}
 }
 
+func TestAServerThatRestartsAllDayDoesNotFillTheList(t *testing.T) {
+	t.Parallel()
+	db := lostCall(t)
+	before := number(t, db, "select count(*) from gem.epochs")
+	for range 80 {
+		testdb.Exec(t, db, "update server set at = at + interval '1 minute'")
+		testdb.Exec(t, db, "select gem.meet_server('w')")
+	}
+	if n := number(t, db, "select count(*) from gem.epochs"); n < 50 || n > 51+before {
+		t.Errorf("%v epochs after 80 restarts", n)
+	}
+	if n := number(t, db, "select count(*) from gem.epochs where why = 'promotion' or server = (select at from server)"); n != 2 {
+		t.Errorf("%v of the promotion and the last restart are left", n)
+	}
+}
+
 // A claim that is lost runs again, so that the claim of a call that must not run twice is on disk, and on a synchronous
 // standby, before its handler begins.
 func TestClaimsOfCallsThatMustNotRunTwiceAreSynchronous(t *testing.T) {

@@ -130,6 +130,9 @@ func (s *setup) connect(ctx context.Context) (*worker.Worker, error) {
 	if err != nil {
 		return nil, refusal(err)
 	}
+	if err := checkOneServer(ctx, s.pools[0]); err != nil {
+		return nil, err
+	}
 	if !mode.KeepsSession() {
 		s.lookAtIsolation(ctx, s.pools[0])
 	}
@@ -172,6 +175,31 @@ func (s *setup) newWorker() (*worker.Worker, error) {
 func (s *setup) retrying(reason string) {
 	s.log.Warn("Postgres cannot be reached yet, trying again", zap.String("reason", reason),
 		zap.Duration("for_at_most", s.patience))
+}
+
+// checkOneServer returns an error if the connections of a pool of two lead to several servers, as through a pooler or a
+// load balancer that spreads them. The workers would take each change for a failover.
+func checkOneServer(ctx context.Context, db *pgxpool.Pool) error {
+	seen := map[time.Time]bool{}
+	for range 2 {
+		conn, err := db.Acquire(ctx)
+		if err != nil {
+			return refusal(err)
+		}
+		defer conn.Release() // only then, so that the other one is acquired too
+		for range 5 {
+			var server time.Time
+			if err := conn.QueryRow(ctx, "select gem.server()").Scan(&server); err != nil {
+				return refusal(err)
+			}
+			seen[server] = true
+		}
+	}
+	if len(seen) > 1 {
+		return usage("DATABASE_URL leads to %d different Postgres servers: set it to a pooler or an address that leads only to "+
+			"the primary", len(seen))
+	}
+	return nil
 }
 
 // lookAtIsolation warns about a default isolation level that makes calls slow and conflict, if the worker cannot set

@@ -39,7 +39,8 @@ create or replace function gem.may_lack_commits(p_why text) returns boolean lang
 $$;
 
 -- Records that a worker has met the present server, and the server as an epoch if it is new. Returns the epoch, and the
--- time from which the worker may claim calls; null: at once, because the server lacks no commits.
+-- time from which the worker may claim calls; null: at once, because the server lacks no commits. A server that
+-- restarts more than fifty times a day, as some that sleep when idle do, keeps only the last of two restarts in a row.
 create or replace function gem.meet_server(p_worker text, out epoch bigint, out why text, out may_claim_at timestamptz)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
@@ -66,6 +67,9 @@ begin
       else 'restart' end
     from gem.place_of_server() p
     returning e.epoch, e.why, e.at into this;
+    if this.why = 'restart' and (select count(*) from gem.epochs e where e.at > now_ - interval '1 day') > 50 then
+      delete from gem.epochs e where e.epoch = last.epoch and e.why = 'restart' and e.reran = 0;
+    end if;
     delete from gem.epoch_calls c where c.epoch in (
       select e.epoch from gem.epochs e where e.at < now_ - interval '90 days');
     delete from gem.epochs e where e.at < now_ - interval '90 days' and e.epoch <> this.epoch;
