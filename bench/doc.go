@@ -113,6 +113,12 @@
 //	mcp-http-base, mcp-stdio-base
 //	                       the same call in the bench's process, in turns with them: an insert with the rights of a
 //	                       user, and the same wait for its end as in gem mcp
+//	failover-lost, failover-twice
+//	                       200 calls of mode none with effects outside end while their standby receives nothing; then
+//	                       the primary is killed and the standby promoted: receipts that stay lost, and effects that
+//	                       happen twice
+//	failover-restored      seconds from when the worker met the new server to the last restored receipt
+//	failover-claim         seconds from the same time to the first claim of a new call
 //	prune-file, prune-objects
 //	                       calls per second that gem prune removes and writes to a compressed file, and to a store
 //	                       on this machine, both synced to disk

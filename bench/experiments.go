@@ -45,6 +45,7 @@ type sizes struct {
 	starts      int
 	memoryCalls int
 	pruned      int // calls that are pruned at once
+	lost        int // ends that a failover loses
 
 	durable    durable
 	chatting   chatting
@@ -61,6 +62,7 @@ var fullSizes = sizes{
 	watched: 1_000_000,
 	inserts: 10 * time.Second, idle: 30 * time.Second, settling: 12 * time.Second, starts: 5, memoryCalls: 10_000,
 	pruned:     100_000,
+	lost:       200,
 	durable:    durable{calls: 100, steps: 200, children: 1000, parked: 300, replayed: 1000},
 	chatting:   chatting{chats: 3000, streams: 1000, stalled: 150, beside: 20 * time.Second, cancels: 20},
 	extracting: extracting{shards: 489, delay: time.Second / 2},
@@ -78,6 +80,7 @@ var quickSizes = sizes{
 	watched: 5000,
 	inserts: 300 * time.Millisecond, idle: time.Second, settling: time.Second / 2, starts: 1, memoryCalls: 1000,
 	pruned:     2000,
+	lost:       20,
 	durable:    durable{calls: 10, steps: 10, children: 50, parked: 5, replayed: 50},
 	chatting:   chatting{chats: 100, streams: 50, stalled: 20, beside: time.Second, cancels: 1},
 	extracting: extracting{shards: 40, delay: time.Second / 2},
@@ -156,6 +159,11 @@ var experiments = []experiment{
 		measures:    []string{"idle-statements", "idle-cpu"},
 		contestants: []contestant{gem},
 		run:         idleWorker,
+	},
+	{
+		measures:    []string{"failover-lost", "failover-twice", "failover-restored", "failover-claim"},
+		contestants: []contestant{gem},
+		run:         failover,
 	},
 	{
 		measures:    []string{"prune-file", "prune-objects"},

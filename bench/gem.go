@@ -45,6 +45,7 @@ type gemWorker struct {
 	awaited bool   // a listener is notified of the end of each call
 	watched bool   // the overview of the dashboard is open
 	keyed   bool   // each call has a key of its own
+	once    bool   // no call may run twice: the tools have the mode none
 	kept    int    // keys of pruned calls
 }
 
@@ -81,6 +82,7 @@ func (g gemWorker) Migrate(ctx context.Context, db *pgxpool.Pool) error {
 var (
 	gemAwaited = gemWorker{differs: "awaited", awaited: true}
 	gemWatched = gemWorker{differs: "watched", watched: true}
+	gemOnce    = gemWorker{once: true}
 	gemKeyed   = gemWorker{differs: "keyed", keyed: true}
 	gemKept    = gemWorker{differs: "kept", keyed: true, kept: 500_000}
 )
@@ -171,6 +173,9 @@ func (gemWorker) Claimer(ctx context.Context, db *pgxpool.Pool) (func(ctx contex
 
 func (g gemWorker) Start(ctx context.Context, w work) (stop func(), err error) {
 	text := benchRegistry
+	if g.once {
+		text = strings.ReplaceAll(text, "safe-retry", "none")
+	}
 	if g.keyed {
 		text = strings.ReplaceAll(text, `"mode": "safe-retry", "key_field": null`, `"mode": "keyed", "key_field": "customer"`)
 	}

@@ -144,7 +144,8 @@ func TestAServerThatRestartsAllDayDoesNotFillTheList(t *testing.T) {
 	if n := number(t, db, "select count(*) from gem.epochs"); n < 50 || n > 51+before {
 		t.Errorf("%v epochs after 80 restarts", n)
 	}
-	if n := number(t, db, "select count(*) from gem.epochs where why = 'promotion' or server = (select at from server)"); n != 2 {
+	n := number(t, db, "select count(*) from gem.epochs where why = 'promotion' or server = (select at from server)")
+	if n != 2 {
 		t.Errorf("%v of the promotion and the last restart are left", n)
 	}
 }

@@ -168,10 +168,11 @@ func (w *Worker) meet(ctx context.Context) error {
 	}
 	limited, cancel := context.WithTimeout(ctx, w.options.HeartbeatInterval)
 	defer cancel()
-	epoch, err := store.MeetServer(limited, w.options.Control, w.id)
+	epoch, err := store.MeetServer(limited, w.options.Control, w.id, w.knew)
 	if err != nil {
 		return err
 	}
+	w.knew = epoch.Server
 	w.epoch.Store(&metServer{epoch, time.Now()})
 	w.sweepSoon()
 	if epoch.MayLackCommits {

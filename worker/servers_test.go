@@ -146,3 +146,29 @@ func TestEndsThatAFailoverLostArePutBack(t *testing.T) {
 		t.Errorf("%d calls had %d effects", 2*calls, len(sent))
 	}
 }
+
+// Such a server has no epoch, and would pass for the first one that any worker met.
+func TestAFailoverThatLosesTheFirstWorkerItselfIsNoticed(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	lab := NewLab()
+	env := handlertest.Start(t, handlertest.Options{Registry: labRegistry("1.0.0", tool{name: "lab.send"}),
+		Domains: []any{lab}, NoWorker: true, Database: p.url})
+	id := env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "x"})})
+	p.loseCommits()
+	env.StartWorker()
+	before := env.Await(id)
+	p.failover()
+	env.DB.Reset()
+	testdb.Eventually(t, "the receipt is there again", func() bool {
+		var n int
+		err := env.DB.QueryRow(t.Context(), "select count(*) from core_tool_receipts").Scan(&n)
+		return err == nil && n == 1
+	})
+	if got := env.Await(id); got.ID != before.ID {
+		t.Errorf("the receipt was %s, and is %s", before.ID, got.ID)
+	}
+	if sent := lab.sentSoFar(); len(sent) != 1 {
+		t.Errorf("the call had %d effects", len(sent))
+	}
+}

@@ -124,6 +124,7 @@ type Worker struct {
 	epoch  atomic.Pointer[metServer] // nil until the server changes
 
 	// Fields of the services.
+	knew       time.Time     // gem.server() when the worker started, or met another server
 	meeting    *meeting      // what a changed server lacks is being restored; nil otherwise
 	beat       chan struct{} // a heartbeat is requested
 	due        chan struct{} // the timers have work
@@ -267,12 +268,15 @@ func (w *Worker) start(ctx context.Context) error {
 func (w *Worker) register(ctx context.Context) error {
 	w.registered.Store(true)
 	outside := w.outside()
-	err := store.StartWorker(ctx, w.options.Control, store.Worker{
+	server, err := store.StartWorker(ctx, w.options.Control, store.Worker{
 		ID: w.id, Concurrency: w.options.Concurrency, Version: w.options.Version, RegistryVersion: w.options.Registry.Version,
 		DeadAfter: w.options.DeadAfter, Capabilities: w.capabilities(), RulesVersion: w.rulesVersion(), Outside: outside,
 	})
 	if err != nil {
 		return err
+	}
+	if w.knew.IsZero() { // otherwise w.meet finds out whether it is another one
+		w.knew = server
 	}
 	for tool := range outside {
 		w.noted.Store(tool, true)

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"encoding/json"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype/zeronull"
@@ -15,12 +16,14 @@ type Epoch struct {
 	Why string
 	// MayLackCommits reports whether ends that were written before may be missing on the epoch's server.
 	MayLackCommits bool
+	// Server is when the server started, which identifies it.
+	Server time.Time
 }
 
-// MeetServer records that the worker has met the present server.
-func MeetServer(ctx context.Context, db DB, workerID string) (e Epoch, err error) {
-	err = db.QueryRow(ctx, "select epoch, why, may_claim_at is not null from gem.meet_server($1)", workerID).
-		Scan(&e.Number, &e.Why, &e.MayLackCommits)
+// MeetServer records that the worker, which knew another server or the same, has met the present one.
+func MeetServer(ctx context.Context, db DB, workerID string, knew time.Time) (e Epoch, err error) {
+	err = db.QueryRow(ctx, "select epoch, why, may_claim_at is not null, gem.server() from gem.meet_server($1, $2)",
+		workerID, knew).Scan(&e.Number, &e.Why, &e.MayLackCommits, &e.Server)
 	return e, err
 }
 

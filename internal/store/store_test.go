@@ -27,7 +27,7 @@ func TestHandingOverPassesOverWhatIsNotHeld(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
 	ctx := t.Context()
-	if err := store.StartWorker(ctx, db, store.Worker{ID: "w", Concurrency: 3, DeadAfter: time.Minute}); err != nil {
+	if _, err := store.StartWorker(ctx, db, store.Worker{ID: "w", Concurrency: 3, DeadAfter: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := db.Exec(ctx, "insert into core_tool_calls (tool_name, input, priority) select 't.x', '{}', n from "+

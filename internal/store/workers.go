@@ -23,20 +23,21 @@ type Worker struct {
 	Outside map[string]string
 }
 
-// StartWorker registers a worker. Calls that it claimed earlier count as a dead worker's.
-func StartWorker(ctx context.Context, db DB, w Worker) error {
+// StartWorker registers a worker, and returns when the server started, which identifies it. Calls that the worker
+// claimed earlier count as a dead worker's.
+func StartWorker(ctx context.Context, db DB, w Worker) (server time.Time, err error) {
 	var outside any
 	if w.Outside != nil {
 		encoded, err := json.Marshal(w.Outside)
 		if err != nil {
-			return err
+			return server, err
 		}
 		outside = string(encoded)
 	}
-	_, err := db.Exec(ctx, "select gem.start_worker($1, $2, $3, $4, $5, coalesce($6, '{}'::text[]), $7, $8)",
-		w.ID, w.Concurrency, w.Version, w.RegistryVersion, w.DeadAfter, w.Capabilities, zeronull.Text(w.RulesVersion),
-		outside)
-	return err
+	err = db.QueryRow(ctx,
+		"select gem.server(), gem.start_worker($1, $2, $3, $4, $5, coalesce($6, '{}'::text[]), $7, $8)", w.ID, w.Concurrency, w.Version, w.RegistryVersion, w.DeadAfter, w.Capabilities, zeronull.Text(w.RulesVersion),
+		outside).Scan(&server, nil)
+	return server, err
 }
 
 // NoteOutside adds a tool to the ones that a worker registered in [Worker.Outside].

@@ -41,7 +41,11 @@ $$;
 -- Records that a worker has met the present server, and the server as an epoch if it is new. Returns the epoch, and the
 -- time from which the worker may claim calls; null: at once, because the server lacks no commits. A server that
 -- restarts more than fifty times a day, as some that sleep when idle do, keeps only the last of two restarts in a row.
-create or replace function gem.meet_server(p_worker text, out epoch bigint, out why text, out may_claim_at timestamptz)
+-- p_knew is gem.server() as the worker knew it before; null: it starts. If it knew another one, and this server has no
+-- earlier epoch, the first epoch was lost too.
+drop function if exists gem.meet_server(text);
+create or replace function gem.meet_server(p_worker text, p_knew timestamptz default null, out epoch bigint,
+  out why text, out may_claim_at timestamptz)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
@@ -73,6 +77,13 @@ begin
     delete from gem.epoch_calls c where c.epoch in (
       select e.epoch from gem.epochs e where e.at < now_ - interval '90 days');
     delete from gem.epochs e where e.at < now_ - interval '90 days' and e.epoch <> this.epoch;
+  end if;
+  if this.why = 'first' and p_knew <> here then
+    update gem.epochs e set why = 'unknown', at = gem.now() where e.epoch = this.epoch and e.why = 'first'
+    returning e.epoch, e.why, e.at into this;
+    if this.epoch is null then -- another worker did
+      select e.epoch, e.why, e.at into this from gem.epochs e where e.server = here;
+    end if;
   end if;
   epoch := this.epoch;
   why := this.why;
@@ -362,7 +373,7 @@ from gem.epoch_calls c;
 
 select gem.grant_to('gem_monitor', 'select on gem.server_changes, gem.server_change_calls');
 select gem.grant_to('gem_monitor', 'execute on function gem.may_lack_commits(text)');
-select gem.grant_to('gem_worker', 'execute on function gem.meet_server(text), gem.compare_ends(text, uuid[],
+select gem.grant_to('gem_worker', 'execute on function gem.meet_server(text, timestamptz), gem.compare_ends(text, uuid[],
   integer[]), gem.restore(text, bigint, integer, bytea, jsonb, boolean, jsonb), gem.restore_steps(text, bigint, uuid[],
   integer[], text[]), gem.count_reran(text, bigint, uuid[], integer[], text[])');
 revoke all on all functions in schema gem from public;

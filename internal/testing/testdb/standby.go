@@ -17,7 +17,7 @@ import (
 // Standby starts an asynchronous standby of a server, and stops it at the end of the test.
 func Standby(t testing.TB, primary *pgserver.Server, settings map[string]string) *pgserver.Server {
 	t.Helper()
-	s, stop, err := startStandby(t.Context(), primary, settings)
+	s, stop, err := StartStandby(t.Context(), primary, settings)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,7 +25,8 @@ func Standby(t testing.TB, primary *pgserver.Server, settings map[string]string)
 	return s
 }
 
-func startStandby(ctx context.Context, primary *pgserver.Server, settings map[string]string) (_ *pgserver.Server,
+// StartStandby is Standby without a test: the caller stops the server.
+func StartStandby(ctx context.Context, primary *pgserver.Server, settings map[string]string) (_ *pgserver.Server,
 	stop func(), err error) {
 	folder, err := os.MkdirTemp("/tmp", "gem-standby-")
 	if err != nil {
@@ -111,7 +112,7 @@ func Replica(t testing.TB, database string) string {
 	t.Helper()
 	s := started(t, nil)
 	shared.Do(func() {
-		shared.server, shared.stop, shared.err = startStandby(context.Background(), s.private, nil)
+		shared.server, shared.stop, shared.err = StartStandby(context.Background(), s.private, nil)
 	})
 	if shared.err != nil {
 		t.Fatal(shared.err)
