@@ -12,6 +12,22 @@ func Trust(certificate *x509.Certificate) {
 	wire.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 }
 
+// Writes reports whether a message to the program of a domain is on its way.
+func Writes(s *Servers, domain string) bool {
+	made := sessionOf(s, domain)
+	return made != nil && made.input.since.Load() != 0
+}
+
+// Hurry makes the program of a domain count as hung at once.
+func Hurry(s *Servers, domain string) { sessionOf(s, domain).input.patience = 0 }
+
+func sessionOf(s *Servers, domain string) *session {
+	of := s.byDomain[domain]
+	of.mu.Lock()
+	defer of.mu.Unlock()
+	return of.session
+}
+
 // Readable returns how many messages and how many other parts a text has.
 func Readable(text []byte) (messages, skipped int) {
 	m, s := readable(text)

@@ -43,11 +43,18 @@ func (r *requests) RoundTrip(req *http.Request) (*http.Response, error) {
 		req.Header.Set("Mcp-Protocol-Version", *version)
 	}
 	asked := askedFor(req)
+	for _, name := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
+		if req.Header[name] != nil {
+			req.GetBody = nil // with such a header, net/http would send the request again after a broken connection
+		}
+	}
 	var wrote atomic.Bool
 	req = req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{WroteHeaders: func() {
 		wrote.Store(true)
 		if asked != nil {
-			markSent(req.Context(), asked)
+			if d := deliveryOf(req.Context(), asked); d != nil {
+				d.begin()
+			}
 		}
 	}}))
 	resp, err := outbound.Bounded(wire).RoundTrip(req)

@@ -56,6 +56,8 @@ func program(how string) {
 		_ = newServer().Run(context.Background(), &sdk.StdioTransport{})
 	case "sayer":
 		sayer()
+	case "busy":
+		busy()
 	case "asker", "flood", "many", "large", "pings":
 		fake(how)
 	default:

@@ -10,6 +10,7 @@ import (
 	"math"
 	"strconv"
 
+	"github.com/gemworker/gem/internal/plainjson"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
@@ -67,6 +68,9 @@ func readable(text []byte) (messages, skipped [][]byte) {
 	parts := batch(text)
 	for _, part := range parts {
 		id, ok := shape(part)
+		if number, text := numberIn(id); text { // some servers write every id as a text
+			part, id = withID(part, number), number
+		}
 		if !ok || id != nil && !isInteger(id) {
 			skipped = append(skipped, part)
 			continue
@@ -156,6 +160,33 @@ func shape(text []byte) (id json.RawMessage, message bool) {
 	return id, versioned && (answer || !others)
 }
 
+// numberIn returns the number in an id that is the text of a whole number.
+func numberIn(id json.RawMessage) (number json.RawMessage, isText bool) {
+	var text string
+	if len(id) == 0 || id[0] != '"' || json.Unmarshal(id, &text) != nil {
+		return nil, false
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || strconv.FormatInt(n, 10) != text {
+		return nil, false
+	}
+	return json.RawMessage(text), true
+}
+
+// withID returns a message with another id, if it can be read.
+func withID(message []byte, id json.RawMessage) []byte {
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(message, &fields) != nil {
+		return message
+	}
+	fields["id"] = id
+	changed, err := plainjson.Encode(fields)
+	if err != nil {
+		return message
+	}
+	return changed
+}
+
 // isInteger reports whether an id is not a number with a fraction, which the SDK would cut off.
 func isInteger(id json.RawMessage) bool {
 	number, err := strconv.ParseFloat(string(id), 64)
@@ -172,8 +203,11 @@ type onlyMessages struct {
 
 func (o *onlyMessages) Read(p []byte) (int, error) {
 	for len(o.ready) == 0 {
-		line, err := line(o.lines, maxMessage)
+		line, cut, err := longLine(o.lines, maxMessage)
 		messages, skipped := readable(line)
+		if cut {
+			messages, skipped = beginning(line)
+		}
 		for _, text := range skipped {
 			o.skip(text)
 		}
@@ -189,15 +223,35 @@ func (o *onlyMessages) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// line reads a line of limited length, with its end.
-func line(from *bufio.Reader, most int) (line []byte, err error) {
+// beginning is readable for the beginning of a line that is too long: the message is an error for the request whose
+// answer it begins, if the beginning has its id.
+func beginning(text []byte) (messages, skipped [][]byte) {
+	if id, ok := shape(text); ok && id != nil && isInteger(id) && decodes(unreadable(id)) {
+		messages = [][]byte{unreadable(id)}
+	}
+	return messages, [][]byte{text}
+}
+
+// longLine reads a line, with its end. It returns only the beginning of a line that is longer than most, and reports
+// that.
+func longLine(from *bufio.Reader, most int) (line []byte, cut bool, err error) {
 	for {
 		part, err := from.ReadSlice('\n')
-		if line = append(line, part...); len(line) > most {
-			return nil, fmt.Errorf("a message has more than %d bytes", most)
+		if room := most - len(line); len(part) > room {
+			part, cut = part[:room], true
 		}
+		line = append(line, part...)
 		if !errors.Is(err, bufio.ErrBufferFull) {
-			return line, err
+			return line, cut, err
 		}
 	}
+}
+
+// line reads a line of limited length, with its end.
+func line(from *bufio.Reader, most int) ([]byte, error) {
+	line, cut, err := longLine(from, most)
+	if cut {
+		return nil, fmt.Errorf("a message has more than %d bytes", most)
+	}
+	return line, err
 }

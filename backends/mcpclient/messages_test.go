@@ -37,7 +37,9 @@ func sayer() {
 	in := bufio.NewScanner(os.Stdin)
 	in.Buffer(nil, 1<<20)
 	var held json.RawMessage
-	say := func(text string, id json.RawMessage) { fmt.Println(strings.ReplaceAll(text, "ID", string(id))) }
+	say := func(text string, id json.RawMessage) {
+		fmt.Println(strings.ReplaceAll(strings.ReplaceAll(text, "ID", string(id)), "LARGE", strings.Repeat("x", 17<<20)))
+	}
 	fmt.Println("listening on stdin")
 	for in.Scan() {
 		var m called
@@ -155,7 +157,13 @@ func TestABadLineEndsAtMostItsOwnCall(t *testing.T) {
 		"an id that is no integer": {`{"jsonrpc":"2.0","id":ID.7,"result":{"content":[]}}` + "\n" +
 			`{"jsonrpc":"2.0","id":ID.5,"error":{"code":1,"message":"no"}}` + "\n" + `{"jsonrpc":"2.0","id":ID.7}` + "\n" + fine,
 			succeeds, 4},
-		"a batch":                             {"[" + fine + "]", succeeds, 1},
+		"a batch":                                    {"[" + fine + "]", succeeds, 1},
+		"its answer, with the id as a text":          {`{"jsonrpc":"2.0","result":{"content":[]},"id":"ID"}`, succeeds, 1},
+		"its answer, cut off, with the id as a text": {`{"jsonrpc":"2.0","id":"ID","result":{"content":[`, unknown, 1},
+		"a line of a log that is too long":           {"LARGE\n" + fine, succeeds, 2},
+		"a notification that is too long": {`{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"LARGE"}}` +
+			"\n" + fine, succeeds, 2},
+		"its answer, too long":                {`{"jsonrpc":"2.0","id":ID,"result":{"content":[{"type":"text","text":"LARGE"}]}}`, unknown, 2},
 		"its answer, cut off":                 {`{"jsonrpc":"2.0","id":ID,"result":{"content":[`, unknown, 1},
 		"its answer, of no version":           {`{"id":ID,"result":{"content":[]}}` + "\n" + fine, succeeds, 2},
 		"its answer, with an error of text":   {`{"jsonrpc":"2.0","id":ID,"error":"it broke"}`, unknown, 1},

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/gemworker/gem/handlers"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // inFlight is a call of slow that its server has carried out, and not yet answered.
@@ -213,5 +214,33 @@ func TestAStreamThatBreaksOffEndsOnlyItsCall(t *testing.T) {
 			}
 			f.succeedsOnce(t)
 		})
+	}
+}
+
+// With such a header, net/http takes a POST for one that may be sent again.
+func TestAHeaderWithAKeySendsNoCallTwice(t *testing.T) {
+	t.Parallel()
+	for _, header := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
+		var effects atomic.Int64
+		settings := reached(t, &sdk.StreamableHTTPOptions{Stateless: true},
+			func(w http.ResponseWriter, r *http.Request, rest http.Handler) {
+				body, _ := io.ReadAll(r.Body)
+				r.Body = io.NopCloser(bytes.NewReader(body))
+				var m called
+				if _ = json.Unmarshal(body, &m); m.Method != "tools/call" {
+					rest.ServeHTTP(w, r) // the connection is used again
+					return
+				}
+				effects.Add(1)
+				panic(http.ErrAbortHandler)
+			})
+		settings.HeaderEnv = map[string]string{header: "KEY"}
+		p := open(t, settings, map[string]string{"KEY": "k"})
+		if _, err := p.run(t.Context(), "echo", `{}`); !outcomeUnknown(err) {
+			t.Errorf("%s: %v", header, err)
+		}
+		if n := effects.Load(); n != 1 {
+			t.Errorf("%s: the call took effect %d times", header, n)
+		}
 	}
 }

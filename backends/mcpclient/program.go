@@ -16,12 +16,8 @@ import (
 	"go.uber.org/zap"
 )
 
-const (
-	// writeTime is how long a program may leave its input unread before it counts as hung and is killed.
-	writeTime = 10 * time.Second
-	// endTime is how long a program has to end after its input was closed, and again after the signal.
-	endTime = 1500 * time.Millisecond
-)
+// endTime is how long a program has to end after its input was closed, and again after the signal.
+const endTime = 1500 * time.Millisecond
 
 // program is a server that the worker started. It leads a process group, which ends with it, because npx and uvx start
 // other processes.
@@ -97,9 +93,8 @@ func unlessExit(err error) error {
 	return err
 }
 
-// Write writes to the program. If the program reads nothing for a while, Write fails, and with it the connection.
+// Write writes to the program. It waits as long as the program leaves its input unread: see [input].
 func (p *program) Write(b []byte) (int, error) {
-	_ = p.stdin.SetWriteDeadline(time.Now().Add(writeTime))
 	n, err := p.stdin.Write(b)
 	if err != nil && n == 0 {
 		err = &unsentError{err}

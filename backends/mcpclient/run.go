@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync/atomic"
 
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/value"
@@ -78,7 +77,7 @@ func (s *server) try(ctx context.Context, call *handlers.Call, method string) (j
 		params.Meta["traceparent"] = parent
 	}
 
-	var wrote atomic.Bool
+	var sending delivery
 	type answer struct {
 		result *sdk.CallToolResult
 		err    error
@@ -86,7 +85,7 @@ func (s *server) try(ctx context.Context, call *handlers.Call, method string) (j
 	answered := make(chan answer, 1)
 	asks := made.asks.Load()
 	go func() { // a program that does not read its input would hold this call beyond the end of its time
-		result, err := made.CallTool(context.WithValue(ctx, sentKey{}, &wrote), params)
+		result, err := made.CallTool(context.WithValue(ctx, deliveryKey{}, &sending), params)
 		answered <- answer{result, err}
 	}()
 	var got answer
@@ -95,12 +94,21 @@ func (s *server) try(ctx context.Context, call *handlers.Call, method string) (j
 	case <-ctx.Done(): // the SDK tells the server
 		got.err = ctx.Err()
 	}
-	if wrote.Load() {
+	wrote := sending.end()
+	if wrote {
 		call.Called(s.domain, made.shown(tool.Name), 0)
+	}
+	if made.input != nil {
+		if wrote {
+			made.input.answered()
+		}
+		if made.input.hung() {
+			s.drop(made)
+		}
 	}
 	var output json.RawMessage
 	if got.err != nil {
-		err = made.failure(ctx, got.err, wrote.Load())
+		err = made.failure(ctx, got.err, wrote)
 	} else {
 		output, err = made.output(tool, raw(got.result.Meta))
 	}

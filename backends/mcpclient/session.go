@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,7 +20,8 @@ import (
 const (
 	// closeTime is the time limit for closing a connection. A program gets a part of it to end by itself.
 	closeTime = 5 * time.Second
-	// maxMessage is the maximum size of a server's message, in bytes. A longer message breaks the connection.
+	// maxMessage is the maximum size of a server's message, in bytes. A longer message is skipped, and if it
+	// is an answer, its call fails.
 	maxMessage = 16 << 20
 )
 
@@ -30,6 +32,7 @@ type session struct {
 	secrets secrets
 	began   time.Time
 	program *program // nil for a server at a URL
+	input   *input   // of the program
 
 	// asked is the last request of the server that was refused, and asks is their number.
 	asked atomic.Pointer[string]
@@ -78,13 +81,15 @@ func (s *session) transport() (sdk.Transport, error) {
 		}
 		s.program = p
 		messages := &onlyMessages{Closer: p.stdout, lines: bufio.NewReaderSize(p.stdout, 64<<10), skip: s.skip}
-		return &exact{Transport: &sdk.IOTransport{Reader: messages, Writer: p, MaxLineLength: maxMessage}}, nil
+		s.input = newInput()
+		return &exact{Transport: &sdk.IOTransport{Reader: messages, Writer: p, MaxLineLength: maxMessage}, input: s.input},
+			nil
 	}
 	header := http.Header{}
 	for name, variable := range settings.HeaderEnv {
 		header.Set(name, credentials(name, s.secrets[variable]))
 	}
-	e := &exact{overHTTP: true}
+	e := &exact{}
 	e.Transport = &sdk.StreamableClientTransport{
 		Endpoint:             settings.URL,
 		HTTPClient:           s.through(header, &e.version),
@@ -139,8 +144,8 @@ func (s *session) close() {
 // and reject kinds of content that it does not know. [raw] extracts them.
 type exact struct {
 	sdk.Transport
-	version  atomic.Pointer[string] // of the protocol that was agreed on
-	overHTTP bool
+	version atomic.Pointer[string] // of the protocol that was agreed on
+	input   *input                 // nil for a server at a URL
 }
 
 func (e *exact) Connect(ctx context.Context) (sdk.Connection, error) {
@@ -204,30 +209,63 @@ func (c *exactConnection) Read(ctx context.Context) (jsonrpc.Message, error) {
 	return response, err
 }
 
-// sentKey is the key of a flag in the context of a call, which is set before the call is sent.
-type sentKey struct{}
-
-// markSent sets the flag, if the request is the call.
-func markSent(ctx context.Context, request *jsonrpc.Request) {
-	if sent, ok := ctx.Value(sentKey{}).(*atomic.Bool); ok && request.Method == "tools/call" {
-		sent.Store(true)
-	}
+// delivery is what is known about the message of a call.
+type delivery struct {
+	mu         sync.Mutex
+	sent, over bool
 }
 
-func (c *exactConnection) Write(ctx context.Context, msg jsonrpc.Message) error {
-	if request, ok := msg.(*jsonrpc.Request); ok && !c.exact.overHTTP { // over HTTP it is sent once there is a connection
-		markSent(ctx, request)
+// deliveryKey is the key of the [delivery] in the context of a call.
+type deliveryKey struct{}
+
+// deliveryOf returns the delivery of a request, or nil if it is not a call.
+func deliveryOf(ctx context.Context, msg jsonrpc.Message) *delivery {
+	if request, ok := msg.(*jsonrpc.Request); !ok || request.Method != "tools/call" {
+		return nil
 	}
+	d, _ := ctx.Value(deliveryKey{}).(*delivery)
+	return d
+}
+
+// begin notes that the message is about to be sent. It returns false if nobody waits for the answer any more.
+func (d *delivery) begin() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.sent = d.sent || !d.over
+	return !d.over
+}
+
+// failed notes that nothing was sent.
+func (d *delivery) failed() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.sent = false
+}
+
+// end reports whether the message was sent, at least in part. Afterwards it is not sent any more.
+func (d *delivery) end() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.over = true
+	return d.sent
+}
+
+func (c *exactConnection) Write(ctx context.Context, msg jsonrpc.Message) (err error) {
 	if _, ok := msg.(*jsonrpc.Response); ok {
 		defer c.asked.Add(-1)
 	}
-	err := c.Connection.Write(ctx, msg)
+	d := deliveryOf(ctx, msg)
+	if c.exact.input == nil {
+		err = c.Connection.Write(ctx, msg) // requests.RoundTrip notes when it is sent
+	} else {
+		err = c.exact.input.write(ctx, d, func() error { return c.Connection.Write(context.WithoutCancel(ctx), msg) })
+	}
 	wire := (*jsonrpc.Error)(nil)
 	if errors.As(err, &wire) && !ofTheSDK(wire.Code) { // the body of an answer whose status is an error
 		return asRefusal(err)
 	}
-	if sent, ok := ctx.Value(sentKey{}).(*atomic.Bool); ok && errors.As(err, new(*unsentError)) {
-		sent.Store(false)
+	if d != nil && errors.As(err, new(*unsentError)) {
+		d.failed()
 	}
 	return err
 }
