@@ -117,8 +117,8 @@
 //	                       200 calls of mode none with effects outside end while their standby receives nothing; then
 //	                       the primary is killed and the standby promoted: receipts that stay lost, and effects that
 //	                       happen twice
-//	failover-restored      seconds from when the worker met the new server to the last restored receipt
-//	failover-claim         seconds from the same time to the first claim of a new call
+//	failover-restored      seconds from the worker's first contact with the new server to the last restored receipt
+//	failover-claim         seconds from that contact to the first claim of a new call
 //	prune-file, prune-objects
 //	                       calls per second that gem prune removes and writes to a compressed file, and to a store
 //	                       on this machine, both synced to disk

@@ -44,8 +44,8 @@ type sizes struct {
 	settling    time.Duration // time until a worker counts as idle
 	starts      int
 	memoryCalls int
-	pruned      int // calls that are pruned at once
-	lost        int // ends that a failover loses
+	pruned      int // calls that one run prunes
+	lost        int // receipts that a failover loses
 
 	durable    durable
 	chatting   chatting

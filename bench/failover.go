@@ -18,8 +18,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// failover kills a primary whose standby lacks the last ends, and counts what the worker restores and what runs again.
-// Half of the calls are on the standby, without their claims; it lacks the others.
+// failover kills a primary whose standby lacks the latest receipts, and counts the receipts that the worker does not
+// restore and the effects that happen twice. The standby has half of the calls, unclaimed, and lacks the other half.
 func failover(ctx context.Context, b *bench, _ contestant) (figures []figure, err error) {
 	d, err := startDuo(ctx, b.lab.folder)
 	if err != nil {
@@ -83,7 +83,7 @@ func failover(ctx context.Context, b *bench, _ contestant) (figures []figure, er
 	}, err
 }
 
-// until returns when a query returns true. It ignores errors, since the server may be away, until the limit.
+// until waits, for at most a minute, until a query returns true. It retries after errors, since the server may be away.
 func until(ctx context.Context, db *pgxpool.Pool, sql string, args ...any) error {
 	const limit = time.Minute
 	ctx, cancel := context.WithTimeout(ctx, limit)
@@ -104,7 +104,7 @@ func until(ctx context.Context, db *pgxpool.Pool, sql string, args ...any) error
 // duo is a primary with an asynchronous standby.
 type duo struct {
 	primary, standby *pgserver.Server
-	url              string // of the one that can write
+	url              string // of both servers; it connects to the one that accepts writes
 	sender           int    // the primary's process that sends to the standby
 	stop             func()
 }
@@ -146,7 +146,7 @@ func startDuo(ctx context.Context, in string) (*duo, error) {
 	return d, nil
 }
 
-// cutOff waits until the standby has so many calls, and lets it receive nothing more.
+// cutOff waits until the standby has that many calls, and then stops replication to it.
 func (d *duo) cutOff(ctx context.Context, calls int) error {
 	standby, err := pgxpool.New(ctx, d.standby.URL("postgres"))
 	if err != nil {

@@ -46,7 +46,7 @@ type gemWorker struct {
 	watched bool   // the overview of the dashboard is open
 	keyed   bool   // each call has a key of its own
 	once    bool   // no call may run twice: the tools have the mode none
-	kept    int    // keys of pruned calls
+	kept    int    // how many kept keys of pruned calls the table has
 }
 
 func (g gemWorker) Name() string { return strings.TrimSuffix("gem-"+g.differs, "-") }
@@ -69,7 +69,7 @@ func (g gemWorker) Migrate(ctx context.Context, db *pgxpool.Pool) error {
 	err := migrations.Up(ctx, db.Config().ConnString(), migrations.Sources(builtin.Domains()...)...)
 	if err == nil && g.kept > 0 {
 		_, err = db.Exec(ctx, fmt.Sprintf(`do $$ begin
-			if to_regclass('gem.kept_keys') is not null then -- a base for comparison may lack it
+			if to_regclass('gem.kept_keys') is not null then -- an older version, benchmarked for comparison, may lack it
 				insert into gem.kept_keys (key, receipt_id, call_id, result, ended_at)
 				select 'bench.write:customer="pruned-' || i || '"', gen_random_uuid(), gen_random_uuid(), '%s', now()
 				from generate_series(1, %d) i;

@@ -15,8 +15,8 @@ import (
 	"github.com/gemworker/gem/internal/objectstore"
 )
 
-// pruning measures calls per second that are pruned into a compressed file, and into a bucket of a store in the bench's
-// process, which writes objects to the same folder and syncs them.
+// pruning measures how many calls per second are pruned into a compressed file, and into a bucket. The store runs in
+// the bench's process, and writes objects to the same folder and syncs them.
 func pruning(ctx context.Context, b *bench, c contestant) (figures []figure, err error) {
 	folder, err := os.MkdirTemp(b.lab.folder, "gem-prune-*")
 	if err != nil {
@@ -60,11 +60,11 @@ func storeObject(folder string, r *http.Request) error {
 	return errors.Join(err, file.Sync(), file.Close())
 }
 
-// pruneInto removes calls of a database of its own.
+// pruneInto fills a new database with ended calls, prunes them into an archive, and returns how long that took.
 func pruneInto(ctx context.Context, b *bench, c contestant, to archive.Writer) (took time.Duration, err error) {
 	contender, ok := c.(claimer)
 	if !ok {
-		return 0, errors.New("its queue can not be filled")
+		return 0, errors.New("its queue cannot be filled")
 	}
 	s, err := b.lab.stage(ctx, c)
 	if err != nil {

@@ -28,8 +28,9 @@ type Options struct {
 	// Read is the connection of viewers, whose login is a member only of gem_monitor. Behind a pooler in transaction
 	// mode the pool must not keep prepared statements: set DefaultQueryExecMode to pgx.QueryExecModeCacheDescribe.
 	Read *pgxpool.Pool
-	// Replica is a connection to a standby, with the rights of Read, from which lists, sessions, tools and the overview
-	// are read. It may be nil. Each page says how old the standby is, or why it was not used.
+	// Replica is the connection to a standby, with the rights of Read. Lists, sessions, tools, workers, server changes and
+	// the overview are read from it. Each of these pages says how old the standby's data is, or why it was not used. If it
+	// is nil, all pages are read from the primary.
 	Replica *pgxpool.Pool
 	// Act is the connection of operators, whose login is a member of gem_operator, and of gem_mcp, so that people
 	// answer questions as themselves. If it is nil, everybody is a viewer.

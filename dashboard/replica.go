@@ -15,12 +15,12 @@ const afterAction = 5 * time.Second
 // acted is when somebody last acted, in Unix nanoseconds.
 type acted struct{ atomic.Int64 }
 
-func (a *acted) now() { a.Store(time.Now().UnixNano()) }
+func (a *acted) record() { a.Store(time.Now().UnixNano()) }
 
 func (a *acted) recently() bool { return time.Since(time.Unix(0, a.Load())) < afterAction }
 
-// readList reads what a viewer may see, from the replica if there is one that can be used, and otherwise from the
-// primary. do may run twice.
+// readList reads data that every viewer may see: from the standby if it can be used, otherwise from the primary. do may
+// run twice.
 func (s *site) readList(ctx context.Context, r *request, primary *pgxpool.Pool,
 	do func(ctx context.Context, db view.DB) error) error {
 	if s.replica == nil || s.acted.recently() {
@@ -31,8 +31,9 @@ func (s *site) readList(ctx context.Context, r *request, primary *pgxpool.Pool,
 	return err
 }
 
-// readOwn reads a page that shows operators more than viewers: the replica's login has only a viewer's rights.
-func (s *site) readOwn(ctx context.Context, r *request, do func(ctx context.Context, db view.DB) error) error {
+// readByRights reads a page that shows operators more than viewers: for an operator from the primary, since the
+// standby's login has only a viewer's rights.
+func (s *site) readByRights(ctx context.Context, r *request, do func(ctx context.Context, db view.DB) error) error {
 	if r.operates() {
 		return view.Read(ctx, r.db(), do)
 	}

@@ -19,8 +19,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// behind makes a dashboard of the tests read from a standby, if GEM_TEST_REPLICA is live, paused or gone. All tests
-// must pass as without one.
+// behind lets a test's dashboard read from a standby if GEM_TEST_REPLICA is live, paused or gone. All tests must pass
+// with each of them.
 func behind(t *testing.T, o *dashboard.Options, database string) (through func(http.Handler) http.Handler) {
 	t.Helper()
 	state := os.Getenv("GEM_TEST_REPLICA")
@@ -48,7 +48,7 @@ func behind(t *testing.T, o *dashboard.Options, database string) (through func(h
 	}
 }
 
-// duet is a dashboard of a primary and a standby of its own.
+// duet is a primary and a standby for one test, with pools for a dashboard.
 type duet struct {
 	*testing.T
 	primary, standby *pgserver.Server
@@ -87,7 +87,7 @@ func (d *duet) caughtUp() {
 	testdb.CaughtUp(d, d.primary.URL("postgres"), d.standby.URL("postgres"))
 }
 
-const fromReplica = "This is from the replica, whose newest heartbeat is "
+const fromReplica = "Read from the standby, whose newest heartbeat is "
 
 func TestListsAreReadFromTheReplica(t *testing.T) {
 	t.Parallel()
@@ -98,7 +98,7 @@ func TestListsAreReadFromTheReplica(t *testing.T) {
 	server := d.serve(d.replica)
 	lists := []string{"/", "/?range=day", "/calls", "/calls?state=queued", "/calls?tool=shop.order", "/failures",
 		"/sessions", "/sessions?id=s", "/tools", "/workers", "/epochs"}
-	if status, _ := get(t, server, "/"); status != http.StatusOK { // it prepares the number of open questions
+	if status, _ := get(t, server, "/"); status != http.StatusOK { // it fills the cache of the number of open questions
 		t.Fatal(status)
 	}
 	testdb.Exec(t, d.db, "select pg_stat_statements_reset()")
@@ -129,7 +129,7 @@ func TestThePrimaryIsReadWhileTheReplicaCannotBe(t *testing.T) {
 	made(t, d.db, client.NewCall{Tool: "shop.order", SessionID: "s"})
 	shows := func(what, text string) {
 		t.Helper()
-		testdb.Eventually(t, what, func() bool { // a state of the standby is believed for a moment
+		testdb.Eventually(t, what, func() bool { // the last check of the standby is reused for a moment
 			status, body := get(t, server, "/calls")
 			if status != http.StatusOK {
 				t.Fatal(status, body)
@@ -143,7 +143,7 @@ func TestThePrimaryIsReadWhileTheReplicaCannotBe(t *testing.T) {
 	at := testdb.Pool(t, d.standby.URL("postgres"))
 	testdb.Exec(t, at, "select pg_wal_replay_pause()")
 	made(t, d.db, client.NewCall{Tool: "shop.pack", SessionID: "s"})
-	shows("it is paused", "This is from the primary: the replica has no heartbeat of the last 2m")
+	shows("it is paused", "Read from the primary: the standby has had no heartbeat for 2m")
 	shows("the new call", "shop.pack")
 	testdb.Exec(t, at, "select pg_wal_replay_resume()")
 	testdb.Exec(t, d.db, "update core_workers set heartbeat_at = now()")
@@ -151,10 +151,10 @@ func TestThePrimaryIsReadWhileTheReplicaCannotBe(t *testing.T) {
 	if err := d.standby.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	shows("it is gone", "This is from the primary: the replica ")
+	shows("it is gone", "Read from the primary: the standby ")
 
 	status, body := get(t, d.serve(d.read), "/calls")
-	if status != http.StatusOK || !strings.Contains(body, "This is from the primary: the replica is not a standby.") {
+	if status != http.StatusOK || !strings.Contains(body, "Read from the primary: the standby is itself a primary.") {
 		t.Errorf("%d %s", status, body)
 	}
 }
@@ -184,7 +184,7 @@ func TestAReadThatReplayCancelsIsMadeOnThePrimary(t *testing.T) {
 	}
 }
 
-// An action would otherwise seem to have had no effect.
+// Otherwise an action would seem to have no effect.
 func TestAfterAnActionThePrimaryIsRead(t *testing.T) {
 	t.Parallel()
 	d := newDuet(t, nil)

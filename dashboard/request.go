@@ -170,7 +170,7 @@ func (s *site) act(mux *http.ServeMux, path string, do func(context.Context, *re
 		if err == nil {
 			var to string
 			to, err = s.forms.once(q.Context(), r, do)
-			s.acted.now()
+			s.acted.record()
 			if err == nil {
 				http.Redirect(w, q, r.base+to, http.StatusSeeOther)
 				return

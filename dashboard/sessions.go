@@ -34,7 +34,7 @@ func (s *site) sessions(ctx context.Context, r *request) (*content, error) {
 		return s.recentSessions(ctx, r)
 	}
 	p := sessionPage{From: q.Get("from")}
-	err := s.readOwn(ctx, r, func(ctx context.Context, db view.DB) (err error) {
+	err := s.readByRights(ctx, r, func(ctx context.Context, db view.DB) (err error) {
 		if p.SessionPage, err = view.Session(ctx, db, q.Get("id"), p.From); err != nil || len(p.Calls) == 0 {
 			return err
 		}

@@ -80,7 +80,7 @@ type toolField struct {
 
 func (s *site) toolNamed(ctx context.Context, r *request, name string) (*content, error) {
 	p := toolPage{}
-	err := s.readOwn(ctx, r, func(ctx context.Context, db view.DB) (err error) {
+	err := s.readByRights(ctx, r, func(ctx context.Context, db view.DB) (err error) {
 		if p.ToolPage, err = view.ReadTool(ctx, db, name); err != nil || p.ToolPage == nil {
 			return err
 		}

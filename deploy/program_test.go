@@ -83,7 +83,7 @@ func wantCommand(t *testing.T, where string, words []string, command string) {
 		t.Errorf("%s: is %q, want /gem %s", where, words, command)
 		return
 	}
-	// Without a database, a valid command gets as far as that.
+	// Without DATABASE_URL, a valid command gets as far as this error.
 	if _, out := gem(t, []string{"GEM_ARCHIVE=calls.jsonl"}, words[1:]...); !strings.HasPrefix(out,
 		"gem "+command+": DATABASE_URL is not set") {
 		t.Errorf("%s: %q does not run gem %s: %s", where, words, command, out)

@@ -116,7 +116,7 @@ func checkPruning(t *testing.T, job, w renderService) {
 	command := strings.Fields(job.DockerCommand)
 	wantCommand(t, "the cron job", command, "prune")
 	if slices.Contains(command, "--no-archive") || slices.Contains(command, "--archive") {
-		t.Error("the archive is GEM_ARCHIVE, since a cron job has no disk, and a bucket is the user's")
+		t.Error("leave the archive to GEM_ARCHIVE: a cron job has no disk, and the bucket is the user's")
 	}
 	env := renderEnvironment(t, job)
 	for _, name := range []string{"GEM_ARCHIVE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION",

@@ -42,7 +42,8 @@ func (d *Server) call(ctx context.Context, t *tool, req *sdk.CallToolRequest) (*
 	stop := d.progress(ctx, c, req, r.ID)
 	defer stop()
 	s, answer, err := d.follow(ctx, c, req, taskSlotOf(ctx), r.ID, until, false)
-	if made && errors.As(err, new(*noCallError)) && d.enqueue(ctx, c, r, time.Now().Add(oneTry)) == nil { // by a failover
+	// a failover lost the call
+	if made && errors.As(err, new(*noCallError)) && d.enqueue(ctx, c, r, time.Now().Add(oneTry)) == nil {
 		return pending(state{VisibleCall: client.VisibleCall{ID: r.ID, Tool: r.Tool}}), nil
 	}
 	if ctx.Err() != nil { // nobody waits for the answer

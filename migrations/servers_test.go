@@ -146,7 +146,7 @@ func TestAServerThatRestartsAllDayDoesNotFillTheList(t *testing.T) {
 	}
 	n := number(t, db, "select count(*) from gem.epochs where why = 'promotion' or server = (select at from server)")
 	if n != 2 {
-		t.Errorf("%v of the promotion and the last restart are left", n)
+		t.Errorf("got %v of the promotion and the last restart, want both", n)
 	}
 }
 

@@ -88,8 +88,8 @@ func (s *Set) Rules() []*Rule { return slices.Clone(s.rules) }
 // Coding returns the active rules for coding agents.
 func (s *Set) Coding() Coding { return maps.Clone(s.coding) }
 
-// Longest returns the longest time that a rule looks back: the calls of that time matter. A rule that looks at a whole
-// session has no such time.
+// Longest returns the longest time that a rule looks back. It ignores rules that look at whole sessions, whose time has
+// no bound.
 func (s *Set) Longest() (longest time.Duration) {
 	for _, r := range s.rules {
 		if r.Limit != nil {

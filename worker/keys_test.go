@@ -245,7 +245,7 @@ func TestAKeyOfAnotherInputIsReplayedOrRefused(t *testing.T) {
 	for _, c := range []struct {
 		mode, onOther string
 		refused       bool
-		pruned        bool // the first call, whose key is kept
+		pruned        bool // whether the first call is pruned, with its key kept
 	}{{"safe-retry", "", true, false}, {"safe-retry", "replay", false, false}, {"keyed", "", false, false},
 		{"keyed", "refuse", true, false}, {"safe-retry", "", true, true}, {"safe-retry", "replay", false, true},
 		{"keyed", "", false, true}, {"keyed", "refuse", true, true}} {

@@ -147,7 +147,7 @@ func TestEndsThatAFailoverLostArePutBack(t *testing.T) {
 	}
 }
 
-// Such a server has no epoch, and would pass for the first one that any worker met.
+// The new server then has no epoch, and would be mistaken for the first server that any worker met.
 func TestAFailoverThatLosesTheFirstWorkerItselfIsNoticed(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)

@@ -124,7 +124,7 @@ type Worker struct {
 	epoch  atomic.Pointer[metServer] // nil until the server changes
 
 	// Fields of the services.
-	knew       time.Time     // gem.server() when the worker started, or met another server
+	knew       time.Time     // the gem.server() that the worker met last
 	meeting    *meeting      // what a changed server lacks is being restored; nil otherwise
 	beat       chan struct{} // a heartbeat is requested
 	due        chan struct{} // the timers have work
@@ -275,7 +275,7 @@ func (w *Worker) register(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if w.knew.IsZero() { // otherwise w.meet finds out whether it is another one
+	if w.knew.IsZero() { // otherwise w.meet finds out whether the server has changed
 		w.knew = server
 	}
 	for tool := range outside {

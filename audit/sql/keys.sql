@@ -1,4 +1,4 @@
--- Idempotency: hits, their keys, and the keys of all receipts. once.sql has what needs all receipts.
+-- Idempotency: hits, their keys, and the keys of all receipts. once.sql has the checks that need all receipts.
 select 'hit-source' as name, h.call_id::text as id,
   format('its receipt repeats the receipt %s, which %s', h.replay_of, case
     when s.status <> 'succeeded' then 'is ' || s.status

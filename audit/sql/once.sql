@@ -1,5 +1,5 @@
--- Idempotency over all receipts, and the kept keys of pruned ones. In an archive this does not hold: other archives, or
--- a database, have the rest.
+-- Idempotency checks that need all receipts, and the kept keys of pruned ones. They do not apply to an archive, since
+-- the other receipts may be in other archives or in a database.
 select 'hit-orphan' as name, h.call_id::text as id,
   format('its receipt repeats the receipt %s, which does not exist', h.replay_of) as what
 from public.core_tool_receipts h

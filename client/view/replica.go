@@ -16,7 +16,7 @@ type Replica struct {
 	pool *pgxpool.Pool
 
 	mu     sync.Mutex
-	until  time.Time // the state below is checked again after this
+	until  time.Time // source is reused until this time
 	source Source
 }
 
@@ -27,32 +27,32 @@ func NewReplica(standby *pgxpool.Pool) *Replica { return &Replica{pool: standby}
 type Source struct {
 	// Standby means that it was read from the standby.
 	Standby bool
-	// Age is how long ago the newest heartbeat was written that the standby has. It does not count the time of a read.
+	// Age is the age of the newest heartbeat on the standby, measured up to a second before the read began.
 	Age time.Duration
-	// Why is why the standby cannot be used, as the end of a sentence; empty if it can.
+	// Why is the reason that the standby was not used, as the predicate of a sentence; empty if it was used.
 	Why string
 }
 
 // String is a sentence for people.
 func (s Source) String() string {
 	if s.Why != "" {
-		return "This is from the primary: the replica " + s.Why + "."
+		return "Read from the primary: the standby " + s.Why + "."
 	}
-	return fmt.Sprintf("This is from the replica, whose newest heartbeat is %s old.", s.Age.Round(time.Second))
+	return fmt.Sprintf("Read from the standby, whose newest heartbeat is %s old.", s.Age.Round(time.Second))
 }
 
 const (
-	// mostAge is the age at which a standby is not used any more.
+	// mostAge is the age above which a standby is not used.
 	mostAge = time.Minute
-	// checkTimeout is how long a standby may take to tell its age.
+	// checkTimeout is how long a standby may take to report its age.
 	checkTimeout = time.Second
-	// fresh and broken are how long what was found out about a standby is believed.
+	// fresh and broken are how long the result of a check is reused: if the standby reported its age, and if it did not.
 	fresh, broken = time.Second, 5 * time.Second
 )
 
-// Read is the function [Read] on the standby, or on the primary if the standby is older than a minute, cannot be
-// reached, or is another primary. If do fails on the standby, it runs again on the primary, unless a statement took too
-// long: replay may have needed its rows, or the standby may lack the newest ones.
+// Read calls the function [Read] on the standby, or on the primary if the standby's data is older than a minute, or it
+// cannot be read or is itself a primary. If do fails on the standby, it runs again on the primary, since replay may
+// have cancelled it, or the standby may lack the newest rows. It does not run again if a statement timed out.
 func (r *Replica) Read(ctx context.Context, primary *pgxpool.Pool, do func(ctx context.Context, db DB) error) (Source,
 	error) {
 	source := r.Check(ctx)
@@ -62,7 +62,7 @@ func (r *Replica) Read(ctx context.Context, primary *pgxpool.Pool, do func(ctx c
 			return source, failed
 		}
 		if err := Read(ctx, primary, do); err != nil {
-			return Source{}, err // it is not the standby's
+			return Source{}, err // the error is not specific to the standby
 		}
 		return r.unusable("failed: " + pgpool.Reason(failed)), nil
 	}
@@ -83,7 +83,7 @@ func (r *Replica) Check(ctx context.Context) Source {
 	err := r.pool.QueryRow(within, `select pg_catalog.pg_is_in_recovery(), extract(epoch from min(w.last_heartbeat))::float8
 		from gem.workers w`).Scan(&standby, &age)
 	if ctx.Err() != nil {
-		return Source{Why: "was not asked"} // nobody waits for it
+		return Source{Why: "was not asked"} // the caller does not wait any more
 	}
 	s, keep := Source{}, broken
 	switch {
@@ -94,12 +94,12 @@ func (r *Replica) Check(ctx context.Context) Source {
 	case !standby:
 		s.Why = "is not a standby"
 	case age == nil:
-		s.Why = "has no heartbeat of a worker, which would tell its age"
+		s.Why = "has no heartbeat of a worker, so its age is unknown"
 	default:
 		s = Source{Standby: true, Age: max(time.Duration(*age*float64(time.Second)), 0)}
 		keep = fresh
 		if s.Age > mostAge {
-			s = Source{Age: s.Age, Why: fmt.Sprintf("has no heartbeat of the last %s", s.Age.Round(time.Second))}
+			s = Source{Age: s.Age, Why: fmt.Sprintf("has had no heartbeat for %s", s.Age.Round(time.Second))}
 		}
 	}
 	r.source, r.until = s, time.Now().Add(keep)

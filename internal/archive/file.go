@@ -6,9 +6,8 @@
 //
 //	{"gem_archive": 1, "call": {…}, "receipt": {…}, "events": [{…}, …]}
 //
-// If its name ends in .gz, it is a sequence of gzip members, one for each batch. In a bucket, each batch is an object
-// of
-// its own: see [Objects].
+// If the file's name ends in .gz, it is a sequence of gzip members, one for each batch. In a bucket, each batch is one
+// object or more: see [Objects].
 package archive
 
 import (
@@ -32,7 +31,7 @@ type File struct {
 	file *os.File
 	out  *bufio.Writer
 	zip  *gzip.Writer // nil: the lines are not compressed
-	open bool         // whether zip has lines of a member that has not ended
+	open bool         // whether zip has an unfinished member with lines
 }
 
 // bufferSize is how many bytes are collected before they are written. Only a longer line is split over two writes.
@@ -137,7 +136,7 @@ func checkLines(r io.Reader, all bool) error {
 // members are those of a row, in the order in which Postgres writes them.
 var members = []string{"call", "events", "receipt", "gem_archive", "llm_requests", "second_receipts"}
 
-// rowStart is how Postgres begins a row.
+// rowStart is the beginning of each row, as Postgres writes it.
 const rowStart = `{"call": {"id": "`
 
 // beginsRow reports whether a text is the beginning of a row, or a whole one.

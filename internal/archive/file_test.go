@@ -317,7 +317,7 @@ func TestTheRestOfACompressedBatchIsCutOff(t *testing.T) {
 	}
 }
 
-func TestACompressedFileThatIsNoArchiveIsLeftAlone(t *testing.T) {
+func TestACompressedFileThatIsNotAnArchiveIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	damaged := []byte(member(first) + member(second))
 	damaged[len(damaged)-6]++

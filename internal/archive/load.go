@@ -53,8 +53,8 @@ func (l *Loader) Load(ctx context.Context, name string, r io.Reader) error {
 			}
 			return l.stop(ctx, name, number, fmt.Sprintf("the line ends after %d bytes without a line break", size), true)
 		}
-		if errors.Is(err, io.ErrUnexpectedEOF) || isDamage(err) { // only a compressed file says so
-			return l.stop(ctx, name, number, fmt.Sprintf("the compressed lines cannot be read from here on: %s", err),
+		if errors.Is(err, io.ErrUnexpectedEOF) || isDamage(err) { // only reading a compressed file returns these
+			return l.stop(ctx, name, number, fmt.Sprintf("the compressed data cannot be read from here on: %s", err),
 				errors.Is(err, io.ErrUnexpectedEOF))
 		}
 		if err != nil {
@@ -69,8 +69,8 @@ func (l *Loader) Load(ctx context.Context, name string, r io.Reader) error {
 	}
 }
 
-// stop loads the batch, and notes why the file ends with the line of that number. torn says that an interrupted run
-// may have left it so.
+// stop loads the batch, and records why reading stops at the line of that number. torn means that an interrupted run
+// may be the cause.
 func (l *Loader) stop(ctx context.Context, name string, number int64, fault string, torn bool) error {
 	if err := l.flush(ctx, name, number); err != nil {
 		return err

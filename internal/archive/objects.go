@@ -15,12 +15,13 @@ import (
 	"github.com/gemworker/gem/internal/objectstore"
 )
 
-// maxObject is the size in bytes at which an object ends, before its batch does. Memory holds one object.
+// maxObject is the size in bytes at which an object ends even if its batch has not, since a whole object is held in
+// memory.
 const maxObject = 32 << 20
 
 // Objects is an archive in a bucket: each batch of lines becomes an object, compressed with gzip, whose key ends in
-// YYYY/MM/DD/HHMMSSZ-RUN-NNNNNN.jsonl.gz. The time is that of the start of the run, RUN are 64 random bits, and NNNNNN
-// counts its objects from 1.
+// YYYY/MM/DD/HHMMSSZ-RUN-NNNNNN.jsonl.gz. The time is the start of the run, RUN is 64 random bits in hexadecimal, and
+// NNNNNN is the object's number in the run, from 1.
 type Objects struct {
 	bucket *objectstore.Bucket
 	run    string // the part of the keys before the number
@@ -75,10 +76,10 @@ type Source struct {
 	name string
 }
 
-// NewSource reads an archive from r. Its name says whether it is compressed.
+// NewSource reads an archive from r. It is compressed if its name ends in .gz.
 func NewSource(name string, r io.Reader) *Source { return &Source{&unzipped{name: name, r: r}, name} }
 
-// Name returns the name that findings contain.
+// Name returns the name by which findings refer to the archive.
 func (s *Source) Name() string { return s.name }
 
 // InBucket lists the archives below the bucket's location. It skips objects whose keys do not end in .jsonl or

@@ -19,7 +19,7 @@ type PruneOptions struct {
 	OlderThan time.Duration
 	// Batch is how many calls a transaction removes. Default: 1000.
 	Batch int
-	// Archive gets a line for each removed call. If it is nil, calls are removed and nothing is kept of them.
+	// Archive gets a line for each removed call. If it is nil, removed calls are not archived.
 	Archive Writer
 	// KeepKeys is how long after a call's end its key still counts: a call with the key of a removed success repeats its
 	// result. Default: as long as the call itself is there.
@@ -86,8 +86,8 @@ func Prune(ctx context.Context, db DB, o PruneOptions) (Pruned, error) {
 	return p.done, err
 }
 
-// LookBack returns the longest time that rules look back, and their version: of the rules with which workers run or ran
-// within the hour, and of the rules that were recorded last. It is 0 without rules.
+// LookBack returns the longest time that current rules look back, and the version of those rules. Current are the rules
+// that were recorded last, and those of workers that run or ran within the last hour. It returns 0 without rules.
 func LookBack(ctx context.Context, db DB) (longest time.Duration, version string, err error) {
 	var seconds float64
 	err = db.QueryRow(ctx, `

@@ -216,7 +216,7 @@ func TestPruningRemovesOldCallsWhole(t *testing.T) {
 	}
 }
 
-// Otherwise the next call with the key would run again.
+// Otherwise the next call with the key would run instead of repeating the result.
 func TestAKeyIsKeptAsLongAsWanted(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
@@ -234,7 +234,7 @@ func TestAKeyIsKeptAsLongAsWanted(t *testing.T) {
 	keeping.KeepKeys = 2 * time.Hour
 	q.prune(keeping)
 	if n := q.count("gem.kept_keys where key = 'k'"); n != 1 {
-		t.Error("a key is gone whose receipt is repeated")
+		t.Error("a key whose receipt is still repeated is gone")
 	}
 	if n := q.count("gem.kept_keys where key = 'no longer'"); n != 0 {
 		t.Error("an old key is still there")
@@ -244,12 +244,12 @@ func TestAKeyIsKeptAsLongAsWanted(t *testing.T) {
 	if n := q.count("gem.kept_keys"); n != 0 {
 		t.Errorf("%d keys are kept although no receipt repeats them", n)
 	}
-	if anew := q.ended("k"); q.count(hit, anew) != 0 {
+	if later := q.ended("k"); q.count(hit, later) != 0 {
 		t.Error("a forgotten key was hit")
 	}
 }
 
-// A kept key may be removed between the decision to repeat its receipt and the receipt of that.
+// A kept key may be removed after a call decided to repeat its receipt, and before that call's own receipt is written.
 func TestAKeyThatIsForgottenMeanwhileIsNotRepeated(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
@@ -271,7 +271,7 @@ func TestAKeyThatIsForgottenMeanwhileIsNotRepeated(t *testing.T) {
 	q.finish(id, "k")
 }
 
-func TestRulesThatLookBackBoundWhatIsPruned(t *testing.T) {
+func TestLookBackIsThatOfCurrentRules(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
 	back := func() string {

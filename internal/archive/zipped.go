@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// level is gzip's, from 1 to 9. Lines of calls hardly get smaller above it.
+// level is the level of gzip, from 1 to 9. Higher levels hardly make lines of calls smaller.
 const level = 5
 
 // isZipped reports whether the name of an archive says that its lines are compressed.
@@ -79,14 +79,14 @@ func beginsMember(bytes io.ReadSeeker) bool {
 	return err != nil || begins(zip, rowStart)
 }
 
-// begins reports whether a text begins with start, or is a part of start's beginning.
+// begins reports whether a text begins with start, or is itself a prefix of start.
 func begins(text io.Reader, start string) bool {
 	head := make([]byte, len(start))
 	n, _ := io.ReadFull(text, head)
 	return strings.HasPrefix(start, string(head[:n]))
 }
 
-// isDamage reports whether an error says that compressed bytes are not what was written.
+// isDamage reports whether an error means that compressed data is damaged.
 func isDamage(err error) bool {
 	var corrupt flate.CorruptInputError
 	return errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) || errors.As(err, &corrupt)
@@ -112,7 +112,7 @@ func (c *counting) ReadByte() (byte, error) {
 	return b, err
 }
 
-// unzipped reads an archive, which it unpacks if its name says that it is compressed. It begins at the first Read.
+// unzipped reads an archive, and decompresses it if its name ends in .gz. It reads nothing before the first Read.
 type unzipped struct {
 	name string
 	r    io.Reader

@@ -40,10 +40,11 @@ The check effects-missing also reports rows that people deleted by hand, because
 they look like lost rows. Use --skip effects-missing if you have deleted some.
 
 --archive FILE checks an archive of gem prune instead, in temporary tables of
-the database, which can be any that has GEM's tables. --archive s3://BUCKET/PREFIX
-checks all archives whose keys begin with PREFIX/; see gem prune --help.
+the database, which can be any that has GEM's tables. --archive
+s3://BUCKET/PREFIX checks all archives whose keys begin with PREFIX/; see gem
+prune --help.
 ` + usesDatabase + usesReplica + `
-Replay on the standby may cancel an audit, which then begins again, twice.
+If replay on the standby cancels an audit, it starts again, at most twice.
 
 The checks, and the guarantee that each proves:
 ` + checks(),
@@ -79,7 +80,7 @@ The checks, and the guarantee that each proves:
 	f.StringArrayVar(&paths, "archive", nil,
 		"check this archive instead, a file or s3://BUCKET/PREFIX; may be repeated to "+
 			"check several together")
-	f.BoolVar(&primary, "primary", false, "read from DATABASE_URL although READ_DATABASE_URL is set")
+	f.BoolVar(&primary, "primary", false, "read from DATABASE_URL even if READ_DATABASE_URL is set")
 	f.StringSliceVar(&options.Skip, "skip", nil, "checks to skip, separated by commas")
 	f.DurationVar(&options.Timeout, "timeout", 15*time.Minute, "how long a statement may take")
 	return cmd

@@ -177,8 +177,8 @@ func (s *setup) retrying(reason string) {
 		zap.Duration("for_at_most", s.patience))
 }
 
-// checkOneServer returns an error if the connections of a pool of two lead to several servers, as through a pooler or a
-// load balancer that spreads them. The workers would take each change for a failover.
+// checkOneServer returns an error if two connections of a pool lead to different servers, as they may through a pooler
+// or a load balancer that distributes them. Workers would mistake each change of server for a failover.
 func checkOneServer(ctx context.Context, db *pgxpool.Pool) error {
 	seen := map[time.Time]bool{}
 	for range 2 {
@@ -186,7 +186,7 @@ func checkOneServer(ctx context.Context, db *pgxpool.Pool) error {
 		if err != nil {
 			return refusal(err)
 		}
-		defer conn.Release() // only then, so that the other one is acquired too
+		defer conn.Release() // not earlier, so that the pool opens a second connection
 		for range 5 {
 			var server time.Time
 			if err := conn.QueryRow(ctx, "select gem.server()").Scan(&server); err != nil {
@@ -196,7 +196,8 @@ func checkOneServer(ctx context.Context, db *pgxpool.Pool) error {
 		}
 	}
 	if len(seen) > 1 {
-		return usage("DATABASE_URL leads to %d different Postgres servers: set it to a pooler or an address that leads only to "+
+		return usage("DATABASE_URL leads to %d different Postgres servers: set it to a pooler or an address that leads "+
+			"only to "+
 			"the primary", len(seen))
 	}
 	return nil

@@ -49,11 +49,11 @@ The exit codes:
   2  the call was not made: an argument or the configuration is wrong, Postgres
      refused the call, or cannot be reached
   3  with --wait: the call ended as not_configured
-  4  the outcome is unknown, since --timeout passed or Postgres could
-     not be asked for half a minute; or the connection broke, and the call may have been made
+  4  the outcome is unknown: --timeout passed, Postgres could not be reached
+     for half a minute, or the connection broke while the call was made
 A call continues even if nobody waits for it: gem receipt, gem trace and gem
-explain show its progress. If a failover loses it while --wait waits, it is made
-again under its id, once.
+explain show its progress. If a failover loses it during --wait, it is made
+again, once, with the same id.
 ` + usesDatabase,
 		Example: `  gem call os.create_note '{"domain": "business", "title": "Roof", "content": "Two tiles"}' --wait
   gem call leads.create - < lead.json
@@ -143,8 +143,8 @@ func makeCall(cmd *cobra.Command, c client.NewCall, wait bool, timeout time.Dura
 	})
 }
 
-// waitFor prints the receipt of a call as soon as it exists. It waits for timeout, or without a limit if that is 0.
-// If the call vanishes, as in a failover, remake makes it again, once; it may be nil. The error has the exit code for
+// waitFor prints the receipt of a call as soon as it exists. It waits for timeout, or without a limit if that is 0. If
+// a failover loses the call, remake, which may be nil, makes it again, at most once. The error has the exit code for
 // the outcome of the call.
 func waitFor(ctx context.Context, out, progress io.Writer, db *pgxpool.Pool, id string, timeout time.Duration,
 	remake func() error) error {
@@ -156,7 +156,7 @@ func waitFor(ctx context.Context, out, progress io.Writer, db *pgxpool.Pool, id 
 	defer cancel()
 	r, err := await(waiting, db, id, alone, progress)
 	if gone := (*client.NotFoundError)(nil); errors.As(err, &gone) && remake != nil {
-		fmt.Fprintln(progress, "Postgres no longer has the call, perhaps after a failover: it is made again under its id.")
+		fmt.Fprintln(progress, "Postgres no longer has the call, perhaps after a failover: making it again with the same id.")
 		if err = remake(); err == nil {
 			r, err = await(waiting, db, id, alone, progress)
 		}
@@ -243,7 +243,7 @@ func await(ctx context.Context, db *pgxpool.Pool, id string, alone bool, progres
 	}
 }
 
-// awayPatience is how long a call that somebody waits for is asked for while Postgres is away, as during a failover.
+// awayPatience is how long waiting for a call continues while Postgres is away, as during a failover.
 const awayPatience = 30 * time.Second
 
 // isBroken reports whether Postgres is away, or a connection broke.

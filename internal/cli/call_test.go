@@ -190,7 +190,7 @@ func TestACallThatAFailoverLosesIsMadeAgainOnce(t *testing.T) {
 		}
 	}
 	lose()
-	p.stderr.waitFor(t, "Postgres no longer has the call, perhaps after a failover: it is made again under its id.")
+	p.stderr.waitFor(t, "Postgres no longer has the call, perhaps after a failover: making it again with the same id.")
 	testdb.Eventually(t, "it is made again", func() bool { return made() == first })
 	lose()
 	if code := p.wait(t); code != exitUnknown || made() != "" {

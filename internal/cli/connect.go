@@ -42,8 +42,8 @@ func connect(ctx context.Context) (*pgxpool.Pool, error) {
 	return pool, err
 }
 
-// connectWhenNeeded is connect for a command that may not need the database: it does not try whether Postgres can be
-// reached.
+// connectWhenNeeded is connect for a command that can do without this database: it does not check whether Postgres can
+// be reached.
 func connectWhenNeeded(ctx context.Context) (*pgxpool.Pool, error) {
 	cfg, err := configFromEnvOrDev()
 	if err != nil {
@@ -56,12 +56,12 @@ func connectWhenNeeded(ctx context.Context) (*pgxpool.Pool, error) {
 	return pool, nil
 }
 
-// usesReplica ends the --help of commands that read from a replica.
+// usesReplica ends the --help of commands that can read from a standby.
 const usesReplica = `
 
-With READ_DATABASE_URL, it reads from that standby, and prints how old its data
-is. If the standby is older than a minute or cannot be read, it reads from
-DATABASE_URL and says why. --primary reads from DATABASE_URL.`
+With READ_DATABASE_URL, the command reads from that standby, and prints how old
+the data is. If the data is older than a minute or cannot be read, the command
+reads from DATABASE_URL and prints why. --primary reads from DATABASE_URL.`
 
 // replicaURL returns READ_DATABASE_URL, which may be empty.
 func replicaURL() (string, error) {

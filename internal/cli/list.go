@@ -74,7 +74,7 @@ after each wait; its TOOK is the time from its creation to its end.
 	flags.IntVar(&f.Limit, "limit", 0, "how many, at most 500; 0 means 50")
 	flags.StringVar(&f.Before, "before", "", "continue a list: its next, or its look_further")
 	v.flags(cmd)
-	v.primary = flags.Bool("primary", false, "read from DATABASE_URL although READ_DATABASE_URL is set")
+	v.primary = flags.Bool("primary", false, "read from DATABASE_URL even if READ_DATABASE_URL is set")
 	return cmd
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/gemworker/gem/internal/testing/npmrig"
 )
 
-// Programs of other people's making: the store is versitygw, which refuses wrong signatures.
+// Other people's programs read and write the archives. The store is versitygw, which refuses wrong signatures.
 func TestOtherProgramsReadAndWriteArchives(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("GEM_TEST_LONG") == "" {

@@ -19,7 +19,7 @@ import (
 	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
-// oldCalls makes a database in which n calls ended a second ago.
+// oldCalls makes a database with n calls that ended at least a second ago.
 func oldCalls(t *testing.T, n int) (s scene, env []string) {
 	t.Helper()
 	url := newDatabase(t)
@@ -93,11 +93,11 @@ func TestPruneArchivesInABucket(t *testing.T) {
 	wants(t, audited.stdout, "archive-line", "s3:/"+names[0]+":", "cannot be read from here on")
 }
 
-func TestNothingIsRemovedWithoutAnAnswerOfTheStore(t *testing.T) {
+func TestNothingIsRemovedWithoutAnAnswerFromTheStore(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		fail func(w http.ResponseWriter, r *http.Request, serve func()) bool
-		want string // "": the next try succeeds
+		want string
 	}{
 		"forbidden": {func(w http.ResponseWriter, _ *http.Request, _ func()) bool {
 			fakestore.Refuse(w, http.StatusForbidden, "AccessDenied")
@@ -142,7 +142,7 @@ func TestNothingIsRemovedWithoutAnAnswerOfTheStore(t *testing.T) {
 			}
 			audited := gemWith(t, env, "audit", "--archive", "s3://calls")
 			audited.wantCode(t, exitDone)
-			wants(t, audited.stdout, "1 calls           ok") // although its line may be there twice
+			wants(t, audited.stdout, "1 calls           ok") // even if the archive has its line twice
 		})
 	}
 }
@@ -163,7 +163,7 @@ func TestWithoutAnAccessKeyNothingIsPruned(t *testing.T) {
 	}
 }
 
-func TestPruneKeepsKeysAndWhatRulesLookAt(t *testing.T) {
+func TestPruneRefusesTimesThatAreTooShort(t *testing.T) {
 	t.Parallel()
 	s, env := oldCalls(t, 1)
 	testdb.Exec(t, s.db, `insert into core_rules_versions (version, sha256, rules, longest, recorded_at)

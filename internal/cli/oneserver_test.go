@@ -14,7 +14,7 @@ import (
 	"github.com/gemworker/gem/migrations"
 )
 
-// Behind a load balancer that spreads connections, each change of the server would be taken for a failover.
+// Behind a load balancer that distributes connections, each change of server would be mistaken for a failover.
 func TestAWorkerDoesNotStartOnSeveralServers(t *testing.T) {
 	t.Parallel()
 	var hosts []string

@@ -38,10 +38,10 @@ a line for each call; gem audit --archive checks it. Protect it like the
 database.
 
 A file whose name ends in .gz is compressed. With s3://BUCKET/PREFIX, each step
-becomes a compressed object of its own. The store is that of AWS, or of
-AWS_ENDPOINT_URL_S3, and the access key that of AWS_ACCESS_KEY_ID,
-AWS_SECRET_ACCESS_KEY and, if it is temporary, AWS_SESSION_TOKEN. The key needs
-to put objects, and gem audit needs to list and get them.
+becomes a compressed object of its own. The store is AWS's, or the one at
+AWS_ENDPOINT_URL_S3. The access key is in AWS_ACCESS_KEY_ID,
+AWS_SECRET_ACCESS_KEY and, if it is temporary, AWS_SESSION_TOKEN. It must be
+allowed to put objects; for gem audit, to list and get them.
 
 It keeps a call that another remaining call needs, because that call was made on
 its behalf or repeats its receipt. It also removes counts of rules' limits that
@@ -49,11 +49,11 @@ are older than any recorded rule needs, and documents of the same age that no
 open call names. Rows of other tables remain.
 
 After the successful receipt of a key is removed, the next call with the key
-runs again, unless --keep-keys keeps what a repetition needs: the key, the
+runs, unless --keep-keys keeps the data to repeat the result: the key, the
 result, a hash of the input and the caller. A run with --keep-keys also removes
-kept keys that are older. --older-than, or --keep-keys, must be longer than any
-client may retry. --older-than must not be shorter than the longest time that
-the rules look back.
+kept keys that are older than that. Choose --older-than, or --keep-keys, longer
+than any client may keep retrying. --older-than must not be shorter than the
+longest time that the rules look back.
 
 Connect as the owner of the tables: no other role may prune.
 ` + usesDatabase,
@@ -91,7 +91,8 @@ Connect as the owner of the tables: no other role may prune.
 	f.StringVar(&olderThan, "older-than", "", "how long ago a call must have ended, such as 90d, 12h or 1d12h (w, d, h, "+
 		"m, s)")
 	f.StringVar(&file, "archive", "", "the file to append removed calls to, or s3://BUCKET/PREFIX; by default GEM_ARCHIVE")
-	f.StringVar(&keepKeys, "keep-keys", "", "how long ago a call must have ended until its key is forgotten, such as 365d")
+	f.StringVar(&keepKeys, "keep-keys", "",
+		"how long the key of a removed call is kept, from the call's end, such as 365d")
 	f.BoolVar(&noArchive, "no-archive", false, "do not archive removed calls")
 	f.IntVar(&options.Batch, "batch", 0,
 		"how many calls are removed in a step, 1 to 10000 (default 1000, with s3:// 5000)")
@@ -107,7 +108,7 @@ func prune(cmd *cobra.Command, o archive.PruneOptions, path string) error {
 		if bucket, err = openBucket(path); err != nil {
 			return err
 		}
-		o.Batch = cmp.Or(o.Batch, batchOfObject)
+		o.Batch = cmp.Or(o.Batch, objectBatch)
 	}
 	db, err := connect(ctx)
 	if err != nil {
@@ -181,10 +182,10 @@ func pruneRefusal(err error) error {
 	return refusal(err)
 }
 
-// batchOfObject is how many calls are removed in a step that becomes an object.
-const batchOfObject = 5000
+// objectBatch is how many calls are removed in a step that becomes an object.
+const objectBatch = 5000
 
-// openBucket opens the bucket of s3://BUCKET/PREFIX with the access key of the environment.
+// openBucket opens the bucket of s3://BUCKET/PREFIX with the access key from the environment.
 func openBucket(location string) (*objectstore.Bucket, error) {
 	at, err := objectstore.ParseLocation(location)
 	if err != nil {
@@ -203,7 +204,7 @@ func openBucket(location string) (*objectstore.Bucket, error) {
 
 var ageForm = regexp.MustCompile(`^(?:(\d{1,3})w)?(?:(\d{1,5})d)?(?:(\d{1,5})h)?(?:(\d{1,6})m)?(?:(\d{1,7})s)?$`)
 
-// age reads a flag with a duration since something happened, which may include weeks and days.
+// age parses the text of a flag as a duration since something happened. It may include weeks and days.
 func age(flag, what, text string) (time.Duration, error) {
 	var sum time.Duration
 	parts := ageForm.FindStringSubmatch(text)

@@ -26,7 +26,7 @@ func TestListsAndAuditsAreReadFromTheReplica(t *testing.T) {
 	s.insert() // the standby never has it
 	env := []string{"DATABASE_URL=" + url, "READ_DATABASE_URL=" + standby.URL("postgres")}
 
-	const from = "This is from the replica, whose newest heartbeat is "
+	const from = "Read from the standby, whose newest heartbeat is "
 	list := gemWith(t, env, "list")
 	list.wantCode(t, exitDone)
 	wants(t, list.stderr, from)
@@ -57,13 +57,13 @@ func TestListsAndAuditsAreReadFromTheReplica(t *testing.T) {
 	}
 	list = gemWith(t, env, "list")
 	list.wantCode(t, exitDone)
-	wants(t, list.stderr, "This is from the primary: the replica cannot be reached.")
+	wants(t, list.stderr, "Read from the primary: the standby cannot be reached.")
 	if strings.Count(list.stdout, "queued") != 2 {
 		t.Errorf("it is not the primary's: %s", list.stdout)
 	}
 	audited = gemWith(t, env, "audit")
 	audited.wantCode(t, exitDone)
-	wants(t, audited.stderr, "This is from the primary: the replica cannot be reached.")
+	wants(t, audited.stderr, "Read from the primary: the standby cannot be reached.")
 	wants(t, audited.stdout, "journal-replay              2 calls           ok")
 
 	wrong := gemWith(t, []string{env[0], "READ_DATABASE_URL=mysql://gem:hunter2@host/x"}, "list")

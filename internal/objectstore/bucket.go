@@ -1,4 +1,4 @@
-// Package objectstore puts, gets and lists objects of a bucket by the protocol of S3.
+// Package objectstore puts, gets and lists objects in a bucket over the S3 protocol.
 package objectstore
 
 import (
@@ -23,12 +23,12 @@ import (
 )
 
 const (
-	// tries is how often a request is sent until it is answered.
+	// tries is how many times a request is sent at most.
 	tries = 3
 	// answerTimeout is how long a store may take to receive a request and answer it, or to send the next part of an
 	// object.
 	answerTimeout = time.Minute
-	// maxList and maxFault bound what is read of a list of objects, and of the reason for a refusal.
+	// maxList and maxFault are how many bytes are read at most of a page of a list, and of the reason for a refusal.
 	maxList  = 16 << 20
 	maxFault = 64 << 10
 )
@@ -44,7 +44,7 @@ func (l Location) String() string { return strings.TrimSuffix(scheme+l.Bucket+"/
 
 const scheme = "s3://"
 
-// IsLocation reports whether a text should be a location, and not the path of a file.
+// IsLocation reports whether a text is meant as a location, and not as the path of a file.
 func IsLocation(text string) bool { return strings.HasPrefix(strings.ToLower(text), scheme) }
 
 var (
@@ -86,7 +86,7 @@ type Bucket struct {
 	answer time.Duration // answerTimeout, shorter in tests
 }
 
-// Open returns a bucket. It sends nothing. Only the access key in c is used: no profile and no role of a machine.
+// Open returns a bucket. It sends nothing. Only the access key in c is used: profiles and instance roles are ignored.
 func Open(l Location, c *Config) (*Bucket, error) {
 	if c.AccessKeyID == "" || c.SecretAccessKey == "" {
 		return nil, errors.New(
@@ -94,7 +94,7 @@ func Open(l Location, c *Config) (*Bucket, error) {
 				"roles of machines are not read")
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.DisableCompression = true // an object comes as it is stored
+	transport.DisableCompression = true // the transport must not decompress objects
 	b := &Bucket{
 		Location: l, region: c.Region, pause: time.Second, answer: answerTimeout,
 		keys: aws.Credentials{AccessKeyID: c.AccessKeyID, SecretAccessKey: c.SecretAccessKey.Reveal(),
@@ -120,7 +120,7 @@ func Open(l Location, c *Config) (*Bucket, error) {
 	return b, nil
 }
 
-// Put stores an object, and returns once the store has confirmed it. An object of that key is replaced.
+// Put stores an object, and returns once the store has confirmed it. It replaces an object that has the same key.
 func (b *Bucket) Put(ctx context.Context, key, contentType string, content []byte) error {
 	resp, err := b.send(ctx, http.MethodPut, key, nil, http.Header{"Content-Type": {contentType}}, content)
 	if err == nil {
@@ -162,14 +162,14 @@ func (b *Bucket) List(ctx context.Context) (all []Object, err error) {
 			return all, nil
 		}
 		if next == "" || next == query.Get("continuation-token") {
-			return nil, fmt.Errorf("list %s: the store does not say how its list goes on", b.Location)
+			return nil, fmt.Errorf("list %s: the store's answer has no token for the next page", b.Location)
 		}
 		query.Set("continuation-token", next)
 	}
 }
 
-// send sends a request until it is answered with success. The caller closes the body. An error names the object and the
-// status, and contains no secret.
+// send sends a request, and retries it after a temporary failure, until it succeeds or three tries have failed. The
+// caller closes the body. An error names the object and the status, and contains no secret.
 func (b *Bucket) send(ctx context.Context, method, key string, query url.Values, header http.Header, content []byte) (
 	resp *http.Response, err error) {
 	pause := b.pause
@@ -204,7 +204,7 @@ func (b *Bucket) try(ctx context.Context, method, key string, query url.Values, 
 	to.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20")
 	req, err := http.NewRequestWithContext(ctx, method, to.String(), bytes.NewReader(content))
 	if err != nil {
-		return nil, false, errors.New("this is no valid address")
+		return nil, false, errors.New("the address is not valid")
 	}
 	for name, values := range header {
 		req.Header[name] = values
@@ -251,7 +251,7 @@ func refusal(status int, code string) error {
 	return errors.New(text)
 }
 
-// body ends its request once it is closed.
+// body cancels its request's context when it is closed.
 type body struct {
 	io.ReadCloser
 	cancel context.CancelFunc

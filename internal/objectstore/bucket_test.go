@@ -99,7 +99,7 @@ func TestARequestWithoutAnAnswerIsSentAgain(t *testing.T) {
 					return false
 				}
 				if name == "no answer" {
-					_, _ = io.Copy(io.Discard, r.Body) // otherwise the server does not see that the client is gone
+					_, _ = io.Copy(io.Discard, r.Body) // otherwise the server does not notice that the client has disconnected
 				}
 				answer(unwritten(w, name), r, serve)
 				return true
@@ -246,7 +246,7 @@ func TestTheEnvironmentIsChecked(t *testing.T) {
 	}
 }
 
-func TestWithoutAnEndpointTheStoreIsThatOfAWS(t *testing.T) {
+func TestWithoutAnEndpointTheStoreIsAWS(t *testing.T) {
 	t.Parallel()
 	for bucketName, want := range map[string]string{
 		"calls":    "https://calls.s3.eu-central-1.amazonaws.com/k",

@@ -8,7 +8,7 @@ import (
 	"github.com/gemworker/gem/handlers"
 )
 
-// Config is how an object store is reached, by the variables of AWS's own programs.
+// Config says how to reach an object store. Its variables are those of AWS's own programs.
 type Config struct {
 	AccessKeyID     string          `envconfig:"AWS_ACCESS_KEY_ID" may:"the name of an access key" desc:"The access key for objects at s3://."`
 	SecretAccessKey handlers.Secret `envconfig:"AWS_SECRET_ACCESS_KEY" may:"the secret of the access key" desc:"Its secret."`
@@ -17,18 +17,18 @@ type Config struct {
 	Endpoint        string          `envconfig:"AWS_ENDPOINT_URL_S3" may:"the URL of a store, such as https://store.example.com" desc:"The store, unless it is AWS's. http:// is only for this machine."`
 }
 
-// Wrong returns the values that cannot be used, by variable. envvar.Read calls it.
+// Wrong returns the variables with unusable values, each with the reason. envvar.Read calls it.
 func (c *Config) Wrong() map[string]string {
 	wrong := map[string]string{}
 	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": c.AccessKeyID, "AWS_REGION": c.Region} {
 		if !isName(value) {
-			wrong[name] = "it has characters that a header cannot have"
+			wrong[name] = "it contains characters that an HTTP header cannot contain"
 		}
 	}
 	for name, value := range map[string]handlers.Secret{"AWS_SECRET_ACCESS_KEY": c.SecretAccessKey,
 		"AWS_SESSION_TOKEN": c.SessionToken} {
 		if !isName(value.Reveal()) {
-			wrong[name] = "it has characters that a header cannot have"
+			wrong[name] = "it contains characters that an HTTP header cannot contain"
 		}
 	}
 	if c.Endpoint == "" {
@@ -41,7 +41,7 @@ func (c *Config) Wrong() map[string]string {
 		at.Fragment != "":
 		wrong["AWS_ENDPOINT_URL_S3"] = "it is not the URL of a server"
 	case at.Scheme == "http" && !isLoopback(at.Hostname()):
-		wrong["AWS_ENDPOINT_URL_S3"] = "without https, everyone on the way could read the calls"
+		wrong["AWS_ENDPOINT_URL_S3"] = "without https, anyone on the network path could read the calls"
 	}
 	return wrong
 }

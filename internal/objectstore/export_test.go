@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Hurry makes a bucket wait less before it tries again, and for an answer.
+// Hurry makes a bucket retry after a millisecond, and sets how long it waits for an answer.
 func Hurry(b *Bucket, answer time.Duration) { b.pause, b.answer = time.Millisecond, answer }
 
 // Through makes a bucket send its requests through do.

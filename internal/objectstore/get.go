@@ -11,13 +11,13 @@ import (
 )
 
 // Get returns the content of an object. The first request is sent at the first Read. If the connection breaks, the rest
-// is requested again.
+// of the object is requested.
 func (b *Bucket) Get(ctx context.Context, key string) io.Reader {
 	return &content{ctx: ctx, bucket: b, key: key}
 }
 
 type content struct {
-	ctx    context.Context // as of a body of net/http
+	ctx    context.Context // kept here, as in the response bodies of net/http
 	bucket *Bucket
 	key    string
 	etag   string // of the object that is being read
@@ -69,7 +69,7 @@ func (c *content) open() error {
 	}
 	if c.at > 0 && resp.StatusCode != http.StatusPartialContent {
 		_ = resp.Body.Close()
-		return fmt.Errorf("get %s%s/%s: the store sends no part of an object", scheme, c.bucket.Bucket, c.key)
+		return fmt.Errorf("get %s%s/%s: the store ignored the requested range", scheme, c.bucket.Bucket, c.key)
 	}
 	c.etag, c.body = resp.Header.Get("ETag"), resp.Body
 	return nil

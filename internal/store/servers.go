@@ -14,21 +14,23 @@ type Epoch struct {
 	Number int64
 	// Why is the difference to the previous server: first, restart, promotion, restore or unknown.
 	Why string
-	// MayLackCommits reports whether ends that were written before may be missing on the epoch's server.
+	// MayLackCommits reports whether the epoch's server may lack receipts that were written before it.
 	MayLackCommits bool
 	// Server is when the server started, which identifies it.
 	Server time.Time
 }
 
-// MeetServer records that the worker, which knew another server or the same, has met the present one.
+// MeetServer records that the worker has met the present server. knew is the server that it met last, which may be the
+// same.
 func MeetServer(ctx context.Context, db DB, workerID string, knew time.Time) (e Epoch, err error) {
 	err = db.QueryRow(ctx, "select epoch, why, may_claim_at is not null, gem.server() from gem.meet_server($1, $2)",
 		workerID, knew).Scan(&e.Number, &e.Why, &e.MayLackCommits, &e.Server)
 	return e, err
 }
 
-// Durability returns what a commit survives by the settings of the server and of this connection: off (a crash may lose
-// the last moment), local (a crash, but not the loss of the server), or replicated (the loss of the server too).
+// Durability returns what a commit survives, according to the settings of the server and of this connection: off
+// (nothing for certain: a crash may lose the latest commits), local (a crash, but not the loss of the server), or
+// replicated (the loss of the server too).
 func Durability(ctx context.Context, db DB) (level string, err error) {
 	err = db.QueryRow(ctx, `select case
 		when 'off' in (pg_catalog.current_setting('synchronous_commit'), pg_catalog.current_setting('fsync')) then 'off'

@@ -23,8 +23,8 @@ type Worker struct {
 	Outside map[string]string
 }
 
-// StartWorker registers a worker, and returns when the server started, which identifies it. Calls that the worker
-// claimed earlier count as a dead worker's.
+// StartWorker registers a worker, and returns the start time of the Postgres server, which identifies that server.
+// Calls that the worker claimed earlier count as a dead worker's.
 func StartWorker(ctx context.Context, db DB, w Worker) (server time.Time, err error) {
 	var outside any
 	if w.Outside != nil {

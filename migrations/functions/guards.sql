@@ -411,8 +411,8 @@ $$;
 create or replace function gem.check_receipt() returns trigger language plpgsql as $$
 begin
   if new.replay_of is not null then
-    -- A foreign key would cost a lookup for every receipt. Only gem.prune deletes receipts, and it keeps receipts that
-    -- others repeat.
+    -- This is not a foreign key, since the receipt may have been pruned and its key kept. Only gem.prune deletes
+    -- receipts, and it keeps receipts that others repeat.
     perform from public.core_tool_receipts r where r.id = new.replay_of for key share;
     if not found then
       perform from gem.kept_keys k where k.key = new.idempotency_key and k.receipt_id = new.replay_of for key share;

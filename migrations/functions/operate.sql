@@ -128,10 +128,10 @@ create or replace function gem.operator_again_means(p_id uuid, out id uuid, out 
 language plpgsql stable security definer rows 1 set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
-  call  record;
-  entry jsonb;
-  its   text; -- the key of the new call
-  began boolean;
+  call    record;
+  entry   jsonb;
+  new_key text;
+  began   boolean;
 begin
   select c.*, r.effects, r.effects #>> '{idempotency,mode}' as under, r.idempotency_key as held into call
   from public.core_tool_calls c left join public.core_tool_receipts r on r.call_id = c.id where c.id = p_id;
@@ -145,12 +145,13 @@ begin
   select t.entry -> 'idempotency' into entry from gem.tools t where t.name = call.tool_name;
   mode := entry ->> 'mode';
   if mode <> 'none' then
-    its := gem.key_of(tool, entry, call.input, call.idempotency_key, call.created_by);
+    new_key := gem.key_of(tool, entry, call.input, call.idempotency_key, call.created_by);
     select r.call_id, r.created_at into succeeded, succeeded_at from public.core_tool_receipts r
-    where r.idempotency_key = its and r.status = 'succeeded' and r.replay_of is null
-    union all select k.call_id, k.ended_at from gem.kept_keys k where k.key = its limit 1;
+    where r.idempotency_key = new_key and r.status = 'succeeded' and r.replay_of is null
+    union all select k.call_id, k.ended_at from gem.kept_keys k where k.key = new_key limit 1;
     select c.id into holder from public.core_tool_calls c
-    where c.computed_key = its and (c.status in ('running', 'queued') or c.status = 'waiting' and c.waits_for <> 'key');
+    where c.computed_key = new_key
+      and (c.status in ('running', 'queued') or c.status = 'waiting' and c.waits_for <> 'key');
   end if;
   -- A first attempt that was refused before the handler, or that lacked its setup, did nothing, unless its receipt
   -- lists effects. A durable handler that ran may have failed with the error of a call that it made.
@@ -165,8 +166,8 @@ begin
   -- and today's key does not cover a call that ran under another key.
   may_happen_twice := succeeded is null and began and (coalesce(mode, 'none') = 'none'
     or coalesce(call.under, '') = 'none' or coalesce(error_code, '') = 'outcome_unknown'
-    or coalesce(call.under, '') = 'keyed' and call.held is not null and call.held is distinct from its
-    or gem.must_not_repeat(p_id, false, false, case when mode = 'keyed' then coalesce(its, '') end));
+    or coalesce(call.under, '') = 'keyed' and call.held is not null and call.held is distinct from new_key
+    or gem.must_not_repeat(p_id, false, false, case when mode = 'keyed' then coalesce(new_key, '') end));
   refused := case
     when not gem.is_final(status) then format('call %s has not ended: it is %s', id, status)
     when gem.asks(tool) and call.parent_step is not null

@@ -6,8 +6,8 @@
 -- Removes the finished calls among p_calls, and returns each with its line for the archive: the rows of the call, of
 -- its receipt and of its events, as {"gem_archive": 1, "call", "receipt", "events"}, plus "llm_requests" if it asked
 -- models, and "second_receipts" if an import found any. Without p_lines, the line is null. Progress is not archived.
--- With p_keep_keys, gem.kept_keys keeps what a hit needs of each first success with a key.
--- The function keeps a call, and does not return it, while
+-- With p_keep_keys, the data that hits need of each removed success with a key is kept in gem.kept_keys. The function
+-- keeps a call, and does not return it, while
 --   another call that stays was made on its behalf, or repeats its receipt,
 --   the handler that made it has not ended, or
 --   it has no receipt, which gem audit reports, or another transaction has locked it.
@@ -94,8 +94,8 @@ begin
 end
 $$;
 
--- Removes kept keys of calls that ended before p_before, at most p_limit. Returns their number. A key stays while a
--- receipt repeats it. Only the owner may execute it; `gem prune --keep-keys` calls it.
+-- Removes at most p_limit kept keys of calls that ended before p_before. Returns how many it removed. A key stays while
+-- a receipt repeats it. Only the owner may execute it; `gem prune --keep-keys` calls it.
 create or replace function gem.prune_kept_keys(p_limit integer, p_before timestamptz) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare

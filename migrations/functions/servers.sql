@@ -39,10 +39,10 @@ create or replace function gem.may_lack_commits(p_why text) returns boolean lang
 $$;
 
 -- Records that a worker has met the present server, and the server as an epoch if it is new. Returns the epoch, and the
--- time from which the worker may claim calls; null: at once, because the server lacks no commits. A server that
--- restarts more than fifty times a day, as some that sleep when idle do, keeps only the last of two restarts in a row.
--- p_knew is gem.server() as the worker knew it before; null: it starts. If it knew another one, and this server has no
--- earlier epoch, the first epoch was lost too.
+-- time from which the worker may claim calls; null: at once, because the server lacks no commits. Of a server with more
+-- than fifty changes in a day, such as one that sleeps when idle, only the last of consecutive restarts is kept. p_knew
+-- is the gem.server() that the worker met last; null: the worker is starting. If that was another server, and this
+-- server has no earlier epoch, a failover lost the first epoch too.
 drop function if exists gem.meet_server(text);
 create or replace function gem.meet_server(p_worker text, p_knew timestamptz default null, out epoch bigint,
   out why text, out may_claim_at timestamptz)
@@ -373,7 +373,7 @@ from gem.epoch_calls c;
 
 select gem.grant_to('gem_monitor', 'select on gem.server_changes, gem.server_change_calls');
 select gem.grant_to('gem_monitor', 'execute on function gem.may_lack_commits(text)');
-select gem.grant_to('gem_worker', 'execute on function gem.meet_server(text, timestamptz), gem.compare_ends(text, uuid[],
-  integer[]), gem.restore(text, bigint, integer, bytea, jsonb, boolean, jsonb), gem.restore_steps(text, bigint, uuid[],
+select gem.grant_to('gem_worker', 'execute on function gem.meet_server(text, timestamptz), gem.compare_ends(text,
+  uuid[], integer[]), gem.restore(text, bigint, integer, bytea, jsonb, boolean, jsonb), gem.restore_steps(text, bigint, uuid[],
   integer[], text[]), gem.count_reran(text, bigint, uuid[], integer[], text[])');
 revoke all on all functions in schema gem from public;

@@ -278,7 +278,7 @@ $$;
 -- Decides how an attempt continues with its idempotency key. Returns a verdict:
 --   run       The attempt holds the key. No other call with this key runs until the attempt ends.
 --   hit       A call with this key has succeeded. The caller finishes this call with that call's receipt_id and result.
---             The receipt may have been pruned, and its key kept.
+--             That receipt may have been pruned, if its key was kept.
 --             Several calls may repeat one receipt at the same time, so a hit does not hold the key.
 --   wait      Another call holds the key. The function has parked this call (running → waiting).
 --   deadlock  An ancestor of this call holds the key, and waits for this call. Nothing has changed.
@@ -296,7 +296,7 @@ begin
     -- to the index over held keys, and later calls would have to read it.
     select r.id, r.result into receipt_id, result from public.core_tool_receipts r
     where r.idempotency_key = p_key and r.status = 'succeeded' and r.replay_of is null
-    for key share; -- waits for gem.prune if it is removing the receipt; then the next statement sees a kept key
+    for key share; -- waits for gem.prune if it is removing the receipt; the next statement then sees the kept key
     if not found then
       select k.receipt_id, k.result into receipt_id, result from gem.kept_keys k where k.key = p_key for key share;
     end if;

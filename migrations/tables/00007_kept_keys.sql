@@ -1,11 +1,11 @@
--- What a hit needs of pruned calls: see gem.prune. gem.prune_kept_keys removes a row when `gem prune --keep-keys` says
--- so, but not while a receipt repeats it.
+-- The data of pruned calls that hits need: see gem.prune. gem.prune_kept_keys removes a row when it is older than `gem
+-- prune --keep-keys` allows, but not while a receipt repeats it.
 create table if not exists gem.kept_keys (
   key        text        collate "C" primary key,
   receipt_id uuid        not null unique,  -- of the first success, which was pruned
   call_id    uuid        not null,
   created_by text,
-  input_hash bigint,                       -- of the input without the key's field; null: the field is unknown
+  input_hash bigint,                       -- of the input without the key's field; null: the earlier input is unknown
   result     jsonb,
   ended_at   timestamptz not null
 );

@@ -1,5 +1,5 @@
 // Package fakestore is a store of objects for tests: a server that speaks the parts of S3's protocol that GEM uses,
-// checks every signature by its own computation, and fails on request.
+// checks every signature with an implementation of its own, and fails when a test asks for it.
 package fakestore
 
 import (
@@ -26,7 +26,7 @@ const (
 	Secret = "the/secret+of=it"
 	// Region is the region that requests must be signed for.
 	Region = "test-1"
-	// pageSize is how many objects a list has before it is cut.
+	// pageSize is how many objects a page of a list has at most.
 	pageSize = 3
 )
 
@@ -50,14 +50,14 @@ func New(t testing.TB) *Store {
 	return s
 }
 
-// Env returns the variables that lead to the store.
+// Env returns the environment variables for the store.
 func (s *Store) Env() []string {
 	return []string{"AWS_ACCESS_KEY_ID=" + KeyID, "AWS_SECRET_ACCESS_KEY=" + Secret, "AWS_REGION=" + Region,
 		"AWS_ENDPOINT_URL_S3=" + s.URL}
 }
 
-// Fail gives each request to fail first, which answers it and returns true, or returns false. serve answers it as the
-// store would.
+// Fail passes each request to the function fail first. If fail returns true, it has answered the request; otherwise the
+// store answers. serve answers it as the store would.
 func (s *Store) Fail(fail func(w http.ResponseWriter, r *http.Request, serve func()) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -39,7 +39,7 @@ func StartStandby(ctx context.Context, primary *pgserver.Server, settings map[st
 		return nil, nil, err
 	}
 	password, _ := at.User.Password()
-	// as if a server of this program had kept its data there
+	// the files that pgserver expects next to the data of an existing server
 	err = errors.Join(os.Chmod(folder, 0o777), //nolint:gosec // the server has a user of its own
 		os.WriteFile(filepath.Join(folder, "lock"), nil, 0o600),
 		os.WriteFile(filepath.Join(folder, "password"), []byte(password), 0o600))
@@ -70,7 +70,7 @@ func copyServer(s *pgserver.Server, folder string) error {
 	return nil
 }
 
-// CaughtUp waits until a standby has what the primary has now. The URLs may be of any databases of them.
+// CaughtUp waits until a standby has what the primary has now. The URLs may name any database of the two servers.
 func CaughtUp(t testing.TB, primary, standby string) {
 	t.Helper()
 	ask := func(at, sql string) (value string) {
@@ -90,7 +90,7 @@ func CaughtUp(t testing.TB, primary, standby string) {
 		}
 		return value
 	}
-	// Its commit waits for the disk, and with it earlier ones that did not.
+	// This commit waits until it is on disk, with all earlier commits.
 	at := ask(primary, "with waits as materialized (select set_config('synchronous_commit', 'local', false)) "+
 		"select pg_logical_emit_message(true, 'gem', '')::text from waits")
 	Eventually(t, "the standby has caught up", func() bool {
@@ -98,7 +98,7 @@ func CaughtUp(t testing.TB, primary, standby string) {
 	})
 }
 
-// shared is the standby of the server of this test binary.
+// shared is the standby of the server that this test binary uses.
 var shared struct {
 	sync.Once
 	server *pgserver.Server
@@ -106,8 +106,8 @@ var shared struct {
 	err    error
 }
 
-// Replica returns the URL of a database of this test binary's server on a standby of that server, which it starts on
-// its first call.
+// Replica returns the URL of the same database on a standby of this test binary's server. The first call starts the
+// standby.
 func Replica(t testing.TB, database string) string {
 	t.Helper()
 	s := started(t, nil)
