@@ -373,7 +373,8 @@ from gem.epoch_calls c;
 
 select gem.grant_to('gem_monitor', 'select on gem.server_changes, gem.server_change_calls');
 select gem.grant_to('gem_monitor', 'execute on function gem.may_lack_commits(text)');
-select gem.grant_to('gem_worker', 'execute on function gem.meet_server(text, timestamptz), gem.compare_ends(text,
-  uuid[], integer[]), gem.restore(text, bigint, integer, bytea, jsonb, boolean, jsonb), gem.restore_steps(text, bigint, uuid[],
-  integer[], text[]), gem.count_reran(text, bigint, uuid[], integer[], text[])');
+select gem.grant_to('gem_worker', 'execute on function gem.meet_server(text, timestamptz),
+  gem.compare_ends(text, uuid[], integer[]), gem.restore(text, bigint, integer, bytea, jsonb, boolean, jsonb),
+  gem.restore_steps(text, bigint, uuid[], integer[], text[]),
+  gem.count_reran(text, bigint, uuid[], integer[], text[])');
 revoke all on all functions in schema gem from public;
