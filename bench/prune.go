@@ -24,6 +24,7 @@ func pruning(ctx context.Context, b *bench, c contestant) (figures []figure, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
 	store := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("ETag", `"1"`)
 		if storeObject(folder, r) != nil {
 			w.WriteHeader(http.StatusInternalServerError)
 		}

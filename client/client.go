@@ -125,19 +125,35 @@ func IdempotencyMode(ctx context.Context, db DB, tool string) (mode string, err 
 	return mode, err
 }
 
-// Await returns the receipt of a call as soon as it exists. It reads at intervals that grow from 20 ms to 250 ms.
-// When ctx ends, it returns the error of ctx; the call itself continues.
+// Await returns the receipt of a call as soon as it exists. It reads at intervals that grow from 20 ms to 250 ms, and
+// looks every 5 s whether the call still exists. When ctx ends, it returns the error of ctx; the call itself continues.
 func Await(ctx context.Context, db DB, id string) (*receipts.Receipt, error) {
 	r, err := Receipt(ctx, db, id)
+	looked := time.Now()
 	for pause := 20 * time.Millisecond; errors.Is(err, ErrNoReceipt); pause = min(pause*5/4, 250*time.Millisecond) {
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-time.After(pause):
 		}
-		r, err = store.Receipt(ctx, db, id)
+		if read := store.Receipt; time.Since(looked) > 5*time.Second {
+			looked = time.Now()
+			r, err = Receipt(ctx, db, id)
+		} else {
+			r, err = read(ctx, db, id)
+		}
 	}
 	return r, err
+}
+
+// MayHaveLost reports whether Postgres may have lost commits after a time, in a failover or a restore, as far as
+// workers
+// noticed. The role must own the tables, or be a member of gem_monitor or gem_mcp.
+func MayHaveLost(ctx context.Context, db DB, since time.Time) (lost bool, err error) {
+	if err = db.QueryRow(ctx, "select gem.may_have_lost($1)", since).Scan(&lost); err != nil {
+		return false, fmt.Errorf("ask for lost commits: %w", err)
+	}
+	return lost, nil
 }
 
 // Cancellation is the answer of [Cancel]: one of the constants, or the status of a call that had already ended.

@@ -140,6 +140,9 @@ func Explain(ctx context.Context, db DB, id string) (*Explanation, error) {
 	}
 	if e.Receipt.ReplayOf != "" {
 		e.RepeatedCall, err = callOfReceipt(ctx, db, e.Receipt.ReplayOf)
+		if errors.Is(err, pgx.ErrNoRows) { // it was pruned, and its key kept
+			err = nil
+		}
 	}
 	return e, err
 }

@@ -200,7 +200,8 @@ func TestACallThatAFailoverLosesIsMadeAgainUnderItsID(t *testing.T) {
 			_ = o.DB.QueryRow(t.Context(), "select id::text from core_tool_calls").Scan(&id)
 		}
 		_, err := o.DB.Exec(t.Context(), `do $$ begin set local session_replication_role = replica;
-			delete from core_tool_events; delete from core_tool_calls; end $$`)
+			delete from core_tool_events; delete from core_tool_calls;
+			insert into gem.epochs (server, at, why) values (clock_timestamp(), clock_timestamp(), 'promotion'); end $$`)
 		if err != nil {
 			id = err.Error()
 		}

@@ -42,8 +42,8 @@ func (d *Server) call(ctx context.Context, t *tool, req *sdk.CallToolRequest) (*
 	stop := d.progress(ctx, c, req, r.ID)
 	defer stop()
 	s, answer, err := d.follow(ctx, c, req, taskSlotOf(ctx), r.ID, until, false)
-	// a failover lost the call
-	if made && errors.As(err, new(*noCallError)) && d.enqueue(ctx, c, r, time.Now().Add(oneTry)) == nil {
+	if made && errors.As(err, new(*noCallError)) && d.lost(ctx, until.Add(-d.o.Wait)) &&
+		d.enqueue(ctx, c, r, time.Now().Add(oneTry)) == nil {
 		return pending(state{VisibleCall: client.VisibleCall{ID: r.ID, Tool: r.Tool}}), nil
 	}
 	if ctx.Err() != nil { // nobody waits for the answer
@@ -56,6 +56,19 @@ func (d *Server) call(ctx context.Context, t *tool, req *sdk.CallToolRequest) (*
 		return answer, err
 	}
 	return d.result(s)
+}
+
+// lost reports whether a failover may have lost a call that was made at a time or later.
+func (d *Server) lost(ctx context.Context, made time.Time) bool {
+	const skew = time.Minute // between this clock and Postgres's
+	ctx, cancel := context.WithTimeout(ctx, oneLook)
+	defer cancel()
+	pool, _, err := d.database(ctx)
+	if err != nil {
+		return false
+	}
+	lost, err := client.MayHaveLost(ctx, pool, made.Add(-skew))
+	return err == nil && lost
 }
 
 // request is the call that a tools/call asks for.

@@ -18,6 +18,7 @@ type Replica struct {
 	mu     sync.Mutex
 	until  time.Time // source is reused until this time
 	source Source
+	same   bool // its workers are those of the primary
 }
 
 // NewReplica uses the standby to which a pool connects. Its login needs the rights of gem_monitor.
@@ -46,6 +47,8 @@ const (
 	mostAge = time.Minute
 	// checkTimeout is how long a standby may take to report its age.
 	checkTimeout = time.Second
+	// readTimeout is how long a standby may take for all statements of a read.
+	readTimeout = 6 * time.Second
 	// fresh and broken are how long the result of a check is reused: if the standby reported its age, and if it did not.
 	fresh, broken = time.Second, 5 * time.Second
 )
@@ -55,9 +58,11 @@ const (
 // have cancelled it, or the standby may lack the newest rows. It does not run again if a statement timed out.
 func (r *Replica) Read(ctx context.Context, primary *pgxpool.Pool, do func(ctx context.Context, db DB) error) (Source,
 	error) {
-	source := r.Check(ctx)
+	source := r.Check(ctx, primary)
 	if source.Standby {
-		failed := Read(ctx, r.pool, do)
+		limited, cancel := context.WithTimeout(ctx, readTimeout) // a frozen server ends no statement itself
+		failed := Read(limited, r.pool, do)
+		cancel()
 		if failed == nil || ctx.Err() != nil || store.HasCode(failed, "57014") {
 			return source, failed
 		}
@@ -69,8 +74,10 @@ func (r *Replica) Read(ctx context.Context, primary *pgxpool.Pool, do func(ctx c
 	return source, Read(ctx, primary, do)
 }
 
-// Check returns whether the standby can be used. It asks the standby at most once a second.
-func (r *Replica) Check(ctx context.Context) Source {
+// Check returns whether the standby can be used. It asks the standby at most once a second, and the primary whether it
+// is
+// of the same database, until it is found to be.
+func (r *Replica) Check(ctx context.Context, primary *pgxpool.Pool) Source {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if time.Now().Before(r.until) {
@@ -80,8 +87,16 @@ func (r *Replica) Check(ctx context.Context) Source {
 	defer cancel()
 	var standby bool
 	var age *float64
-	err := r.pool.QueryRow(within, `select pg_catalog.pg_is_in_recovery(), extract(epoch from min(w.last_heartbeat))::float8
-		from gem.workers w`).Scan(&standby, &age)
+	var worker *string
+	err := r.pool.QueryRow(within, `select pg_catalog.pg_is_in_recovery(), extract(epoch from w.last_heartbeat)::float8,
+		w.worker_id from (values (1)) one left join (select * from gem.workers w where w.last_heartbeat is not null
+			order by w.last_heartbeat limit 1) w on true`).Scan(&standby, &age, &worker)
+	other := false
+	if err == nil && standby && worker != nil && !r.same {
+		// A primary that cannot be reached does not say.
+		other = primary.QueryRow(within, "select exists (select from gem.workers w where w.worker_id = $1)", *worker).
+			Scan(&r.same) == nil && !r.same
+	}
 	if ctx.Err() != nil {
 		return Source{Why: "was not asked"} // the caller does not wait any more
 	}
@@ -92,7 +107,9 @@ func (r *Replica) Check(ctx context.Context) Source {
 	case err != nil:
 		s.Why = "cannot be read: " + pgpool.Reason(err)
 	case !standby:
-		s.Why = "is not a standby"
+		s.Why = "is itself a primary"
+	case other:
+		s.Why = "is that of another database: the primary does not know its worker"
 	case age == nil:
 		s.Why = "has no heartbeat of a worker, so its age is unknown"
 	default:
@@ -102,7 +119,7 @@ func (r *Replica) Check(ctx context.Context) Source {
 			s = Source{Age: s.Age, Why: fmt.Sprintf("has had no heartbeat for %s", s.Age.Round(time.Second))}
 		}
 	}
-	r.source, r.until = s, time.Now().Add(keep)
+	r.source, r.until, r.same = s, time.Now().Add(keep), r.same && err == nil
 	return s
 }
 

@@ -28,6 +28,7 @@ var loadSQL string
 type Loader struct {
 	tx    pgx.Tx
 	lines int64 // of all files so far
+	whole bool  // an incomplete end of the present file is a fault
 	batch [][]byte
 	bytes int
 }
@@ -44,11 +45,17 @@ func NewLoader(ctx context.Context, tx pgx.Tx) (*Loader, error) {
 // Load reads an archive to its end. A line that cannot be read is noted in archive_lines and is not an error. Memory
 // holds one batch of lines, or one longer line.
 func (l *Loader) Load(ctx context.Context, name string, r io.Reader) error {
+	l.whole = false
+	if source, ok := r.(*Source); ok {
+		l.whole = source.whole
+	}
 	in := bufio.NewReaderSize(r, 1<<20)
 	for number := int64(1); ; number++ {
 		line, size, err := readLine(in, maxLine)
 		if errors.Is(err, io.EOF) {
-			if size == 0 {
+			if size == 0 && number == 1 && l.whole {
+				return l.stop(ctx, name, number, "the object is empty", true)
+			} else if size == 0 {
 				return l.flush(ctx, name, number)
 			}
 			return l.stop(ctx, name, number, fmt.Sprintf("the line ends after %d bytes without a line break", size), true)
@@ -77,7 +84,7 @@ func (l *Loader) stop(ctx context.Context, name string, number int64, fault stri
 	}
 	l.lines++
 	_, err := l.tx.Exec(ctx, "insert into pg_temp.archive_lines (line, place, fault, torn) values ($1, $2, $3, $4)",
-		l.lines, fmt.Sprintf("%s:%d", name, number), fault, torn)
+		l.lines, fmt.Sprintf("%s:%d", name, number), fault, torn && !l.whole)
 	return err
 }
 

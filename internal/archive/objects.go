@@ -73,11 +73,14 @@ func (o *Objects) Sync(ctx context.Context) error {
 type Source struct {
 	io.Reader
 
-	name string
+	name  string
+	whole bool // no interrupted run can have left it incomplete
 }
 
 // NewSource reads an archive from r. It is compressed if its name ends in .gz.
-func NewSource(name string, r io.Reader) *Source { return &Source{&unzipped{name: name, r: r}, name} }
+func NewSource(name string, r io.Reader) *Source {
+	return &Source{&unzipped{name: name, r: r}, name, false}
+}
 
 // Name returns the name by which findings refer to the archive.
 func (s *Source) Name() string { return s.name }
@@ -92,7 +95,9 @@ func InBucket(ctx context.Context, bucket *objectstore.Bucket) ([]*Source, error
 	var all []*Source
 	for _, o := range objects {
 		if strings.HasSuffix(o.Key, ".jsonl.gz") || strings.HasSuffix(o.Key, ".jsonl") {
-			all = append(all, NewSource("s3://"+bucket.Bucket+"/"+o.Key, bucket.Get(ctx, o.Key)))
+			source := NewSource("s3://"+bucket.Bucket+"/"+o.Key, bucket.Get(ctx, o.Key))
+			source.whole = true
+			all = append(all, source)
 		}
 	}
 	if len(all) == 0 {

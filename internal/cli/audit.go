@@ -142,7 +142,12 @@ func auditReplica(cmd *cobra.Command, o audit.Options) (*audit.Report, error) {
 		return nil, err
 	}
 	defer standby.Close()
-	source := view.NewReplica(standby).Check(ctx)
+	primary, err := connectWhenNeeded(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer primary.Close()
+	source := view.NewReplica(standby).Check(ctx, primary)
 	fmt.Fprintln(cmd.ErrOrStderr(), source)
 	if !source.Standby {
 		return nil, nil //nolint:nilnil // as documented

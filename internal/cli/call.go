@@ -123,6 +123,10 @@ func makeCall(cmd *cobra.Command, c client.NewCall, wait bool, timeout time.Dura
 			}
 		}
 	}
+	var made time.Time
+	if err := db.QueryRow(ctx, "select pg_catalog.clock_timestamp()").Scan(&made); err != nil {
+		return exitError{exitUsage, refusal(err)}
+	}
 	id, err := client.Enqueue(ctx, db, c)
 	switch {
 	case err != nil && !store.HasCode(err, "") && !pgconn.SafeToRetry(err): // the statement was sent and not answered
@@ -137,9 +141,22 @@ func makeCall(cmd *cobra.Command, c client.NewCall, wait bool, timeout time.Dura
 		return nil
 	}
 	c.ID = id
-	return waitFor(ctx, cmd.OutOrStdout(), progress, db, id, timeout, func() error {
-		_, err := client.Enqueue(ctx, db, c)
-		return err
+	return waitFor(ctx, cmd.OutOrStdout(), progress, db, id, timeout, func() (bool, error) {
+		for range lostPatience {
+			if lost, err := client.MayHaveLost(ctx, db, made); err != nil || lost {
+				if err == nil {
+					fmt.Fprintln(progress, "A failover lost the call: making it again with the same id.")
+					_, err = client.Enqueue(ctx, db, c)
+				}
+				return err == nil, err
+			}
+			select {
+			case <-ctx.Done():
+				return false, ctx.Err()
+			case <-time.After(time.Second):
+			}
+		}
+		return false, nil
 	})
 }
 
@@ -147,7 +164,7 @@ func makeCall(cmd *cobra.Command, c client.NewCall, wait bool, timeout time.Dura
 // a failover loses the call, remake, which may be nil, makes it again, at most once. The error has the exit code for
 // the outcome of the call.
 func waitFor(ctx context.Context, out, progress io.Writer, db *pgxpool.Pool, id string, timeout time.Duration,
-	remake func() error) error {
+	remake func() (bool, error)) error {
 	fmt.Fprintln(progress, "call", id)
 
 	// Check before the timeout starts, so that the person learns why nothing happens even if it is short.
@@ -156,9 +173,14 @@ func waitFor(ctx context.Context, out, progress io.Writer, db *pgxpool.Pool, id 
 	defer cancel()
 	r, err := await(waiting, db, id, alone, progress)
 	if gone := (*client.NotFoundError)(nil); errors.As(err, &gone) && remake != nil {
-		fmt.Fprintln(progress, "Postgres no longer has the call, perhaps after a failover: making it again with the same id.")
-		if err = remake(); err == nil {
+		again, failed := remake()
+		switch {
+		case again:
 			r, err = await(waiting, db, id, alone, progress)
+		case failed == nil:
+			err = fmt.Errorf("%w: it may have been pruned", err)
+		default:
+			err = fmt.Errorf("%w, and it is unknown whether a failover lost it: %w", err, refusal(failed))
 		}
 	}
 	switch {
@@ -229,8 +251,15 @@ func await(ctx context.Context, db *pgxpool.Pool, id string, alone bool, progres
 	})
 	defer watching.Wait()
 	defer stop()
-	for retry := time.Now().Add(awayPatience); ; {
+	var retry time.Time
+	for {
+		began := time.Now()
 		r, err := client.Await(ctx, db, id)
+		if time.Since(began) > time.Second { // Postgres answered meanwhile
+			retry = time.Now().Add(awayPatience)
+		} else if retry.IsZero() {
+			retry = began.Add(awayPatience)
+		}
 		if err == nil || ctx.Err() != nil || !isBroken(err) || time.Now().After(retry) {
 			return r, err
 		}
@@ -245,6 +274,9 @@ func await(ctx context.Context, db *pgxpool.Pool, id string, alone bool, progres
 
 // awayPatience is how long waiting for a call continues while Postgres is away, as during a failover.
 const awayPatience = 30 * time.Second
+
+// lostPatience is how many seconds a worker may take to notice a failover after the call was found to be missing.
+const lostPatience = 15
 
 // isBroken reports whether Postgres is away, or a connection broke.
 func isBroken(err error) bool {

@@ -185,12 +185,13 @@ func TestACallThatAFailoverLosesIsMadeAgainOnce(t *testing.T) {
 		defer conn.Close(context.Background())
 		if _, err := conn.Exec(t.Context(), `set session_replication_role = replica; delete from core_tool_events;
 			delete from core_tool_calls;
+			insert into gem.epochs (server, at, why) values (clock_timestamp(), clock_timestamp(), 'promotion');
 			select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'waits'`); err != nil {
 			t.Fatal(err)
 		}
 	}
 	lose()
-	p.stderr.waitFor(t, "Postgres no longer has the call, perhaps after a failover: making it again with the same id.")
+	p.stderr.waitFor(t, "A failover lost the call: making it again with the same id.")
 	testdb.Eventually(t, "it is made again", func() bool { return made() == first })
 	lose()
 	if code := p.wait(t); code != exitUnknown || made() != "" {

@@ -102,6 +102,10 @@ Connect as the owner of the tables: no other role may prune.
 
 func prune(cmd *cobra.Command, o archive.PruneOptions, path string) error {
 	ctx := cmd.Context()
+	if path != "" && !objectstore.IsLocation(path) && !strings.HasSuffix(path, ".jsonl") &&
+		!strings.HasSuffix(path, ".jsonl.gz") {
+		return usage("the archive must be s3://BUCKET/PREFIX, or a file whose name ends in .jsonl or .jsonl.gz")
+	}
 	var bucket *objectstore.Bucket
 	if objectstore.IsLocation(path) && !o.DryRun {
 		var err error

@@ -99,15 +99,17 @@ func TestPruneUsage(t *testing.T) {
 		args []string
 		want string
 	}{
-		"no age":         {[]string{"--archive", "x"}, `--older-than is ""`},
-		"no unit":        {[]string{"--older-than", "90", "--archive", "x"}, `--older-than is "90"`},
-		"nothing":        {[]string{"--older-than", "0d", "--archive", "x"}, `--older-than is "0d"`},
-		"the future":     {[]string{"--older-than", "-1d", "--archive", "x"}, `--older-than is "-1d"`},
-		"all of history": {[]string{"--older-than", "99999d", "--archive", "x"}, `--older-than is "99999d"`},
+		"no age":         {[]string{"--archive", "x.jsonl"}, `--older-than is ""`},
+		"no unit":        {[]string{"--older-than", "90", "--archive", "x.jsonl"}, `--older-than is "90"`},
+		"nothing":        {[]string{"--older-than", "0d", "--archive", "x.jsonl"}, `--older-than is "0d"`},
+		"the future":     {[]string{"--older-than", "-1d", "--archive", "x.jsonl"}, `--older-than is "-1d"`},
+		"all of history": {[]string{"--older-than", "99999d", "--archive", "x.jsonl"}, `--older-than is "99999d"`},
 		"nowhere to go": {[]string{"--older-than", "90d"},
 			"name the archive for removed calls with --archive or GEM_ARCHIVE, or do not keep them with --no-archive"},
-		"a contradiction": {[]string{"--older-than", "90d", "--archive", "x", "--no-archive"}, "contradict each other"},
-		"no batch":        {[]string{"--older-than", "90d", "--archive", "x", "--batch", "0"}, "--batch is 0"},
+		"a contradiction": {[]string{"--older-than", "90d", "--archive", "x.jsonl", "--no-archive"}, "contradict each other"},
+		"no suffix":       {[]string{"--older-than", "90d", "--archive", "my-calls"}, "the archive must be s3://BUCKET/PREFIX, or a"},
+		"another scheme":  {[]string{"--older-than", "90d", "--archive", "gs://calls/x"}, "the archive must be s3://BUCKET/PREFIX"},
+		"no batch":        {[]string{"--older-than", "90d", "--archive", "x.jsonl", "--batch", "0"}, "--batch is 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -134,11 +136,11 @@ func TestAges(t *testing.T) {
 func TestPruneLeavesAFileAloneThatIsNoArchive(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
-	path := filepath.Join(t.TempDir(), "letter.txt")
+	path := filepath.Join(t.TempDir(), "letter.jsonl")
 	if err := os.WriteFile(path, []byte("Dear Jo,\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	got := gemWith(t, []string{"DATABASE_URL=" + url}, "prune", "--older-than", "1d", "--archive", path)
 	got.wantCode(t, exitFailed)
-	wants(t, got.stderr, "letter.txt", "is not an archive of pruned calls")
+	wants(t, got.stderr, "letter.jsonl", "is not an archive of pruned calls")
 }

@@ -56,19 +56,17 @@ var (
 // ParseLocation reads s3://BUCKET/PREFIX.
 func ParseLocation(text string) (Location, error) {
 	if !IsLocation(text) {
-		return Location{}, fmt.Errorf("%q does not begin with s3://", text)
+		return Location{}, errors.New("it does not begin with s3://")
 	}
 	bucket, prefix, _ := strings.Cut(text[len(scheme):], "/")
 	l := Location{Bucket: bucket, Prefix: strings.TrimSuffix(prefix, "/")}
 	if !bucketForm.MatchString(l.Bucket) || strings.Contains(l.Bucket, "..") {
-		return Location{}, fmt.Errorf(
-			"%q is not s3://BUCKET/PREFIX: a bucket has 3 to 63 lower-case letters, digits, dots and "+
-				"hyphens", text)
+		return Location{}, errors.New("it is not s3://BUCKET/PREFIX: a bucket has 3 to 63 lower-case letters, digits, dots " +
+			"and hyphens")
 	}
 	if !prefixForm.MatchString(l.Prefix) || dotsForm.MatchString(l.Prefix) {
-		return Location{}, fmt.Errorf(
-			"%q is not s3://BUCKET/PREFIX: a prefix has up to ten parts of letters, digits and _ = . -",
-			text)
+		return Location{}, errors.New("it is not s3://BUCKET/PREFIX: a prefix has up to ten parts of letters, digits and " +
+			"_ = . -")
 	}
 	return l, nil
 }
@@ -106,7 +104,7 @@ func Open(l Location, c *Config) (*Bucket, error) {
 		},
 	}
 	if c.Endpoint != "" {
-		root, err := url.Parse(c.Endpoint)
+		root, err := url.Parse(c.Endpoint.Reveal())
 		if err != nil {
 			return nil, errors.New("AWS_ENDPOINT_URL_S3 is not the URL of a server")
 		}
@@ -120,11 +118,15 @@ func Open(l Location, c *Config) (*Bucket, error) {
 	return b, nil
 }
 
-// Put stores an object, and returns once the store has confirmed it. It replaces an object that has the same key.
+// Put stores an object, and returns once the store has confirmed it: with the status 200, an ETag and no error. It
+// replaces an object that has the same key.
 func (b *Bucket) Put(ctx context.Context, key, contentType string, content []byte) error {
-	resp, err := b.send(ctx, http.MethodPut, key, nil, http.Header{"Content-Type": {contentType}}, content)
-	if err == nil {
-		discard(resp)
+	header := http.Header{"Content-Type": {contentType}}
+	got, err := b.send(ctx, http.MethodPut, key, nil, header, content)
+	if err == nil && (got.status != http.StatusOK || got.header.Get("ETag") == "" ||
+		bytes.Contains(got.body, []byte("<Error")) ||
+		bytes.Contains(got.body, []byte("<html"))) {
+		err = fmt.Errorf("put %s%s/%s: the answer is not that of a store: check AWS_ENDPOINT_URL_S3", scheme, b.Bucket, key)
 	}
 	return err
 }
@@ -142,7 +144,7 @@ func (b *Bucket) List(ctx context.Context) (all []Object, err error) {
 		query.Set("prefix", b.Prefix+"/")
 	}
 	for {
-		resp, err := b.send(ctx, http.MethodGet, "", query, nil, nil)
+		got, err := b.send(ctx, http.MethodGet, "", query, nil, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -151,12 +153,15 @@ func (b *Bucket) List(ctx context.Context) (all []Object, err error) {
 			IsTruncated           bool     `xml:"IsTruncated"`
 			NextContinuationToken string   `xml:"NextContinuationToken"`
 		}
-		err = xml.NewDecoder(io.LimitReader(resp.Body, maxList)).Decode(&page)
-		_ = resp.Body.Close()
-		if err != nil {
+		if err := xml.Unmarshal(got.body, &page); err != nil {
 			return nil, fmt.Errorf("list %s: the store's answer cannot be read: %w", b.Location, err)
 		}
-		all = append(all, page.Contents...)
+		for _, o := range page.Contents {
+			if len(all) > 0 && o.Key <= all[len(all)-1].Key {
+				return nil, fmt.Errorf("list %s: the store repeats its list", b.Location)
+			}
+			all = append(all, o)
+		}
 		next := page.NextContinuationToken
 		if !page.IsTruncated {
 			return all, nil
@@ -168,18 +173,45 @@ func (b *Bucket) List(ctx context.Context) (all []Object, err error) {
 	}
 }
 
-// send sends a request, and retries it after a temporary failure, until it succeeds or three tries have failed. The
-// caller closes the body. An error names the object and the status, and contains no secret.
+// send sends a request, and retries it after a temporary failure, until it succeeds or three tries have failed. It
+// reads
+// the whole answer. An error names the object and the status, and contains no secret.
 func (b *Bucket) send(ctx context.Context, method, key string, query url.Values, header http.Header, content []byte) (
-	resp *http.Response, err error) {
-	pause := b.pause
-	for try := 1; ; try++ {
-		var again bool
-		if resp, again, err = b.try(ctx, method, key, query, header, content); err == nil {
-			return resp, nil
+	got answer, err error) {
+	err = b.retry(ctx, method, key, func() (again bool, err error) {
+		limited, cancel := context.WithTimeout(ctx, b.answer)
+		defer cancel()
+		resp, again, err := b.try(limited, method, key, query, header, content)
+		if err != nil {
+			return again, err
 		}
-		if !again || try == tries || ctx.Err() != nil {
-			return nil, fmt.Errorf("%s %s%s/%s: %w", strings.ToLower(method), scheme, b.Bucket, key, err)
+		defer resp.Body.Close()
+		got = answer{status: resp.StatusCode, header: resp.Header}
+		if got.body, err = io.ReadAll(io.LimitReader(resp.Body, maxList)); err != nil {
+			return true, errors.New("the answer broke off")
+		}
+		return false, nil
+	})
+	return got, err
+}
+
+// answer is a whole answer of the store.
+type answer struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+// retry calls try up to three times, as long as another try may succeed.
+func (b *Bucket) retry(ctx context.Context, method, key string, try func() (again bool, err error)) error {
+	pause := b.pause
+	for n := 1; ; n++ {
+		again, err := try()
+		if err == nil {
+			return nil
+		}
+		if !again || n == tries || ctx.Err() != nil {
+			return fmt.Errorf("%s %s%s/%s: %w", strings.ToLower(method), scheme, b.Bucket, key, err)
 		}
 		select {
 		case <-ctx.Done():
@@ -189,16 +221,9 @@ func (b *Bucket) send(ctx context.Context, method, key string, query url.Values,
 	}
 }
 
-// try sends a request once. again reports whether another try may succeed.
+// try sends a request once. again reports whether another try may succeed. The body ends with ctx.
 func (b *Bucket) try(ctx context.Context, method, key string, query url.Values, header http.Header, content []byte) (
 	resp *http.Response, again bool, err error) {
-	ctx, cancel := context.WithCancel(ctx)
-	late := time.AfterFunc(b.answer, cancel)
-	defer func() {
-		if err != nil {
-			cancel()
-		}
-	}()
 	to := *b.root
 	to.Path, to.RawPath = to.Path+"/"+key, httpbinding.EscapePath(to.Path+"/"+key, false)
 	to.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20")
@@ -216,18 +241,16 @@ func (b *Bucket) try(ctx context.Context, method, key string, query url.Values, 
 		return nil, false, errors.New("the request cannot be signed")
 	}
 	resp, err = b.http.Do(req)
-	if !late.Stop() && err != nil {
+	switch {
+	case err != nil && ctx.Err() != nil:
 		return nil, true, fmt.Errorf("the store did not answer within %s", b.answer)
-	}
-	if err != nil {
+	case err != nil:
 		var failed *url.Error
 		if errors.As(err, &failed) {
 			err = failed.Err // the URL is in the error already
 		}
 		return nil, true, err
-	}
-	if resp.StatusCode/100 == 2 {
-		resp.Body = body{resp.Body, cancel}
+	case resp.StatusCode/100 == 2:
 		return resp, false, nil
 	}
 	var fault struct{ Code string }
@@ -249,21 +272,4 @@ func refusal(status int, code string) error {
 		text += ": the bucket is elsewhere; set AWS_REGION, or AWS_ENDPOINT_URL_S3"
 	}
 	return errors.New(text)
-}
-
-// body cancels its request's context when it is closed.
-type body struct {
-	io.ReadCloser
-	cancel context.CancelFunc
-}
-
-func (b body) Close() error {
-	defer b.cancel()
-	return b.ReadCloser.Close()
-}
-
-// discard reads a short body to its end, so that its connection can be used again.
-func discard(resp *http.Response) {
-	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxFault))
-	_ = resp.Body.Close()
 }

@@ -163,6 +163,64 @@ func TestARefusalIsNotRepeatedAndNamesTheObjectWithoutSecrets(t *testing.T) {
 	}
 }
 
+// A wrong address may lead to a page for people, which is there whatever is sent to it.
+func TestOnlyTheAnswerOfAStoreConfirmsAnObject(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]func(w http.ResponseWriter){
+		"a page":          func(w http.ResponseWriter) { _, _ = io.WriteString(w, "<!doctype html><html><body>Sign in") },
+		"another success": func(w http.ResponseWriter) { w.Header().Set("ETag", `"1"`); w.WriteHeader(http.StatusAccepted) },
+		"nothing":         func(http.ResponseWriter) {},
+		"an error with it": func(w http.ResponseWriter) {
+			w.Header().Set("ETag", `"1"`)
+			fakestore.Refuse(w, 200,
+				"InternalError")
+		},
+	} {
+		store := fakestore.New(t)
+		store.Fail(func(w http.ResponseWriter, _ *http.Request, _ func()) bool { answer(w); return true })
+		err := bucket(t, store.Env(), "s3://calls").Put(t.Context(), "k", "text/plain", []byte("v"))
+		if err == nil || !strings.Contains(err.Error(), "put s3://calls/k: the answer is not that of a store") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestAnAnswerThatStallsEnds(t *testing.T) {
+	t.Parallel()
+	store := fakestore.New(t)
+	b := bucket(t, store.Env(), "s3://calls")
+	objectstore.Hurry(b, 200*time.Millisecond)
+	store.Fail(func(w http.ResponseWriter, r *http.Request, _ func()) bool {
+		w.Header().Set("Content-Length", "1000")
+		w.WriteHeader(http.StatusOK)
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+		return true
+	})
+	if _, err := b.List(t.Context()); err == nil || !strings.Contains(err.Error(), "the answer broke off") {
+		t.Errorf("a list: %v", err)
+	}
+	if _, err := io.ReadAll(b.Get(t.Context(), "k")); err == nil || !strings.Contains(err.Error(),
+		"the connection broke") {
+		t.Errorf("an object: %v", err)
+	}
+}
+
+func TestAListThatDoesNotEndIsRefused(t *testing.T) {
+	t.Parallel()
+	store := fakestore.New(t)
+	store.Fail(func(w http.ResponseWriter, r *http.Request, _ func()) bool {
+		fmt.Fprintf(w, "<L><IsTruncated>true</IsTruncated><Contents><Key>a</Key></Contents><NextContinuationToken>%s-"+
+			"</NextContinuationToken></L>",
+			r.URL.Query().Get("continuation-token"))
+		return true
+	})
+	if _, err := bucket(t, store.Env(), "s3://calls").List(t.Context()); err == nil ||
+		!strings.Contains(err.Error(), "the store repeats its list") {
+		t.Error(err)
+	}
+}
+
 func TestTheRestOfAnObjectIsRequestedAgain(t *testing.T) {
 	t.Parallel()
 	store := fakestore.New(t)
@@ -224,7 +282,7 @@ func TestTheEnvironmentIsChecked(t *testing.T) {
 	}{
 		"plain http": {[]string{"AWS_ENDPOINT_URL_S3=http://store.example.com"}, "without https"},
 		"no server":  {[]string{"AWS_ENDPOINT_URL_S3=store"}, "it is not the URL of a server"},
-		"a password": {[]string{"AWS_ENDPOINT_URL_S3=https://a:b@store"}, "it is not the URL of a server"},
+		"a password": {[]string{"AWS_ENDPOINT_URL_S3=https://a:secret\"@store"}, "it is not the URL of a server"},
 		"a secret":   {[]string{"AWS_SECRET_ACCESS_KEY=se\ncret"}, "its value is not shown"},
 		"a region":   {[]string{"AWS_REGION=eu central"}, "AWS_REGION"},
 	} {
@@ -257,7 +315,7 @@ func TestWithoutAnEndpointTheStoreIsAWS(t *testing.T) {
 		var got *http.Request
 		objectstore.Through(b, func(r *http.Request) (*http.Response, error) {
 			got = r
-			return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
+			return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, Header: http.Header{"Etag": {`"1"`}}}, nil
 		})
 		if err := b.Put(t.Context(), "k", "text/plain", nil); err != nil {
 			t.Fatal(err)

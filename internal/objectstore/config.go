@@ -14,7 +14,7 @@ type Config struct {
 	SecretAccessKey handlers.Secret `envconfig:"AWS_SECRET_ACCESS_KEY" may:"the secret of the access key" desc:"Its secret."`
 	SessionToken    handlers.Secret `envconfig:"AWS_SESSION_TOKEN" may:"the token of a temporary access key" desc:"Its token, if the access key is temporary."`
 	Region          string          `envconfig:"AWS_REGION" default:"us-east-1" may:"the name of a region, such as eu-central-1" desc:"The region of the bucket. Stores other than AWS have names of their own, such as auto."`
-	Endpoint        string          `envconfig:"AWS_ENDPOINT_URL_S3" may:"the URL of a store, such as https://store.example.com" desc:"The store, unless it is AWS's. http:// is only for this machine."`
+	Endpoint        handlers.Secret `envconfig:"AWS_ENDPOINT_URL_S3" may:"the URL of a store, such as https://store.example.com" desc:"The store, unless it is AWS's. http:// is only for this machine."`
 }
 
 // Wrong returns the variables with unusable values, each with the reason. envvar.Read calls it.
@@ -34,7 +34,7 @@ func (c *Config) Wrong() map[string]string {
 	if c.Endpoint == "" {
 		return wrong
 	}
-	at, err := url.Parse(c.Endpoint)
+	at, err := url.Parse(c.Endpoint.Reveal())
 	switch {
 	case err != nil || at.Scheme != "http" && at.Scheme != "https" || at.Host == "" || at.User != nil ||
 		at.RawQuery != "" ||

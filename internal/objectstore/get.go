@@ -1,6 +1,7 @@
 package objectstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,6 +25,7 @@ type content struct {
 	at     int64  // how many bytes were read
 	failed int    // connections that broke
 	body   io.ReadCloser
+	cancel context.CancelFunc // ends its request
 }
 
 func (c *content) Read(p []byte) (int, error) {
@@ -34,7 +36,7 @@ func (c *content) Read(p []byte) (int, error) {
 			}
 		}
 		body := c.body
-		late := time.AfterFunc(c.bucket.answer, func() { _ = body.Close() })
+		late := time.AfterFunc(c.bucket.answer, c.cancel)
 		n, err := body.Read(p)
 		late.Stop()
 		c.at += int64(n)
@@ -42,6 +44,7 @@ func (c *content) Read(p []byte) (int, error) {
 			return n, nil
 		}
 		_ = body.Close()
+		c.cancel()
 		if errors.Is(err, io.EOF) {
 			return n, err
 		}
@@ -63,12 +66,23 @@ func (c *content) open() error {
 			header.Set("If-Match", c.etag)
 		}
 	}
-	resp, err := c.bucket.send(c.ctx, http.MethodGet, c.key, nil, header, nil)
+	var resp *http.Response
+	err := c.bucket.retry(c.ctx, http.MethodGet, c.key, func() (again bool, err error) {
+		ctx, cancel := context.WithCancel(c.ctx)
+		late := time.AfterFunc(c.bucket.answer, cancel) // until the answer begins; Read has a limit for each part
+		resp, again, err = c.bucket.try(ctx, http.MethodGet, c.key, nil, header, nil)
+		if !late.Stop() || err != nil {
+			cancel()
+			return again || err == nil, cmp.Or(err, errors.New("the store answered too late"))
+		}
+		c.cancel = cancel
+		return false, nil
+	})
 	if err != nil {
 		return err
 	}
 	if c.at > 0 && resp.StatusCode != http.StatusPartialContent {
-		_ = resp.Body.Close()
+		c.cancel()
 		return fmt.Errorf("get %s%s/%s: the store ignored the requested range", scheme, c.bucket.Bucket, c.key)
 	}
 	c.etag, c.body = resp.Header.Get("ETag"), resp.Body

@@ -100,14 +100,16 @@ create or replace function gem.prune_kept_keys(p_limit integer, p_before timesta
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   removed integer;
+  old     text[];
 begin
-  with old as (
+  old := array(
     select k.key from gem.kept_keys k
     where k.ended_at < p_before
       and not exists (select from public.core_tool_receipts r where r.replay_of = k.receipt_id offset 0)
-    order by k.ended_at limit p_limit for update skip locked
-  )
-  delete from gem.kept_keys k using old where k.key = old.key;
+    order by k.ended_at limit p_limit for update skip locked);
+  -- The locks make new repetitions wait, and this statement sees the ones that came before the locks.
+  delete from gem.kept_keys k where k.key = any (old)
+    and not exists (select from public.core_tool_receipts r where r.replay_of = k.receipt_id offset 0);
   get diagnostics removed = row_count;
   return removed;
 end

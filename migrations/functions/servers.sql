@@ -38,6 +38,12 @@ create or replace function gem.may_lack_commits(p_why text) returns boolean lang
   select p_why in ('promotion', 'restore', 'unknown')
 $$;
 
+-- Reports whether commits after p_since may have been lost, as far as the workers know.
+create or replace function gem.may_have_lost(p_since timestamptz) returns boolean
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  select exists (select from gem.epochs e where e.at > p_since and gem.may_lack_commits(e.why))
+$$;
+
 -- Records that a worker has met the present server, and the server as an epoch if it is new. Returns the epoch, and the
 -- time from which the worker may claim calls; null: at once, because the server lacks no commits. Of a server with more
 -- than fifty changes in a day, such as one that sleeps when idle, only the last of consecutive restarts is kept. p_knew
@@ -372,8 +378,9 @@ select c.epoch, c.call_id, c.attempt, c.worker_id, c.tool_name, c.what, c.receip
 from gem.epoch_calls c;
 
 select gem.grant_to('gem_monitor', 'select on gem.server_changes, gem.server_change_calls');
-select gem.grant_to('gem_monitor', 'execute on function gem.may_lack_commits(text)');
-select gem.grant_to('gem_worker', 'execute on function gem.meet_server(text, timestamptz),
+select gem.grant_to('gem_monitor', 'execute on function gem.may_lack_commits(text), gem.may_have_lost(timestamptz)');
+select gem.grant_to('gem_mcp', 'execute on function gem.may_have_lost(timestamptz)');
+select gem.grant_to('gem_worker', 'execute on function gem.server(), gem.meet_server(text, timestamptz),
   gem.compare_ends(text, uuid[], integer[]), gem.restore(text, bigint, integer, bytea, jsonb, boolean, jsonb),
   gem.restore_steps(text, bigint, uuid[], integer[], text[]),
   gem.count_reran(text, bigint, uuid[], integer[], text[])');

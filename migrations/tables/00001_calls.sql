@@ -134,7 +134,7 @@ create table if not exists public.core_rules_versions (
   version     text        primary key check (version <> ''),
   sha256      text        not null check (sha256 ~ '^[0-9a-f]{64}$'),
   rules       jsonb       not null,
-  longest     interval    not null,  -- the longest time that one of its rules looks back
+  longest     interval    not null,  -- the longest period of one of its rules in gem.rule_runs
   recorded_at timestamptz not null
 );
 
