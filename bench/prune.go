@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/internal/archive"
 	"github.com/gemworker/gem/internal/objectstore"
 )
@@ -31,7 +32,7 @@ func pruning(ctx context.Context, b *bench, c contestant) (figures []figure, err
 	}))
 	defer store.Close()
 	bucket, err := objectstore.Open(objectstore.Location{Bucket: "calls"}, &objectstore.Config{AccessKeyID: "k",
-		SecretAccessKey: "s", Region: "r", Endpoint: store.URL})
+		SecretAccessKey: "s", Region: "r", Endpoint: handlers.Secret(store.URL)})
 	if err != nil {
 		return nil, err
 	}
