@@ -69,7 +69,7 @@ func (c *content) open() error {
 	var resp *http.Response
 	err := c.bucket.retry(c.ctx, http.MethodGet, c.key, func() (again bool, err error) {
 		ctx, cancel := context.WithCancel(c.ctx)
-		late := time.AfterFunc(c.bucket.answer, cancel) // until the answer begins; Read has a limit for each part
+		late := time.AfterFunc(c.bucket.answer, cancel)                               // until the answer begins; Read has a limit for each part
 		resp, again, err = c.bucket.try(ctx, http.MethodGet, c.key, nil, header, nil) //nolint:bodyclose // Read closes it
 		if !late.Stop() || err != nil {
 			cancel()
