@@ -69,8 +69,9 @@ func (c *content) open() error {
 	var resp *http.Response
 	err := c.bucket.retry(c.ctx, http.MethodGet, c.key, func() (again bool, err error) {
 		ctx, cancel := context.WithCancel(c.ctx)
-		late := time.AfterFunc(c.bucket.answer, cancel)                               // until the answer begins; Read has a limit for each part
-		resp, again, err = c.bucket.try(ctx, http.MethodGet, c.key, nil, header, nil) //nolint:bodyclose // Read closes it
+		late := time.AfterFunc(c.bucket.answer, cancel) // until the answer begins; Read has a limit for each part
+		//nolint:bodyclose // Read closes it
+		resp, again, err = c.bucket.try(ctx, http.MethodGet, c.key, nil, header, nil)
 		if !late.Stop() || err != nil {
 			cancel()
 			return again || err == nil, cmp.Or(err, errors.New("the store answered too late"))
