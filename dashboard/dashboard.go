@@ -29,8 +29,8 @@ type Options struct {
 	// mode the pool must not keep prepared statements: set DefaultQueryExecMode to pgx.QueryExecModeCacheDescribe.
 	Read *pgxpool.Pool
 	// Replica is the connection to a standby, with the rights of Read. Lists, sessions, tools, workers, server changes and
-	// the overview are read from it. Each of these pages says how old the standby's data is, or why it was not used. If it
-	// is nil, all pages are read from the primary.
+	// the overview are read from it. These pages show the age of the standby's data, or the reason for reading the
+	// primary. If it is nil, all pages are read from the primary.
 	Replica *pgxpool.Pool
 	// Act is the connection of operators, whose login is a member of gem_operator, and of gem_mcp, so that people
 	// answer questions as themselves. If it is nil, everybody is a viewer.

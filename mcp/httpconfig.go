@@ -11,6 +11,7 @@ import (
 
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/internal/issuer"
+	"github.com/gemworker/gem/internal/outbound"
 )
 
 // HTTPConfig configures access over HTTP. Without Auth anyone is served, and only at a loopback address.
@@ -104,7 +105,5 @@ func isLoopback(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
 	}
-	host = strings.Trim(host, "[]")
-	ip, err := netip.ParseAddr(host)
-	return strings.EqualFold(host, "localhost") || err == nil && ip.Unmap().IsLoopback()
+	return outbound.IsLoopback(strings.Trim(host, "[]"))
 }

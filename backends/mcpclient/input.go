@@ -8,9 +8,8 @@ import (
 )
 
 // input is the input of a program, to which one message at a time is written. A program may leave it unread while a
-// tool
-// runs: then the other messages wait, each within the time of its own call. A message that has begun is written to its
-// end, even after its call has ended: nothing else can follow a part of a line.
+// tool runs: then the other messages wait, each within the time of its own call. A message that has begun is written to
+// its end, even after its call has ended: nothing else can follow a part of a line.
 type input struct {
 	patience time.Duration // hungTime, shorter in tests
 

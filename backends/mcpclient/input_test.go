@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/backends/mcpclient"
-	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
@@ -49,16 +48,8 @@ func busy() {
 func TestCallsWaitWhileTheirProgramDoesNotRead(t *testing.T) {
 	t.Parallel()
 	p := open(t, started("busy"), nil)
-	handler, _ := p.For("lab.do")
 	release := filepath.Join(t.TempDir(), "release")
-	run := func(ctx context.Context, text string) chan error {
-		ended := make(chan error, 1)
-		go func() {
-			_, err := handler.Run(ctx, &handlers.Call{ID: "1", Input: json.RawMessage(say(text))}, nil, nil)
-			ended <- err
-		}()
-		return ended
-	}
+	run := func(ctx context.Context, text string) <-chan error { return p.start(ctx, "do", say(text)) }
 	first := run(t.Context(), release)
 	testdb.Eventually(t, "the tool to run", func() bool { return p.logs.FilterMessage("the MCP server says").Len() > 0 })
 	large := strings.Repeat("x", 200_000)
@@ -73,7 +64,7 @@ func TestCallsWaitWhileTheirProgramDoesNotRead(t *testing.T) {
 	if err := os.WriteFile(release, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for what, ended := range map[string]chan error{"the tool that ran": first, "the one that waited": small,
+	for what, ended := range map[string]<-chan error{"the tool that ran": first, "the one that waited": small,
 		"a later one": run(t.Context(), "later")} {
 		if err := <-ended; err != nil {
 			t.Errorf("%s: %v", what, err)
@@ -88,15 +79,7 @@ func TestCallsWaitWhileTheirProgramDoesNotRead(t *testing.T) {
 func TestAProgramThatNeverReadsIsReplacedOnceNoCallWaitsForIt(t *testing.T) {
 	t.Parallel()
 	p := open(t, started("busy"), nil)
-	handler, _ := p.For("lab.do")
-	run := func(ctx context.Context, text string) chan error {
-		ended := make(chan error, 1)
-		go func() {
-			_, err := handler.Run(ctx, &handlers.Call{ID: "1", Input: json.RawMessage(say(text))}, nil, nil)
-			ended <- err
-		}()
-		return ended
-	}
+	run := func(ctx context.Context, text string) <-chan error { return p.start(ctx, "do", say(text)) }
 	waits, stop := context.WithCancel(t.Context())
 	first := run(waits, filepath.Join(t.TempDir(), "never"))
 	testdb.Eventually(t, "the tool to run", func() bool { return p.logs.FilterMessage("the MCP server says").Len() > 0 })

@@ -120,12 +120,7 @@ func say(text string) string {
 // end.
 func besideANeighbour(t *testing.T, p *backend, tool, text, want string, held func()) {
 	t.Helper()
-	neighbour := make(chan error, 1)
-	handler, _ := p.For("lab." + tool)
-	go func() {
-		_, err := handler.Run(t.Context(), &handlers.Call{ID: "1", Input: json.RawMessage(`{}`)}, nil, nil)
-		neighbour <- err
-	}()
+	neighbour := p.start(t.Context(), tool, `{}`)
 	held()
 	if _, err := p.run(t.Context(), tool, say(text)); endsAs(err) != want {
 		t.Errorf("the call ended as %s, want %s: %v", endsAs(err), want, err)

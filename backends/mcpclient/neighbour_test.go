@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/gemworker/gem/handlers"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -21,14 +20,14 @@ type inFlight struct {
 	effects atomic.Int64
 	began   chan struct{}
 	answer  chan struct{}
-	ended   chan error
+	ended   <-chan error
 }
 
 // withOneInFlight opens a server at a URL with sessions, and makes a call of slow. The answers to other messages come
 // from odd, unless it returns false.
 func withOneInFlight(t *testing.T, odd func(http.ResponseWriter, *http.Request, called) bool) (*backend, *inFlight) {
 	t.Helper()
-	f := &inFlight{began: make(chan struct{}, 10), answer: make(chan struct{}), ended: make(chan error, 1)}
+	f := &inFlight{began: make(chan struct{}, 10), answer: make(chan struct{})}
 	p := open(t, reached(t, nil, func(w http.ResponseWriter, r *http.Request, rest http.Handler) {
 		body, _ := io.ReadAll(r.Body)
 		r.Body = io.NopCloser(bytes.NewReader(body))
@@ -45,11 +44,7 @@ func withOneInFlight(t *testing.T, odd func(http.ResponseWriter, *http.Request, 
 			rest.ServeHTTP(w, r)
 		}
 	}), nil)
-	handler, _ := p.For("lab.slow")
-	go func() {
-		_, err := handler.Run(t.Context(), &handlers.Call{ID: "1", Input: json.RawMessage(`{}`)}, nil, nil)
-		f.ended <- err
-	}()
+	f.ended = p.start(t.Context(), "slow", `{}`)
 	<-f.began
 	return p, f
 }

@@ -26,6 +26,17 @@ type backend struct {
 	call *handlers.Call // the last one
 }
 
+// start runs a tool in the background, and returns the channel that gets its error.
+func (p *backend) start(ctx context.Context, tool, input string) <-chan error {
+	handler, _ := p.For("lab." + tool)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := handler.Run(ctx, &handlers.Call{ID: "1", Input: json.RawMessage(input)}, nil, nil)
+		ended <- err
+	}()
+	return ended
+}
+
 // open returns a backend. environment has the variables of the worker.
 func open(t testing.TB, settings backends.Server, environment map[string]string) *backend {
 	t.Helper()

@@ -95,6 +95,23 @@ func TestAnArchiveThatIsDeletedOrReplacedMeanwhileIsNotSafe(t *testing.T) {
 	}
 }
 
+// opened writes a file, opens it as an archive, and checks what it then contains. It returns nil if that fails.
+func opened(t *testing.T, name, path, before, after string) *archive.File {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(before), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a, err := archive.Open(path)
+	if err != nil {
+		t.Errorf("%s: %v", name, err)
+		return nil
+	}
+	if got := read(t, path); got != after {
+		t.Errorf("%s: got %q, want %q", name, got, after)
+	}
+	return a
+}
+
 func TestTheRestOfALineIsCutOff(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ before, after string }{
@@ -106,16 +123,9 @@ func TestTheRestOfALineIsCutOff(t *testing.T) {
 		"only line break": {first + "\n" + second, first + "\n"},
 	} {
 		path := filepath.Join(t.TempDir(), "calls.jsonl")
-		if err := os.WriteFile(path, []byte(c.before), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		a, err := archive.Open(path)
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
+		a := opened(t, name, path, c.before, c.after)
+		if a == nil {
 			continue
-		}
-		if got := read(t, path); got != c.after {
-			t.Errorf("%s: got %q, want %q", name, got, c.after)
 		}
 		if err := a.Close(); err != nil {
 			t.Error(err)
@@ -297,16 +307,9 @@ func TestTheRestOfACompressedBatchIsCutOff(t *testing.T) {
 		"nothing else":         {member(first)[:12], ""},
 	} {
 		path := filepath.Join(t.TempDir(), "calls.jsonl.gz")
-		if err := os.WriteFile(path, []byte(c.before), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		a, err := archive.Open(path)
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
+		a := opened(t, name, path, c.before, c.after)
+		if a == nil {
 			continue
-		}
-		if got := read(t, path); got != c.after {
-			t.Errorf("%s: got %q, want %q", name, got, c.after)
 		}
 		if err := errors.Join(a.Add(t.Context(), second), a.Sync(t.Context()), a.Sync(t.Context()), a.Close()); err != nil {
 			t.Error(err)

@@ -130,7 +130,11 @@ func (s *setup) connect(ctx context.Context) (*worker.Worker, error) {
 	if err != nil {
 		return nil, refusal(err)
 	}
-	if err := checkOneServer(ctx, s.pools[0]); err != nil {
+	answers := 1
+	if !mode.KeepsSession() { // each statement may reach another server
+		answers = 5
+	}
+	if err := checkOneServer(ctx, s.pools[0], answers); err != nil {
 		return nil, err
 	}
 	if !mode.KeepsSession() {
@@ -179,7 +183,8 @@ func (s *setup) retrying(reason string) {
 
 // checkOneServer returns an error if two connections of a pool lead to different servers, as they may through a pooler
 // or a load balancer that distributes them. Workers would mistake each change of server for a failover.
-func checkOneServer(ctx context.Context, db *pgxpool.Pool) error {
+// answers is how often each connection is asked.
+func checkOneServer(ctx context.Context, db *pgxpool.Pool, answers int) error {
 	seen := map[time.Time]bool{}
 	for range 2 {
 		conn, err := db.Acquire(ctx)
@@ -187,7 +192,7 @@ func checkOneServer(ctx context.Context, db *pgxpool.Pool) error {
 			return refusal(err)
 		}
 		defer conn.Release() // not earlier, so that the pool opens a second connection
-		for range 5 {
+		for range answers {
 			var server time.Time
 			if err := conn.QueryRow(ctx, "select gem.server()").Scan(&server); err != nil {
 				return refusal(err)
@@ -197,8 +202,7 @@ func checkOneServer(ctx context.Context, db *pgxpool.Pool) error {
 	}
 	if len(seen) > 1 {
 		return usage("DATABASE_URL leads to %d different Postgres servers: set it to a pooler or an address that leads "+
-			"only to "+
-			"the primary", len(seen))
+			"only to the primary", len(seen))
 	}
 	return nil
 }

@@ -123,9 +123,11 @@ func makeCall(cmd *cobra.Command, c client.NewCall, wait bool, timeout time.Dura
 			}
 		}
 	}
-	var made time.Time
-	if err := db.QueryRow(ctx, "select pg_catalog.clock_timestamp()").Scan(&made); err != nil {
-		return exitError{exitUsage, refusal(err)}
+	var made time.Time // for what may have been lost since
+	if wait {
+		if err := db.QueryRow(ctx, "select pg_catalog.clock_timestamp()").Scan(&made); err != nil {
+			return exitError{exitUsage, refusal(err)}
+		}
 	}
 	id, err := client.Enqueue(ctx, db, c)
 	switch {

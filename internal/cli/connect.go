@@ -49,9 +49,15 @@ func connectWhenNeeded(ctx context.Context) (*pgxpool.Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	pool, err := pgpool.Open(ctx, cfg.DatabaseURL.Reveal(), pgpool.Options{MaxConns: 1, OwnSQL: true})
+	return lazyPool(ctx, "DATABASE_URL", cfg.DatabaseURL.Reveal())
+}
+
+// lazyPool returns a pool of one connection for a few statements, which connects at the first of them. variable is where
+// the URL is from. It does not probe the pooler.
+func lazyPool(ctx context.Context, variable, url string) (*pgxpool.Pool, error) {
+	pool, err := pgpool.Open(ctx, url, pgpool.Options{MaxConns: 1, OwnSQL: true})
 	if err != nil {
-		return nil, usage("DATABASE_URL: %w", err)
+		return nil, usage("%s: %w", variable, err)
 	}
 	return pool, nil
 }
@@ -76,11 +82,7 @@ func openReplica(ctx context.Context) (*pgxpool.Pool, error) {
 	if err != nil || url == "" {
 		return nil, err
 	}
-	pool, err := pgpool.Open(ctx, url, pgpool.Options{MaxConns: 1, OwnSQL: true})
-	if err != nil {
-		return nil, usage("READ_DATABASE_URL: %w", err)
-	}
-	return pool, nil
+	return lazyPool(ctx, "READ_DATABASE_URL", url)
 }
 
 // configFromEnvOrDev returns the configuration with DATABASE_URL, or with the database of the gem dev that runs in
@@ -96,11 +98,11 @@ func configFromEnvOrDev() (*config.Config, error) {
 	return cfg, cfg.RequireDatabase()
 }
 
-// open opens a pool of one connection for a few statements. It does not probe the pooler.
+// open returns a lazyPool that has connected.
 func open(ctx context.Context, url string) (*pgxpool.Pool, error) {
-	pool, err := pgpool.Open(ctx, url, pgpool.Options{MaxConns: 1, OwnSQL: true})
+	pool, err := lazyPool(ctx, "DATABASE_URL", url)
 	if err != nil {
-		return nil, usage("DATABASE_URL: %w", err)
+		return nil, err
 	}
 	if err := pgpool.Wait(ctx, pool.Ping, 0, nil); err != nil {
 		pool.Close()

@@ -4,9 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/netip"
 	"net/url"
-	"strings"
 	"time"
 
 	"github.com/gemworker/gem/internal/outbound"
@@ -49,10 +47,5 @@ func IsSafe(text string) bool {
 }
 
 func safe(u *url.URL) bool {
-	return u.Host != "" && (u.Scheme == "https" || u.Scheme == "http" && isLoopback(u.Hostname()))
-}
-
-func isLoopback(host string) bool {
-	ip, err := netip.ParseAddr(host)
-	return strings.EqualFold(host, "localhost") || err == nil && ip.Unmap().IsLoopback()
+	return u.Host != "" && (u.Scheme == "https" || u.Scheme == "http" && outbound.IsLoopback(u.Hostname()))
 }

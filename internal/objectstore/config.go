@@ -1,14 +1,14 @@
 package objectstore
 
 import (
-	"net/netip"
 	"net/url"
 	"strings"
 
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/internal/outbound"
 )
 
-// Config says how to reach an object store. Its variables are those of AWS's own programs.
+// Config is the configuration of an object store. It reads the variables that AWS's own programs read.
 type Config struct {
 	AccessKeyID     string          `envconfig:"AWS_ACCESS_KEY_ID" may:"the name of an access key" desc:"The access key for objects at s3://."`
 	SecretAccessKey handlers.Secret `envconfig:"AWS_SECRET_ACCESS_KEY" may:"the secret of the access key" desc:"Its secret."`
@@ -20,14 +20,9 @@ type Config struct {
 // Wrong returns the variables with unusable values, each with the reason. envvar.Read calls it.
 func (c *Config) Wrong() map[string]string {
 	wrong := map[string]string{}
-	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": c.AccessKeyID, "AWS_REGION": c.Region} {
+	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": c.AccessKeyID, "AWS_REGION": c.Region,
+		"AWS_SECRET_ACCESS_KEY": c.SecretAccessKey.Reveal(), "AWS_SESSION_TOKEN": c.SessionToken.Reveal()} {
 		if !isName(value) {
-			wrong[name] = "it contains characters that an HTTP header cannot contain"
-		}
-	}
-	for name, value := range map[string]handlers.Secret{"AWS_SECRET_ACCESS_KEY": c.SecretAccessKey,
-		"AWS_SESSION_TOKEN": c.SessionToken} {
-		if !isName(value.Reveal()) {
 			wrong[name] = "it contains characters that an HTTP header cannot contain"
 		}
 	}
@@ -40,7 +35,7 @@ func (c *Config) Wrong() map[string]string {
 		at.RawQuery != "" ||
 		at.Fragment != "":
 		wrong["AWS_ENDPOINT_URL_S3"] = "it is not the URL of a server"
-	case at.Scheme == "http" && !isLoopback(at.Hostname()):
+	case at.Scheme == "http" && !outbound.IsLoopback(at.Hostname()):
 		wrong["AWS_ENDPOINT_URL_S3"] = "without https, anyone on the network path could read the calls"
 	}
 	return wrong
@@ -49,9 +44,4 @@ func (c *Config) Wrong() map[string]string {
 // isName reports whether a text has only printable ASCII characters and no space, or is empty.
 func isName(text string) bool {
 	return strings.IndexFunc(text, func(c rune) bool { return c <= ' ' || c > '~' }) < 0
-}
-
-func isLoopback(host string) bool {
-	ip, err := netip.ParseAddr(host)
-	return strings.EqualFold(host, "localhost") || err == nil && ip.Unmap().IsLoopback()
 }
