@@ -52,8 +52,8 @@ func connectWhenNeeded(ctx context.Context) (*pgxpool.Pool, error) {
 	return lazyPool(ctx, "DATABASE_URL", cfg.DatabaseURL.Reveal())
 }
 
-// lazyPool returns a pool of one connection for a few statements, which connects at the first of them. variable is where
-// the URL is from. It does not probe the pooler.
+// lazyPool returns a pool of one connection for a few statements, which connects at the first of them. variable is
+// where the URL is from. It does not probe the pooler.
 func lazyPool(ctx context.Context, variable, url string) (*pgxpool.Pool, error) {
 	pool, err := pgpool.Open(ctx, url, pgpool.Options{MaxConns: 1, OwnSQL: true})
 	if err != nil {
