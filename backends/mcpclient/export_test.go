@@ -1,8 +1,12 @@
 package mcpclient
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"net/http"
+	"strings"
+	"sync/atomic"
 )
 
 // Trust has all servers of the tests accept a certificate. It must run before them.
@@ -32,4 +36,20 @@ func sessionOf(s *Servers, domain string) *session {
 func Readable(text []byte) (messages, skipped int) {
 	m, s := readable(text)
 	return len(m), len(s)
+}
+
+// SendLate sends the message of a call that has just ended to a server. It returns whether the message counts as sent.
+func SendLate(ctx context.Context, url, message string) bool {
+	var d delivery
+	transport := &requests{version: new(atomic.Pointer[string]), skip: func([]byte) {}, forgotten: func() {}}
+	req, err := http.NewRequestWithContext(context.WithValue(ctx, deliveryKey{}, &d), http.MethodPost, url,
+		strings.NewReader(message))
+	if err != nil {
+		panic(err)
+	}
+	sent := d.end()
+	if resp, err := transport.RoundTrip(req); err == nil {
+		_ = resp.Body.Close()
+	}
+	return sent
 }

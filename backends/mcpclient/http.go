@@ -49,15 +49,13 @@ func (r *requests) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 	}
 	var wrote atomic.Bool
-	req = req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{WroteHeaders: func() {
+	sent := req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{WroteHeaders: func() {
 		wrote.Store(true)
-		if asked != nil {
-			if d := deliveryOf(req.Context(), asked); d != nil {
-				d.begin()
-			}
-		}
 	}}))
-	resp, err := outbound.Bounded(wire).RoundTrip(req)
+	if asked != nil {
+		deliverOnce(sent, deliveryOf(req.Context(), asked))
+	}
+	resp, err := outbound.Bounded(wire).RoundTrip(sent)
 	if err != nil {
 		if !wrote.Load() {
 			err = &unsentError{err}
@@ -81,6 +79,33 @@ func (r *requests) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	hideOtherType(resp.Header)
 	return resp, nil // the SDK knows more about it
+}
+
+// deliverOnce lets the body of a call's request leave only while somebody waits for the answer: a server cannot carry
+// out a call without its body.
+func deliverOnce(req *http.Request, d *delivery) {
+	if d == nil {
+		return
+	}
+	req.Body = &deliveredBody{req.Body, d}
+	if again := req.GetBody; again != nil {
+		req.GetBody = func() (io.ReadCloser, error) {
+			body, err := again()
+			return &deliveredBody{body, d}, err
+		}
+	}
+}
+
+type deliveredBody struct {
+	io.ReadCloser
+	delivery *delivery
+}
+
+func (b *deliveredBody) Read(p []byte) (int, error) {
+	if !b.delivery.begin() {
+		return 0, errors.New("the call has ended")
+	}
+	return b.ReadCloser.Read(p)
 }
 
 // deciding are the statuses below 500 that mean more than the body, unless the body has a result.

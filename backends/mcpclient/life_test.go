@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/backends"
+	"github.com/gemworker/gem/backends/mcpclient"
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/internal/testing/testdb"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -393,6 +394,21 @@ func TestAMediaTypeThatEchoesASecretIsShownNowhere(t *testing.T) {
 		if strings.Contains(strings.ToLower(fmt.Sprint(line.ContextMap())), "echoed") {
 			t.Errorf("the log has %v", line.ContextMap())
 		}
+	}
+}
+
+// The call then counts as not sent, and may run again in any mode.
+func TestACallThatEndsBeforeItsRequestLeavesDoesNotReachTheServer(t *testing.T) {
+	t.Parallel()
+	var called atomic.Int64
+	server := reached(t, nil, func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		if body, err := io.ReadAll(r.Body); err == nil && len(body) > 0 {
+			called.Add(1)
+		}
+	})
+	message := `{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "echo"}}`
+	if sent := mcpclient.SendLate(t.Context(), server.URL, message); sent || called.Load() != 0 {
+		t.Errorf("it counts as sent: %t, and the server has got it %d times", sent, called.Load())
 	}
 }
 

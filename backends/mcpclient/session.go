@@ -256,7 +256,7 @@ func (c *exactConnection) Write(ctx context.Context, msg jsonrpc.Message) (err e
 	}
 	d := deliveryOf(ctx, msg)
 	if c.exact.input == nil {
-		err = c.Connection.Write(ctx, msg) // requests.RoundTrip notes when it is sent
+		err = c.Connection.Write(ctx, msg) // its body notes when it is sent
 	} else {
 		err = c.exact.input.write(ctx, d, func() error { return c.Connection.Write(context.WithoutCancel(ctx), msg) })
 	}
