@@ -60,7 +60,7 @@ func (a *attempt) takeJournal(events []store.Event) *end {
 	var exit *durable.Exit
 	a.journal, exit = durable.Read(a.claim.Steps, events)
 	if a.journal.Key != "" {
-		a.key = a.journal.Key
+		a.key, a.holds = a.journal.Key, a.journal.Key
 	}
 	if a.journal.Ruling != nil {
 		a.ruling = a.journal.Ruling
@@ -72,7 +72,7 @@ func (a *attempt) takeJournal(events []store.Event) *end {
 func (a *attempt) durableOptions() durable.Options {
 	o := durable.Options{
 		Journal: a.journal,
-		Writer: durable.Writer{Attempt: a.claim.Attempt, DB: a.worker.options.Calls, Lanes: a.worker.lanes,
+		Writer: durable.Writer{Attempt: a.claim.Attempt, Key: a.holds, DB: a.worker.options.Calls, Lanes: a.worker.lanes,
 			Persist: a.persist, Began: a.rememberStep, At: a.worker.at},
 		Clock: durable.SystemClock{},
 		Call:  a.call, Tool: a.tool, Registry: a.worker.options.Registry,

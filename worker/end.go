@@ -273,7 +273,7 @@ func (a *attempt) final(outcome receipts.Outcome) store.Final {
 		encoded = []byte("{}")
 	}
 	return store.Final{Attempt: a.claim.Attempt, Outcome: outcome, Effects: receipts.CleanJSON(encoded),
-		RegistryVersion: a.worker.options.Registry.Version, Steps: steps}
+		RegistryVersion: a.worker.options.Registry.Version, Steps: steps, Key: a.holds}
 }
 
 // writeReceipt writes a receipt in a separate transaction, and returns the end that it records. It continues until a

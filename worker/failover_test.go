@@ -46,13 +46,14 @@ func (s Sender) Keyed(ctx context.Context, call *handlers.Call, in Task) (Done, 
 var failoverTools = labRegistry("1.0.0", tool{name: "lab.send"}, tool{name: "lab.write"}, tool{name: "sender.flow"},
 	tool{name: "sender.keyed", mode: "keyed", keyField: "key"})
 
-// cells is a pair of servers with a worker whose claims a test can hold back, and with calls in each state that a
-// failover may meet.
+// cells is a pair of servers with a worker whose claims and keys a test can hold back, and with calls in each state that
+// a failover may meet.
 type cells struct {
 	*pair
 	env    *handlertest.Env
 	lab    *Lab
 	claims sync.RWMutex
+	keys   sync.RWMutex
 	ids    map[string]string // by text
 	worker *handlertest.Running
 }
@@ -65,9 +66,13 @@ func newCells(t *testing.T, change ...func(*worker.Options)) *cells {
 	c.worker = c.env.StartWorker(append(change, func(o *worker.Options) {
 		o.Concurrency = 30 // one caller may not crowd it
 		worker.SetHook(o, func(point string) {
-			if point == "before claim" {
+			switch point {
+			case "before claim":
 				c.claims.RLock()
 				defer c.claims.RUnlock()
+			case "before key":
+				c.keys.RLock()
+				defer c.keys.RUnlock()
 			}
 		})
 	})...)
@@ -94,6 +99,15 @@ func (c *cells) call(toolName, name string, waits bool) {
 	}
 	c.ids[name] = c.env.Insert(handlertest.Call{Tool: toolName, Input: task(in), CreatedBy: "ada", Session: "s",
 		SignedIn: true})
+}
+
+// keyed is call for a tool whose calls have keys.
+func (c *cells) keyed(name, key, then string, waits bool) {
+	in := Task{Text: name, Key: key, Then: then}
+	if waits {
+		in.Gate = name
+	}
+	c.ids[name] = c.env.Insert(handlertest.Call{Tool: "sender.keyed", Input: task(in)})
 }
 
 func (c *cells) begun(n int) {
@@ -254,19 +268,12 @@ func TestAnEndThatAnotherWorkerDecidedMeanwhileIsListed(t *testing.T) {
 func TestAnEndIsRestoredThoughItsCallStillWaitedOrHadAnEarlierAttempt(t *testing.T) {
 	t.Parallel()
 	c := newCells(t)
-	keyed := func(name, key, then string, waits bool) {
-		in := Task{Text: name, Key: key, Then: then}
-		if waits {
-			in.Gate = name
-		}
-		c.ids[name] = c.env.Insert(handlertest.Call{Tool: "sender.keyed", Input: task(in)})
-	}
-	keyed("first", "a", "fail", true)
+	c.keyed("first", "a", "fail", true)
 	c.begun(1)
-	keyed("second", "a", "", false)
+	c.keyed("second", "a", "", false)
 	c.env.UntilItWaits(c.ids["second"], "key")
 	c.claims.Lock()
-	keyed("retried", "b", "transient once", false)
+	c.keyed("retried", "b", "transient once", false)
 	c.loseCommits()
 	c.claims.Unlock()
 	c.lab.tell(t, "first", Order{})
@@ -283,6 +290,40 @@ func TestAnEndIsRestoredThoughItsCallStillWaitedOrHadAnEarlierAttempt(t *testing
 	if got := c.ask(c.standby, "select string_agg(format('%s %s', c.input ->> 'text', e.found), '; ' order by "+
 		"c.input ->> 'text') from gem.epoch_calls e join core_tool_calls c on c.id = e.call_id"); got != want {
 		t.Errorf("found: %s", got)
+	}
+	sound(t, c.env)
+}
+
+// The server has the claims of the first two calls, and not their keys.
+func TestAnAttemptTakesTheKeyAgainThatAFailoverLost(t *testing.T) {
+	t.Parallel()
+	c := newCells(t)
+	c.keys.Lock()
+	c.keyed("ended", "a", "", false)
+	c.keyed("runs", "b", "", true)
+	c.env.Until("both are claimed", func() bool {
+		return c.ask(c.primary, "select count(*)::text from core_tool_calls where status = 'running'") == "2"
+	})
+	c.loseCommits()
+	c.keys.Unlock()
+	c.begun(1)
+	before := c.end("ended")
+
+	c.failover()
+	c.env.DB.Reset()
+	c.lab.tell(t, "runs", Order{})
+	if after := c.end("ended", "runs"); after["ended"] != before["ended"] {
+		t.Errorf("the receipt was %s, and is %s", before["ended"], after["ended"])
+	}
+	for first, key := range map[string]string{"ended": "a", "runs": "b"} {
+		name := "repeats " + first
+		c.keyed(name, key, "", false)
+		if r := c.env.Await(c.ids[name]); r.ReplayOf != c.env.Await(c.ids[first]).ID {
+			t.Errorf("a call with the key of %q repeats %q: %s", first, r.ReplayOf, r.Result)
+		}
+	}
+	if sent := c.lab.sentSoFar(); len(sent) != 2 {
+		t.Errorf("the effects: %v", sent)
 	}
 	sound(t, c.env)
 }

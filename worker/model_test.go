@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -315,15 +316,7 @@ func TestTheStateMachineFollowsItsModel(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
 	judges := modelRules(t, db)
-	checks := "25"
-	if os.Getenv("GEM_TEST_LONG") != "" {
-		checks = "300"
-	}
-	for name, value := range map[string]string{"rapid.checks": checks, "rapid.steps": "60"} {
-		if err := flag.Set(name, value); err != nil {
-			t.Fatal(err)
-		}
-	}
+	drawMany()
 	met := map[string]int{}
 	rapid.Check(t, func(rt *rapid.T) {
 		emptyDatabase(t, db)
@@ -332,6 +325,19 @@ func TestTheStateMachineFollowsItsModel(t *testing.T) {
 	})
 	t.Log("met by rules:", met)
 }
+
+// drawMany sets how many random runs a test has, and their length, once for all tests.
+var drawMany = sync.OnceFunc(func() {
+	checks := "25"
+	if os.Getenv("GEM_TEST_LONG") != "" {
+		checks = "300"
+	}
+	for name, value := range map[string]string{"rapid.checks": checks, "rapid.steps": "60"} {
+		if err := flag.Set(name, value); err != nil {
+			panic(err)
+		}
+	}
+})
 
 // judging is a version of the rules.
 type judging struct {

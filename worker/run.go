@@ -30,6 +30,7 @@ type attempt struct {
 	tool    *registry.Tool
 	handler *binding.Handler
 	key     string // the computed idempotency key; empty for none
+	holds   string // the key, once the attempt holds it and its handler may run
 	// inputDiffers: the key succeeded before with another input
 	inputDiffers bool
 	call         *handlers.Call   // the handler's view of the call, which records its effects; nil until it runs
@@ -302,6 +303,8 @@ func (a *attempt) takeKey(ctx context.Context) *end {
 	case held.Verdict == store.KeyHit:
 		a.inputDiffers = held.InputDiffers
 		return ended(receipts.Replay(held.ReceiptID, held.Result))
+	case ruled == nil:
+		a.holds = a.key
 	}
 	return ruled
 }
@@ -318,7 +321,7 @@ func (a *attempt) execute(ctx context.Context) *end {
 	}
 	a.call = a.newCall()
 	if !inside(a.handler) {
-		a.claim.begun.Store(new(a.key))
+		a.claim.begun.Store(new(a.holds))
 	}
 	if a.handler.Durable {
 		return a.executeSteps(ctx)

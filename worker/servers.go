@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/internal/store"
-	"github.com/gemworker/gem/receipts"
 	"go.uber.org/zap"
 )
 
@@ -117,7 +116,7 @@ func (a *attempt) remember(final *store.Final, receiptID string) *remembered {
 	r := remembered{outside: a.call != nil && !inside(a.handler), lost: store.Lost{Attempt: a.claim.Attempt,
 		Tool: a.claim.Tool, Code: a.claim.Code, Ended: true, ReceiptID: receiptID}}
 	if r.outside && r.lost.Code != nil && final != nil {
-		r.lost.Call, r.lost.Final, r.lost.Key = &a.claim.Call, final, a.key
+		r.lost.Call, r.lost.Final, r.lost.Key = &a.claim.Call, final, a.holds
 	}
 	a.worker.memory.add(r)
 	return &r
@@ -125,7 +124,8 @@ func (a *attempt) remember(final *store.Final, receiptID string) *remembered {
 
 // rememberStep keeps the name of a step that must not run twice and that has begun.
 func (a *attempt) rememberStep(name string) {
-	a.worker.memory.add(remembered{step: name, lost: store.Lost{Attempt: a.claim.Attempt, Tool: a.claim.Tool}})
+	a.worker.memory.add(remembered{step: name, lost: store.Lost{Attempt: a.claim.Attempt, Tool: a.claim.Tool,
+		Key: a.holds}})
 }
 
 // endAgain ends the calls that this worker holds and has ended before: the database has lost their ends, for example in
@@ -137,15 +137,10 @@ func (w *Worker) endAgain(ctx context.Context, held []store.Attempt) (release []
 			release = append(release, attempt)
 			continue
 		}
-		final := r.lost.Final
-		if final == nil {
-			final = &store.Final{Attempt: attempt, Effects: []byte("{}"), RegistryVersion: w.options.Registry.Version,
-				Outcome: receipts.Failure(receipts.OutcomeUnknown, "The call had ended, and the database lost its end. Look for "+
-					"its effect, and make a new call if there is none.", nil)}
-		}
 		w.log.Warn("the database lost the end of a call: writing it again", zap.String("call_id", attempt.CallID),
 			zap.Int("attempt", attempt.Number))
-		w.warn(store.FinishAgain(ctx, w.options.Control, *final, r.lost.ReceiptID), "write the end of a call again")
+		_, err := store.EndAgain(ctx, w.options.Control, r.lost, w.options.Registry.Version)
+		w.warn(err, "write the end of a call again")
 	}
 	return release
 }
@@ -214,7 +209,7 @@ func (w *Worker) restore(ctx context.Context, epoch int64) error {
 		byAttempt := map[store.Attempt]*remembered{}
 		for i, r := range batch {
 			if r.step != "" {
-				steps = append(steps, store.BegunStep{Attempt: r.lost.Attempt, Name: r.step})
+				steps = append(steps, store.BegunStep{Attempt: r.lost.Attempt, Name: r.step, Key: r.lost.Key})
 			} else {
 				ends, byAttempt[r.lost.Attempt] = append(ends, r.lost.Attempt), &batch[i]
 			}

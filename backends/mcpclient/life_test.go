@@ -401,7 +401,7 @@ func TestAMediaTypeThatEchoesASecretIsShownNowhere(t *testing.T) {
 func TestACallThatEndsBeforeItsRequestLeavesDoesNotReachTheServer(t *testing.T) {
 	t.Parallel()
 	var called atomic.Int64
-	server := reached(t, nil, func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	server := reached(t, nil, func(_ http.ResponseWriter, r *http.Request, _ http.Handler) {
 		if body, err := io.ReadAll(r.Body); err == nil && len(body) > 0 {
 			called.Add(1)
 		}

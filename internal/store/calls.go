@@ -102,18 +102,21 @@ type Final struct {
 	RegistryVersion string
 	// number of steps that the attempt knows: if the database has fewer, the attempt no longer holds the call
 	Steps int
+	// Key is the idempotency key that the attempt took; empty for none. If the database does not have it, the attempt no
+	// longer holds the call.
+	Key string
 }
 
 // FinishSQL ends a call: it writes its status, its receipt and its last event in one statement, and returns the
 // receipt's id. If the handler has a transaction, it is the transaction's last statement.
-const FinishSQL = "select gem.finish($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)::text"
+const FinishSQL = "select gem.finish($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, p_key => $11)::text"
 
 // Statement returns the statement that writes the receipt. It sends JSON as text, because Postgres cannot infer types
 // through a pooler.
 func (f Final) Statement() Statement {
 	return Statement{FinishSQL, []any{f.CallID, f.Number, f.WorkerID, string(f.Status), string(f.Result),
 		string(f.Effects),
-		f.RegistryVersion, zeronull.Text(f.ReplayOf), f.Steps, zeronull.Text(f.Context)}, nil}
+		f.RegistryVersion, zeronull.Text(f.ReplayOf), f.Steps, zeronull.Text(f.Context), zeronull.Text(f.Key)}, nil}
 }
 
 // Retry requeues a call after the transient error reason, with at least the given pause, and returns when it may run

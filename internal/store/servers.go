@@ -92,23 +92,16 @@ func Restore(ctx context.Context, db DB, epoch int64, l Lost, registryVersion st
 			nullable(c.ParentStep)
 		call["idempotency_key"] = nullable(c.ClientKey)
 	}
-	end := map[string]any{"key": nullable(l.Key)}
-	if l.Ended {
-		end["registry_version"], end["receipt_id"] = registryVersion, nullable(l.ReceiptID)
-	}
-	if f := l.Final; f != nil {
-		end["status"], end["result"], end["effects"], end["context"] = f.Status, f.Result, f.Effects, nullable(f.Context)
-	}
 	encodedCall, err := json.Marshal(call)
 	if err != nil {
 		return "", err
 	}
-	encodedEnd, err := json.Marshal(end)
+	end, err := l.end(registryVersion)
 	if err != nil {
 		return "", err
 	}
 	err = db.QueryRow(ctx, "select gem.restore($1, $2, $3, $4, $5, $6, $7)", l.WorkerID, epoch, l.Number, l.Code,
-		string(encodedCall), l.Ended, string(encodedEnd)).Scan((*zeronull.Text)(&r))
+		string(encodedCall), l.Ended, end).Scan((*zeronull.Text)(&r))
 	return r, err
 }
 
@@ -116,19 +109,20 @@ func Restore(ctx context.Context, db DB, epoch int64, l Lost, registryVersion st
 type BegunStep struct {
 	Attempt
 	Name string
+	Key  string // that the attempt held; empty for none
 }
 
 // RestoreSteps writes the beginnings of steps, all of one worker, that the server of an epoch lacks. It returns their
 // number.
 func RestoreSteps(ctx context.Context, db DB, workerID string, epoch int64, steps []BegunStep) (
 	written int, err error) {
-	attempts, names := make([]Attempt, len(steps)), make([]string, len(steps))
+	attempts, names, keys := make([]Attempt, len(steps)), make([]string, len(steps)), make([]string, len(steps))
 	for i, s := range steps {
-		attempts[i], names[i] = s.Attempt, s.Name
+		attempts[i], names[i], keys[i] = s.Attempt, s.Name, s.Key
 	}
 	calls, numbers := split(attempts)
-	err = db.QueryRow(ctx, "select gem.restore_steps($1, $2, $3::uuid[], $4, $5)", workerID, epoch, calls, numbers,
-		names).Scan(&written)
+	err = db.QueryRow(ctx, "select gem.restore_steps($1, $2, $3::uuid[], $4, $5, $6)", workerID, epoch, calls, numbers,
+		names, keys).Scan(&written)
 	return written, err
 }
 
@@ -140,11 +134,28 @@ func nullable(text string) any {
 	return text
 }
 
-// FinishAgain ends a call that the attempt holds and had ended before, with the receipt's earlier id.
-func FinishAgain(ctx context.Context, db DB, f Final, receiptID string) error {
-	s := f.Statement()
-	_, err := db.Exec(ctx, "select gem.finish($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)", append(s.Args, receiptID)...)
-	return err
+// EndAgain ends a call whose end the database lost, and which the attempt still holds. If the worker has forgotten the
+// outcome, or another call has the key, the call ends as outcome_unknown.
+func EndAgain(ctx context.Context, db DB, l Lost, registryVersion string) (r Restored, err error) {
+	end, err := l.end(registryVersion)
+	if err != nil {
+		return "", err
+	}
+	err = db.QueryRow(ctx, "select gem.end_again($1, $2, $3, $4)", l.CallID, l.Number, l.WorkerID, end).Scan(&r)
+	return r, err
+}
+
+// end returns what gem.restore and gem.end_again need to know of the end, as JSON.
+func (l Lost) end(registryVersion string) (string, error) {
+	end := map[string]any{"key": nullable(l.Key)}
+	if l.Ended {
+		end["registry_version"], end["receipt_id"] = registryVersion, nullable(l.ReceiptID)
+	}
+	if f := l.Final; f != nil {
+		end["status"], end["result"], end["effects"], end["context"] = f.Status, f.Result, f.Effects, nullable(f.Context)
+	}
+	encoded, err := json.Marshal(end)
+	return string(encoded), err
 }
 
 // CountReran counts ended attempts of one worker whose calls run again without harm. If the server of an epoch lacks

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
 )
 
 // The events of a journal that a durable handler replays.
@@ -25,15 +26,17 @@ const (
 type Step struct {
 	Event string
 	Data  json.RawMessage // an object with the step's name
+	Key   string          // see [Final]
 }
 
 // StepSQL writes an event of a step. If the step has a transaction, it is the transaction's last statement.
-const StepSQL = "select gem.step($1, $2, $3, $4, $5, $6, $7)"
+const StepSQL = "select gem.step($1, $2, $3, $4, $5, $6, $7, $8)"
 
 // Statement returns the statement that writes the event if the journal has exactly before events of steps. again means
 // that an earlier try may have written it.
 func (s Step) Statement(a Attempt, before int, again bool) Statement {
-	return Statement{StepSQL, []any{a.CallID, a.Number, a.WorkerID, s.Event, string(s.Data), before, again}, nil}
+	return Statement{StepSQL, []any{a.CallID, a.Number, a.WorkerID, s.Event, string(s.Data), before, again,
+		zeronull.Text(s.Key)}, nil}
 }
 
 // HasStep reports whether the attempt, which must hold its call, has ended a step. It waits for a transaction of the

@@ -33,6 +33,7 @@ type Wait struct {
 	CleanUp bool            // the call may wait although its cancellation was requested
 	// number of steps that the attempt knows: if the database has fewer, the attempt no longer holds the call
 	Steps    int
+	Key      string        // see [Final]
 	Deadline time.Duration // how long after the call was due it is woken at the latest
 }
 
@@ -58,10 +59,10 @@ func (w Wait) Do(ctx context.Context, db DB, a Attempt) (verdict WaitVerdict, st
 			return "", 0, err
 		}
 	}
-	err = db.QueryRow(ctx, "select verdict, steps from gem.wait($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
+	err = db.QueryRow(ctx, "select verdict, steps from gem.wait($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
 		a.CallID, a.Number, a.WorkerID,
 		string(start), w.What, append([]string{}, w.For...), w.Need, string(until), zeronull.Text(w.Effects), w.CleanUp,
-		w.Deadline.Milliseconds(), w.Steps).Scan(&verdict, &steps)
+		w.Deadline.Milliseconds(), w.Steps, zeronull.Text(w.Key)).Scan(&verdict, &steps)
 	return verdict, steps, err
 }
 

@@ -179,7 +179,7 @@ $$;
 
 -- Writes the claim of an attempt again that the server lacks. p_call is the row, which is older than the claim, and
 -- locked. Returns the new row.
-create or replace function gem.claim_again(p_call public.core_tool_calls, p_attempt integer, p_worker text, p_key text,
+create or replace function gem.claim_again(p_call public.core_tool_calls, p_attempt integer, p_worker text,
   p_epoch bigint) returns public.core_tool_calls language plpgsql as $$
 declare
   at    constant timestamptz := gem.now();
@@ -192,7 +192,7 @@ begin
   end if;
   update public.core_tool_calls c
   set status = 'running', attempt = p_attempt, claimed_by = p_worker, claimed_at = at, updated_at = at,
-    computed_key = p_key, events = c.events + 1
+    events = c.events + 1
   where c.id = p_call.id returning c.* into call_;
   insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
   values (p_call.id, call_.events, at, 'claimed', p_attempt, p_worker, jsonb_build_object('restored', p_epoch));
@@ -200,32 +200,70 @@ begin
 end
 $$;
 
+-- Gives an attempt that holds its call the key that it had taken. Returns false if another call holds the key or has
+-- succeeded with it, and changes nothing then.
+create or replace function gem.take_key_again(p_call uuid, p_key text) returns boolean language plpgsql as $$
+begin
+  update public.core_tool_calls c set computed_key = p_key
+  where c.id = p_call and c.computed_key is distinct from p_key;
+  if found and (exists (select from gem.kept_keys k where k.key = p_key) or exists (
+      select from public.core_tool_receipts r
+      where r.idempotency_key = p_key and r.status = 'succeeded' and r.replay_of is null)) then
+    raise unique_violation;
+  end if;
+  return true;
+exception when unique_violation then
+  return false;
+end
+$$;
+
+-- Ends a call whose earlier end the database lost. p_end is {key, registry_version, receipt_id} of the end, without
+-- receipt_id if no receipt was accepted, and with status, result, effects and context unless the worker has forgotten
+-- them. The attempt must hold the call. Returns `restored` if it wrote that end. Otherwise the call ends as
+-- outcome_unknown, and the result is `ran_twice` if another call holds the key or has succeeded with it, or `unknown`.
+create or replace function gem.end_again(p_call uuid, p_attempt integer, p_worker text, p_end jsonb,
+  p_epoch bigint default null) returns text
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  holds boolean := p_end ->> 'key' is null or gem.take_key_again(p_call, p_end ->> 'key');
+begin
+  if p_end ? 'status' and (holds or p_end ->> 'status' <> 'succeeded') then
+    perform gem.finish(p_call, p_attempt, p_worker, p_end ->> 'status', p_end -> 'result', p_end -> 'effects',
+      p_end ->> 'registry_version', p_context => p_end ->> 'context', p_receipt => (p_end ->> 'receipt_id')::uuid,
+      p_epoch => p_epoch);
+    return 'restored';
+  end if;
+  perform gem.finish(p_call, p_attempt, p_worker, 'failed', jsonb_build_object('error', jsonb_build_object('error_code',
+    'outcome_unknown', 'message', 'The call had ended, and the database lost its end. Look for its effect, and make a '
+    'new call if there is none.', 'details', null)), coalesce(p_end -> 'effects', '{}'), p_end ->> 'registry_version',
+    p_receipt => (p_end ->> 'receipt_id')::uuid, p_epoch => p_epoch);
+  return case when holds then 'unknown' else 'ran_twice' end;
+end
+$$;
+
 -- Restores an attempt of a worker that the server lacks. p_code is the code of the claim. p_call is the call as it was
 -- claimed: {id, tool_name, input, created_by, signed_in, session_id, parent_call_id, parent_step, idempotency_key}, or
 -- only {id, tool_name} if the worker has forgotten the rest. p_end is {key} for an attempt that still runs. If p_ended,
--- it also has registry_version, receipt_id unless no receipt was accepted, and, unless the worker has forgotten them,
--- status, result, effects and context.
+-- it is as in gem.end_again.
 --
 -- Only an attempt whose handler may have had effects outside of Postgres is restored. Returns one of these:
 --   restored   The receipt is written, with the id that it had.
 --   unknown    The call ends, or had already ended, as outcome_unknown.
---   ran_twice  Another attempt has run meanwhile, or another call has succeeded with the key.
+--   ran_twice  Another attempt has run meanwhile, or another call has the key. An attempt that still runs no longer
+--              holds its call.
 --   missing    The server lacks the call, and the worker has forgotten its input.
 --   claimed    The attempt still runs, and holds the call again.
 --   null       The server lacks nothing.
--- The first four are also in gem.epoch_calls.
+-- Ended attempts of which the result is one of the first four are also in gem.epoch_calls.
 create or replace function gem.restore(p_worker text, p_epoch bigint, p_attempt integer, p_code bytea, p_call jsonb,
   p_ended boolean, p_end jsonb) returns text
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  id_     constant uuid  := (p_call ->> 'id')::uuid;
-  unsure  constant jsonb := jsonb_build_object('error', jsonb_build_object('error_code', 'outcome_unknown', 'message',
-    'The call had ended, and a failover to another server lost its end. Look for its effect, and make a new call if '
-    'there is none.', 'details', null));
-  key_    text := p_end ->> 'key';
+  id_     constant uuid := (p_call ->> 'id')::uuid;
   call_   public.core_tool_calls;
   found_  text;
   what_   text;
+  holds   boolean;
 begin
   perform gem.check_restoring(p_epoch);
   select c.* into call_ from public.core_tool_calls c where c.id = id_ for no key update;
@@ -237,7 +275,7 @@ begin
         call_.created_by, 'signed_in', call_.signed_in, 'session_id', call_.session_id, 'parent_call_id',
         call_.parent_call_id) end);
   end if;
-  if call_.status = 'running' and call_.attempt = p_attempt and call_.claimed_by = p_worker and not p_ended or exists (
+  if exists (
       select from public.core_tool_receipts r
       where r.call_id = id_ and r.attempt = p_attempt and r.worker_id = p_worker) then
     return null;
@@ -254,36 +292,25 @@ begin
     where c.id = id_ returning c.* into call_;
   end if;
   if call_.attempt < p_attempt and not gem.is_final(call_.status) then
-    begin
-      call_ := gem.claim_again(call_, p_attempt, p_worker, key_, p_epoch);
-      what_ := 'claimed';
-    exception when unique_violation then -- another call holds the key, or has succeeded with it
-      what_ := 'ran_twice';
-      if p_ended then
-        call_ := gem.claim_again(call_, p_attempt, p_worker, null, p_epoch);
-      end if;
-    end;
+    call_ := gem.claim_again(call_, p_attempt, p_worker, p_epoch);
+    what_ := 'claimed';
   end if;
+  holds := coalesce(call_.status = 'running' and call_.attempt = p_attempt and call_.claimed_by = p_worker, false);
   if not p_ended then
+    if holds and coalesce(call_.computed_key, '') <> p_end ->> 'key' then
+      what_ := 'claimed';
+      if not gem.take_key_again(id_, p_end ->> 'key') then
+        perform gem.release(id_, p_attempt, p_worker, p_outside => (
+          select coalesce(w.outside ->> call_.tool_name, 'unknown') from public.core_workers w
+          where w.worker_id = p_worker));
+        what_ := 'ran_twice';
+      end if;
+    end if;
     return what_;
   end if;
 
-  if call_.status = 'running' and call_.attempt = p_attempt and call_.claimed_by = p_worker then
-    if p_end ? 'status' and what_ is distinct from 'ran_twice' then
-      begin
-        perform gem.finish(id_, p_attempt, p_worker, p_end ->> 'status', p_end -> 'result', p_end -> 'effects',
-          p_end ->> 'registry_version', p_context => p_end ->> 'context', p_receipt => (p_end ->> 'receipt_id')::uuid,
-          p_epoch => p_epoch);
-        what_ := 'restored';
-      exception when unique_violation then
-        what_ := 'ran_twice';
-      end;
-    end if;
-    if what_ is distinct from 'restored' then
-      perform gem.finish(id_, p_attempt, p_worker, 'failed', unsure, coalesce(p_end -> 'effects', '{}'),
-        p_end ->> 'registry_version', p_receipt => (p_end ->> 'receipt_id')::uuid, p_epoch => p_epoch);
-      what_ := case what_ when 'ran_twice' then what_ else 'unknown' end;
-    end if;
+  if holds then
+    what_ := gem.end_again(id_, p_attempt, p_worker, p_end, p_epoch);
   elsif call_.error ->> 'error_code' = 'outcome_unknown'
       or gem.is_final(call_.status) and call_.attempt < p_attempt then
     what_ := 'unknown';
@@ -300,10 +327,12 @@ end
 $$;
 
 -- Writes the beginnings of steps that must not run twice, and that the server lacks, into the journals of their calls.
+-- p_keys has the keys that the attempts held, or empty texts.
 -- If the server lacks the attempt too, it is claimed again, and the worker releases it: the step is then not run again.
 -- Returns how many were written.
+drop function if exists gem.restore_steps(text, bigint, uuid[], integer[], text[]);
 create or replace function gem.restore_steps(p_worker text, p_epoch bigint, p_calls uuid[], p_attempts integer[],
-  p_names text[]) returns integer
+  p_names text[], p_keys text[]) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   lost    record;
@@ -312,8 +341,8 @@ declare
 begin
   perform gem.check_restoring(p_epoch);
   for lost in
-    select m.call_id, m.attempt, m.name
-    from unnest(p_calls, p_attempts, p_names) with ordinality m (call_id, attempt, name, place)
+    select m.call_id, m.attempt, m.name, m.key
+    from unnest(p_calls, p_attempts, p_names, p_keys) with ordinality m (call_id, attempt, name, key, place)
     where not exists (
       select from public.core_tool_events e
       where e.call_id = m.call_id and e.event = 'began' and e.data ->> 'name' = m.name offset 0)
@@ -321,9 +350,12 @@ begin
   loop
     select c.* into call_ from public.core_tool_calls c where c.id = lost.call_id for no key update;
     if call_.attempt < lost.attempt and not gem.is_final(call_.status) then
-      call_ := gem.claim_again(call_, lost.attempt, p_worker, call_.computed_key, p_epoch);
+      call_ := gem.claim_again(call_, lost.attempt, p_worker, p_epoch);
     end if;
     if call_.status = 'running' and call_.attempt = lost.attempt and call_.claimed_by = p_worker then
+      if lost.key <> '' then
+        perform gem.take_key_again(lost.call_id, lost.key); -- if another call has it, this one ends without
+      end if;
       perform gem.step(lost.call_id, lost.attempt, p_worker, 'began',
         jsonb_build_object('name', lost.name, 'restored', p_epoch), call_.steps, false);
       written := written + 1;
@@ -381,7 +413,8 @@ select gem.grant_to('gem_monitor', 'select on gem.server_changes, gem.server_cha
 select gem.grant_to('gem_monitor', 'execute on function gem.may_lack_commits(text), gem.may_have_lost(timestamptz)');
 select gem.grant_to('gem_mcp', 'execute on function gem.may_have_lost(timestamptz)');
 select gem.grant_to('gem_worker', 'execute on function gem.server(), gem.meet_server(text, timestamptz),
-  gem.compare_ends(text, uuid[], integer[]), gem.restore(text, bigint, integer, bytea, jsonb, boolean, jsonb),
-  gem.restore_steps(text, bigint, uuid[], integer[], text[]),
+  gem.compare_ends(text, uuid[], integer[]), gem.end_again(uuid, integer, text, jsonb, bigint),
+  gem.restore(text, bigint, integer, bytea, jsonb, boolean, jsonb),
+  gem.restore_steps(text, bigint, uuid[], integer[], text[], text[]),
   gem.count_reran(text, bigint, uuid[], integer[], text[])');
 revoke all on all functions in schema gem from public;

@@ -420,10 +420,12 @@ $$;
 -- the earlier signatures would make calls ambiguous
 drop function if exists gem.finish(uuid, integer, text, text, jsonb, jsonb, text, uuid, integer);
 drop function if exists gem.finish(uuid, integer, text, text, jsonb, jsonb, text, uuid, integer, text);
+drop function if exists gem.finish(uuid, integer, text, text, jsonb, jsonb, text, uuid, integer, text, uuid, bigint);
 
 -- Ends a call in one statement: sets its status, and writes its last event and its receipt. Returns the receipt's id.
--- It is the last statement of a handler's transaction. p_steps is the number of steps that the attempt knows. If the
--- database has fewer, a failover lost some, and the call continues from the remaining steps. p_context describes the
+-- It is the last statement of a handler's transaction. p_steps is the number of steps that the attempt knows, and p_key
+-- the key that it took. If the database has fewer steps, or does not have the key, a failover lost them: then the
+-- attempt no longer holds its call, and the call continues from the remaining steps. p_context describes the
 -- origin of a failure for operators. Only the journal stores it. If the end is restored after a failover (see
 -- servers.sql), p_receipt is the receipt's earlier id, and p_epoch the epoch.
 --
@@ -433,7 +435,7 @@ drop function if exists gem.finish(uuid, integer, text, text, jsonb, jsonb, text
 create or replace function gem.finish(p_call uuid, p_attempt integer, p_worker text, p_status text, p_result jsonb,
   p_effects jsonb,
   p_registry_version text, p_replay_of uuid default null, p_steps integer default 0, p_context text default null,
-  p_receipt uuid default null, p_epoch bigint default null)
+  p_receipt uuid default null, p_epoch bigint default null, p_key text default null)
 returns uuid language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   at        timestamptz := gem.now();
@@ -455,7 +457,7 @@ begin
         events = c.events + 1, wake_at = case when (c.steps > 0 or p_attempt > 1)
           and gem.has_open_children(c.id) then at - interval '100 years' end
     where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running'
-      and c.steps >= p_steps, false)
+      and c.steps >= p_steps and (p_key is null or c.computed_key = p_key), false)
     returning c.id, c.tool_name, c.claimed_at, c.events, c.computed_key, c.parent_call_id, c.parent_step
   ), journal as (
     insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
@@ -783,7 +785,7 @@ $$;
 
 select gem.grant_to('gem_worker', 'execute on function gem.claim(text, integer, boolean, jsonb, integer),
   gem.hold_key(uuid, integer, text, text), gem.input_differs(uuid, uuid, text, boolean),
-  gem.finish(uuid, integer, text, text, jsonb, jsonb, text, uuid, integer, text, uuid, bigint),
+  gem.finish(uuid, integer, text, text, jsonb, jsonb, text, uuid, integer, text, uuid, bigint, text),
   gem.retry(uuid, integer, text, jsonb, integer, interval, jsonb, interval, interval, text),
   gem.release(uuid, integer, text, jsonb, text), gem.leave_to(uuid, integer, text, text),
     gem.must_not_repeat(uuid, boolean, boolean, text),

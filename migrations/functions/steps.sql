@@ -26,8 +26,9 @@ $$;
 -- Writes an event of a step. p_before is the number of such events in the journal, so that a statement which arrives
 -- after its worker considered it lost writes nothing. p_again: an earlier try may have written the event, although its
 -- answer did not reach the worker.
+drop function if exists gem.step(uuid, integer, text, text, jsonb, integer, boolean);
 create or replace function gem.step(p_call uuid, p_attempt integer, p_worker text, p_event text, p_data jsonb,
-  p_before integer, p_again boolean)
+  p_before integer, p_again boolean, p_key text default null)
 returns void language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   at timestamptz := gem.now();
@@ -42,7 +43,7 @@ begin
     update public.core_tool_calls c set steps = c.steps + 1, retries = 0, losses = 0, updated_at = at,
       events = c.events + 1
     where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running'
-      and c.steps = p_before, false)
+      and c.steps = p_before and (p_key is null or c.computed_key = p_key), false)
     returning c.id, c.events
   )
   insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
@@ -63,6 +64,7 @@ create or replace function gem.step_effects(p_call uuid) returns jsonb language 
     group by k.key) kinds
 $$;
 
-select gem.grant_to('gem_worker', 'execute on function gem.step(uuid, integer, text, text, jsonb, integer, boolean),
+select gem.grant_to('gem_worker', 'execute on function
+  gem.step(uuid, integer, text, text, jsonb, integer, boolean, text),
   gem.has_step(uuid, integer, text, text, text)');
 revoke all on all functions in schema gem from public;

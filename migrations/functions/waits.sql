@@ -30,13 +30,15 @@ $$;
 --              up: for up to an hour after the request it can still make calls and wait, and the event has clean_up.
 -- p_until has times for some of the names: {name: milliseconds from now, or the time itself}. p_for_what is the new
 -- waits_for. The call wakes p_deadline milliseconds after it was due (gem.due) at the latest. p_effects are the effects
--- of steps that were not kept. p_steps is the number of steps that the attempt knows (see gem.finish), and the result's
--- column steps is the new number. The function makes no call whose name already exists. Raises GM003 if the call has
--- too many ancestors to make children.
+-- of steps that were not kept. p_steps and p_key are as in gem.finish, and the result's column steps is the new number.
+-- The function makes no call whose name already exists. Raises GM003 if the call has too many ancestors to make
+-- children.
+drop function if exists gem.wait(uuid, integer, text, jsonb, text, text[], integer, jsonb, jsonb, boolean, bigint,
+  integer);
 create or replace function gem.wait(p_call uuid, p_attempt integer, p_worker text, p_start jsonb, p_for_what text,
   p_for text[], p_need integer,
   p_until jsonb, p_effects jsonb, p_cleanup boolean default false, p_deadline bigint default null,
-    p_steps integer default 0, out verdict text, out steps integer)
+  p_steps integer default 0, p_key text default null, out verdict text, out steps integer)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   at        timestamptz;
@@ -52,7 +54,7 @@ begin
     c.cancel_requested_at + interval '1 hour' as cleaned_up into call
   from public.core_tool_calls c
   where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running'
-    and c.steps >= p_steps, false)
+    and c.steps >= p_steps and (p_key is null or c.computed_key = p_key), false)
   for no key update;
   if not found then
     perform gem.raise_not_held(p_call, p_attempt, p_worker);
@@ -318,7 +320,7 @@ begin
   end if;
   update public.core_tool_calls c
   set status = 'queued', waits_for = null, waits = null, need = null, wake_at = null, updated_at = at,
-    events = c.events + 1, level = place,
+    events = c.events + 1, level = place, computed_key = case when c.waits_for <> 'key' then c.computed_key end,
       run_at = least(c.run_at, at) -- the clock may have gone back since a retry
   where c.id = p_call and c.status = 'waiting'
   returning c.events, c.attempt, c.run_at into call;
@@ -455,6 +457,6 @@ end
 $$;
 
 select gem.grant_to('gem_worker', 'execute on function
-  gem.wait(uuid, integer, text, jsonb, text, text[], integer, jsonb, jsonb, boolean, bigint, integer),
+  gem.wait(uuid, integer, text, jsonb, text, text[], integer, jsonb, jsonb, boolean, bigint, integer, text),
   gem.wait_for_code(uuid, integer, text, jsonb, jsonb, bigint), gem.try_code(), gem.run_timers(text, integer)');
 revoke all on all functions in schema gem from public;

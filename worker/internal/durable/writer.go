@@ -16,6 +16,7 @@ import (
 // call.
 type Writer struct {
 	Attempt store.Attempt
+	Key     string // that the attempt holds
 	DB      store.DB
 	Lanes   *lanes.Lanes
 	// Persist repeats a statement until Postgres has executed or rejected it, or the worker has stopped.
@@ -29,6 +30,7 @@ type Writer struct {
 // step writes an event of a step. before is the number of earlier events of steps in the journal.
 func (w *Writer) step(ctx context.Context, s store.Step, before int) error {
 	tries := 0
+	s.Key = w.Key
 	w.At("before", s.Event)
 	err := w.Persist(ctx, "write a step", func(ctx context.Context) error {
 		tries++
@@ -41,6 +43,7 @@ func (w *Writer) step(ctx context.Context, s store.Step, before int) error {
 // commit writes an event of a step and commits its transaction. written means that Postgres accepted the event, so that
 // the error belongs to the commit.
 func (w *Writer) commit(tx *lanes.Tx, s store.Step, before int) (written bool, err error) {
+	s.Key = w.Key
 	w.At("before", s.Event)
 	written, err = tx.Finish(s.Statement(w.Attempt, before, false))
 	w.At("after", s.Event)
@@ -58,6 +61,7 @@ func (w *Writer) hasStep(ctx context.Context, name string) (there bool, err erro
 
 // wait makes calls and waits, in one statement, and returns the new number of events of steps in the journal.
 func (w *Writer) wait(ctx context.Context, of store.Wait) (verdict store.WaitVerdict, events int, err error) {
+	of.Key = w.Key
 	w.At("before", "wait")
 	err = w.Persist(ctx, "wait", func(ctx context.Context) (err error) {
 		verdict, events, err = of.Do(ctx, w.DB, w.Attempt)
