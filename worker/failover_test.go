@@ -46,8 +46,8 @@ func (s Sender) Keyed(ctx context.Context, call *handlers.Call, in Task) (Done, 
 var failoverTools = labRegistry("1.0.0", tool{name: "lab.send"}, tool{name: "lab.write"}, tool{name: "sender.flow"},
 	tool{name: "sender.keyed", mode: "keyed", keyField: "key"})
 
-// cells is a pair of servers with a worker whose claims and keys a test can hold back, and with calls in each state that
-// a failover may meet.
+// cells is a pair of servers with a worker whose claims and keys a test can hold back, and with calls in each state
+// that a failover may meet.
 type cells struct {
 	*pair
 	env    *handlertest.Env
