@@ -200,8 +200,8 @@ begin
 end
 $$;
 
--- Gives an attempt that holds its call the key that it had taken. Returns false if another call holds the key or has
--- succeeded with it, and changes nothing then.
+-- Gives an attempt that holds its call the key that it had taken. If another call holds the key or has succeeded with it,
+-- the attempt has no key, and the function returns false.
 create or replace function gem.take_key_again(p_call uuid, p_key text) returns boolean language plpgsql as $$
 begin
   update public.core_tool_calls c set computed_key = p_key
@@ -209,7 +209,8 @@ begin
   if found and (exists (select from gem.kept_keys k where k.key = p_key) or exists (
       select from public.core_tool_receipts r
       where r.idempotency_key = p_key and r.status = 'succeeded' and r.replay_of is null)) then
-    raise unique_violation;
+    update public.core_tool_calls c set computed_key = null where c.id = p_call;
+    return false;
   end if;
   return true;
 exception when unique_violation then
