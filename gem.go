@@ -23,9 +23,9 @@ import (
 
 // Program is what your program adds to GEM: domains, their registry, migrations, rules and backends.
 type Program struct {
-	// Domains are the domains of tools. Each is a value whose exported methods are its tools, or a handlers.Domain if
-	// it needs configuration, connections or tables. The tool shop.order dispatches to the method Order of a domain
-	// whose type is named Shop. Domain names must be unique, and every domain has at least one method.
+	// Domains are the domains of tools. Each is a value whose exported methods are its tools, or a handlers.Domain if it
+	// needs configuration, connections or tables. The tool shop.order dispatches to the method Order of a domain whose
+	// type is named Shop. Domain names must be unique, and every domain must have at least one method.
 	Domains []any
 	// Registry is the tools.registry.json of the program: the tools' names, schemas, idempotency and timeouts. It is
 	// required. It may include entries of GEM's own tools, whose domains must be in Domains. The domain named wait, which
@@ -57,10 +57,10 @@ var BuiltInRegistry []byte
 // github.com/gemworker/gem.commit=0123abc". Empty values come from the Go command's record in the binary.
 var version, commit string
 
-// Main reads the process's arguments, runs the command that they give, such as worker, migrate or demo, and ends the
-// process with the command's exit code; --help lists the commands. Help texts and error messages call the program gem,
-// so give your binary that name. If the Program is invalid, for example without a registry, every command fails. SIGINT
-// and SIGTERM shut a command down gracefully, and a second one ends it at once.
+// Main reads the process's arguments, runs the command that they name, such as worker, migrate or demo, and exits with
+// the command's exit code; --help lists the commands. Help texts and error messages call the program gem, so give your
+// binary that name. If the Program is invalid, for example without a registry, every command fails. SIGINT and SIGTERM
+// shut a command down gracefully, and a second one ends it at once.
 func Main(p Program) {
 	cli.Main(cli.Program{Domains: p.Domains, Registry: p.Registry, Migrations: p.Migrations, Rules: p.Rules,
 		Backends: p.Backends, Version: version, Commit: commit})

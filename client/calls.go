@@ -24,19 +24,19 @@ type Call struct {
 	SessionID, CreatedBy, IdempotencyKey string
 	// Key is the computed key that the call holds, or waits for: see receipts.Key. It may be empty.
 	Key string
-	// WaitsFor says why a waiting call waits: key, call, answer, time or code. Otherwise it is empty. WakeAt is when the
-	// call continues at the latest; zero means no limit.
+	// WaitsFor says why a waiting call waits: key, call, answer, time or code. Otherwise it is empty. WakeAt is the latest
+	// time at which the call continues; zero means no limit.
 	WaitsFor string
 	WakeAt   time.Time
 	// Needs is the capability that a worker must have to claim the call, such as `tool leads.create`; empty if any
 	// worker can.
 	Needs    string
 	Priority int // -1000 to 1000; higher runs first
-	// the priority, lowered to -500 or less if the caller's calls crowd the queue: such calls run last, and never in all
-	// of a worker's slots
+	// the priority, lowered to -500 or less if the caller's calls crowd the queue: such calls run last, and never occupy
+	// all of a worker's slots
 	Level int
 	RunAt time.Time // the earliest time to run
-	Seq   int64     // rises in the order of inserts
+	Seq   int64     // increases in the order of inserts
 	// Attempt counts the claims so far, Retries the attempts that ended with a transient error, and Losses the
 	// attempts whose worker died.
 	Attempt, Retries, Losses int
@@ -103,7 +103,7 @@ func LastDurable(ctx context.Context, db DB, tool string, limit int) ([]string, 
 	return nil, fmt.Errorf("read the calls to %s: %w", tool, err)
 }
 
-// Child is a call below another call: that call's handler made it, or the handler of a call below that one.
+// Child is a call below another call: one that its handler made, or that the handler of another call below it made.
 type Child struct {
 	ID, Tool, Status string
 	Name             string // under which its parent made it
@@ -159,7 +159,7 @@ func Journal(ctx context.Context, db DB, id string) ([]receipts.Event, error) {
 // NotFoundError means that the database has no call with that id, or none that this role may see.
 type NotFoundError struct {
 	ID string
-	// ReceiptOf is set if this id is that of a receipt, which people confuse with a call's id: it is the receipt's call.
+	// If ID is the id of a receipt, which people confuse with a call's id, ReceiptOf is the id of that receipt's call.
 	ReceiptOf string
 }
 

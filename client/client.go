@@ -1,5 +1,5 @@
-// Package client makes tool calls and reads their outcomes. It has all operations that a frontend, a command or a
-// dashboard needs on GEM's tables. It returns data instead of formatted text, and needs no worker in its process.
+// Package client makes tool calls and reads their outcomes. It has all the operations on GEM's tables that a frontend,
+// a command or a dashboard needs. It returns data instead of formatted text, and needs no worker in its process.
 //
 //	id, err := client.Enqueue(ctx, pool, client.NewCall{Tool: "leads.create", Input: lead})
 //	receipt, err := client.Await(ctx, pool, id)
@@ -38,8 +38,8 @@ type NewCall struct {
 	Input any
 	// SessionID groups the calls of one conversation: at most 255 characters; empty means none.
 	SessionID string
-	// IdempotencyKey gives a call of a safe-retry tool the result of an earlier success with the same key, tool and
-	// caller: at most 255 characters; empty means none.
+	// IdempotencyKey makes a call to a safe-retry tool return the result of an earlier successful call with the same key,
+	// tool and caller: at most 255 characters; empty means none.
 	IdempotencyKey string
 	// CreatedBy is the user on whose behalf the call is made: at most 255 characters; empty means the token's, if any.
 	CreatedBy string
@@ -47,8 +47,7 @@ type NewCall struct {
 	Priority int
 	// RunAt is the earliest time to run, at most 366 days ahead; zero means at once.
 	RunAt time.Time
-	// Delay is the shortest time until the call runs, on Postgres's clock, at most 366 days; 0 means that RunAt
-	// applies.
+	// Delay is the minimum delay before the call runs, by Postgres's clock: at most 366 days; 0 means that RunAt applies.
 	Delay time.Duration
 	// ParentCallID is the call on whose behalf this one is made; empty means none. A signed-in user may name only
 	// their own calls, and only calls with fewer than eight calls above them.
@@ -126,7 +125,8 @@ func IdempotencyMode(ctx context.Context, db DB, tool string) (mode string, err 
 }
 
 // Await returns the receipt of a call as soon as it exists. It reads at intervals that grow from 20 ms to 250 ms, and
-// looks every 5 s whether the call still exists. When ctx ends, it returns the error of ctx; the call itself continues.
+// checks every 5 s whether the call still exists. When ctx ends, it returns the error of ctx; the call itself
+// continues.
 func Await(ctx context.Context, db DB, id string) (*receipts.Receipt, error) {
 	r, err := Receipt(ctx, db, id)
 	looked := time.Now()
@@ -156,7 +156,7 @@ func MayHaveLost(ctx context.Context, db DB, since time.Time) (lost bool, err er
 	return lost, nil
 }
 
-// Cancellation is the answer of [Cancel]: one of the constants, or the status of a call that had already ended.
+// Cancellation is the result of [Cancel]: one of the constants, or the status of a call that had already ended.
 type Cancellation string
 
 const (

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype/zeronull"
 )
 
-// WaitsFor names the thing that a call needs next. It is finer than [Call.WaitsFor], and has other values.
+// WaitsFor names the thing that a call needs next. It is more detailed than [Call.WaitsFor], and has different values.
 type WaitsFor string
 
 const (
@@ -74,7 +74,8 @@ type Explanation struct {
 	KeyHolder *Call
 	// Children are the first open calls of its handler, up to [MaxChildren], if the call waits for them.
 	Children []Call
-	// Asked are the first questions that these calls, and the calls below them, wait for, up to [MaxChildren].
+	// Asked are the first calls among these, and among the calls below them, that wait for somebody's answer, up to
+	// [MaxChildren].
 	Asked []WaitingCall
 	// Misfit says why no program could continue a call that waits for code. Message is the reason, and Name the entry of
 	// the journal that the code contradicts. Name is empty if the tool or its handler is missing.

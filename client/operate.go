@@ -13,8 +13,8 @@ import (
 // Operator is a person who acts on others' calls. The connection's login must be a member of gem_operator, or have
 // the rights of the owner of the tables.
 type Operator struct {
-	// By is the person's name for the journal: at most 255 characters; empty means the connection's login. It must
-	// come from the sign-in, never from the person.
+	// By is the person's name for the journal: at most 255 characters; empty means the connection's login. Take it from
+	// the sign-in, never from what the person typed.
 	By string
 	// Reason is the reason for the journal: at most 1,000 characters; it may be empty.
 	Reason string
@@ -23,11 +23,11 @@ type Operator struct {
 // Act names the person who acted on a call, according to its journal. It is zero if the journal names nobody.
 type Act struct {
 	By     string `json:"by"`     // the subject of the token, or for an operator the name in Operator.By
-	Login  string `json:"login"`  // the login role of that connection; empty if it is the same as By
+	Login  string `json:"login"`  // the login role of the person's connection; empty if it is the same as By
 	Reason string `json:"reason"` // as given; may be empty
 }
 
-// The outcomes of [OperatorCancel] that [Cancel] does not have.
+// The outcomes that only [OperatorCancel] returns.
 const (
 	// CancelBusy means that another transaction had locked the call: try again.
 	CancelBusy Cancellation = "busy"

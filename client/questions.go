@@ -23,8 +23,9 @@ type Question struct {
 	By    []string        `json:"by"`     // who may answer: owner, user:SUBJECT, role:ROLE, service
 	Since time.Time       `json:"since"`
 	Until time.Time       `json:"until,omitzero"` // zero means no limit
-	Root  string          `json:"root"`           // the topmost call on whose behalf it is asked, or the question
-	Input json.RawMessage `json:"input"`          // of wait.approval: everything about the question; otherwise null
+	// the topmost call on whose behalf it is asked; its own if it has no parent
+	Root  string          `json:"root"`
+	Input json.RawMessage `json:"input"` // of wait.approval: everything about the question; otherwise null
 	// About and Arguments are the tool and the input of the call to approve; empty and null for other
 	// questions.
 	About     string          `json:"about,omitempty"`
@@ -50,7 +51,8 @@ const (
 	AskerUser    Asker = "user" // or a model: nothing in the question is verified
 )
 
-// MaxPerAsker is how many questions of one asker a list shows. The list gives only the count of the others.
+// MaxPerAsker is the largest number of questions of one asker that [FirstQuestions] returns. [Question.More] counts the
+// others.
 const MaxPerAsker = 5
 
 // OpenQuestions returns the questions that the caller may answer, up to a limit, in the order of gem.open_questions:

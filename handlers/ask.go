@@ -26,8 +26,8 @@ type Question struct {
 	By []string `json:"by,omitempty"`
 	// Others means that only others may answer: not the users who made the handler's call or a call above it.
 	Others bool `json:"others,omitempty"`
-	// Until is the deadline. After it the question takes no answer, and Wait returns a [Failure] with the code timeout.
-	// Zero means no deadline.
+	// Until is the deadline. After it, the question accepts no answers, and Wait returns a [Failure] with the code
+	// timeout. Zero means no deadline.
 	Until time.Time `json:"until,omitzero"`
 }
 
@@ -111,8 +111,8 @@ func Approve(d *Durable, name string, a Approval) *Child[Decision] {
 }
 
 // StartApproved starts exactly the call that was approved, like [Start]. Call it after Wait has returned the decision.
-// The Wait of the Child that it returns fails with the code not_allowed if the call was denied, or if the tool, its
-// input or its entry in the registry differs from the approved one.
+// Wait on the returned Child fails with the code not_allowed if the call was denied, or if the tool, its input or its
+// registry entry differs from what was approved.
 func StartApproved[T any](d *Durable, name string, approval *Child[Decision]) *Child[T] {
 	if approval.asked == nil {
 		return &Child[T]{call: d, err: Fail("not_allowed", fmt.Sprintf("The call %s needs an approval "+

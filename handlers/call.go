@@ -4,12 +4,13 @@
 // Comms.SendSMS. A program lists its domains as plain values, or as a [Domain] if it needs configuration or tables.
 // Package binding finds their methods. GEM's own domains are packages below this one; all of them are optional.
 //
-// A method has one of three signatures. The signature determines what the worker may do after a process died:
+// A method has one of three signatures. The signature determines what a worker may do with a call after the process
+// that ran it has died:
 //
 //	// All effects are rows in Postgres, which commit together with the receipt, or not at all.
 //	func (Leads) Create(ctx context.Context, tx handlers.Tx, call *handlers.Call, in Create) (Created, error)
 //
-//	// The effects are outside of Postgres, such as a mail or an HTTP request. They cannot be rolled back.
+//	// The effects are outside of Postgres, such as an email or an HTTP request. They cannot be rolled back.
 //	func (Comms) SendSMS(ctx context.Context, call *handlers.Call, in SendSMS) (SMSSent, error)
 //
 //	// Several effects of any kind. Each is a step whose result is in the journal, so that the handler can continue

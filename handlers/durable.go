@@ -9,7 +9,7 @@ import (
 	"github.com/gemworker/gem/receipts"
 )
 
-// Durable is the call of a durable handler. Such a handler does everything that has an effect in a step. A step's
+// Durable is the call of a durable handler. Such a handler must do anything that has an effect inside a step. A step's
 // result is in the call's journal before the handler sees it. If the handler runs again, because its worker was lost or
 // a step is retried, the step returns the same result without running.
 //
@@ -43,8 +43,8 @@ type Journal interface {
 	Tools() []Tool
 	// Digest returns the digest of a call to approve, or an error with the reason if the handler may not make that call.
 	Digest(tool string, input json.RawMessage) (string, error)
-	// Wait returns when something has arrived under at least as many of the names as need says. Otherwise it does not
-	// return: it parks the call and ends the goroutine.
+	// Wait returns once something has arrived under at least need of the names. Otherwise it does not return: it parks the
+	// call and ends the goroutine.
 	Wait(ctx context.Context, need int, names []Await) error
 	// DoesNotFit ends the attempt, and does not return. The call then waits for a program whose code fits the journal's
 	// entry of that name.
@@ -52,8 +52,8 @@ type Journal interface {
 	// Version returns the version of the code in the journal's entry of that name, or 0 if earlier runs passed this point
 	// without recording one.
 	Version(name string, current int) int
-	// Arrived returns the arrival under a name, and whether there is one. The arrival's result is filled in only after a
-	// Wait whose single name was this one.
+	// Arrived returns the arrival under a name, and whether there is one. The arrival's Result is set only after a Wait
+	// for this name alone.
 	Arrived(name string) (Arrival, bool)
 }
 
@@ -88,8 +88,8 @@ var ErrUnknown error = &Failure{
 
 // Step runs the function do at least once, records its result in the journal, and returns the result. The result must
 // be encodable as JSON of at most 1 MiB. If the worker is lost before the result is recorded, another worker runs do
-// again. A name has at most 200 characters and no #. The second step with a name gets the suffix #2 in the journal, and
-// so on.
+// again. A name has at most 200 characters and no #. If several steps have the same name, the second gets the suffix #2
+// in the journal, and so on.
 //
 // A [Transient] error ends the attempt, and the call runs again after a pause. The tool's retry.max_attempts limits
 // this; the count restarts whenever the call makes progress. When the attempts are used up, or on any other error, Step
@@ -104,8 +104,8 @@ func StepTx[T any](ctx context.Context, d *Durable, name string, do func(context
 	return step(ctx, d, WithItsRows, name, do)
 }
 
-// StepOnce is a [Step] that never runs twice. If its worker is lost during the step, it returns [ErrUnknown] in every
-// later run.
+// StepOnce is a [Step] that never runs twice, not even after a [Transient] error. If its worker is lost during the
+// step, it returns [ErrUnknown] in every later run.
 func StepOnce[T any](ctx context.Context, d *Durable, name string, do func(context.Context) (T, error)) (T, error) {
 	return step(ctx, d, AtMostOnce, name, func(ctx context.Context, _ Tx) (T, error) { return do(ctx) })
 }

@@ -50,7 +50,7 @@ func (c *Call) WroteFile(path string) {
 }
 
 // Called records a request to a service, with the status code of its response, or 0 if there was none. The endpoint
-// must have no secret: leave out query strings and credentials.
+// must not contain secrets: leave out query strings and credentials.
 func (c *Call) Called(service, endpoint string, statusCode int) {
 	c.record(func(e *receipts.HandlerEffects) {
 		e.ExternalCalls = append(e.ExternalCalls,

@@ -51,7 +51,7 @@ func Fail(reason, message string) error {
 	return &Failure{Message: message, Details: map[string]string{"reason": reason}}
 }
 
-// NotFound returns the failure of a call that names a missing row.
+// NotFound returns a Failure for a call that refers to a row that does not exist.
 func NotFound(table, id string) error {
 	return &Failure{
 		Message: fmt.Sprintf("There is no row %s in %s: check the id.", id, table),

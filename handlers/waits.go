@@ -48,17 +48,17 @@ type Arrival struct {
 // of [Child.Within] or [Child.Until].
 var ErrTimeout error = &Failure{Code: "timeout", Message: "Nothing arrived within the time limit of the wait."}
 
-// ErrCancelled is the error that new steps and waits return once the call's cancellation was requested. It is also the
-// cause of the context's end. Recorded results are still returned. A handler may clean up with steps, calls and waits
-// under context.WithoutCancel(ctx), for at most an hour after the request. The call ends when the handler returns. If
-// the handler returns an error, the call ends as failed, with the code cancelled.
+// ErrCancelled is the error that new steps and waits return once someone has asked to cancel the call. context.Cause
+// returns it for the handler's context, too. Recorded results are still returned. A handler may clean up with steps,
+// calls and waits under context.WithoutCancel(ctx), for at most an hour after the request. The call ends when the
+// handler returns. If the handler returns an error, the call ends as failed, with the code cancelled.
 var ErrCancelled error = &Failure{Code: "cancelled", Message: "Someone asked to cancel the call."}
 
 // Start makes a call to a tool under a name, once, even if the handler runs several times. The worker inserts the call
-// with the next step or wait. After a cancellation, the worker inserts it only if the handler waits for it while it
-// cleans up. The handler's entry in the registry must list the tool in `calls`. The input is an object of at most 1
-// MiB. The tool's output is decoded into a T. If the call cannot be made, [Child.Wait] returns the reason. Do not use
-// Start inside of a step.
+// with the next step or wait. After a cancellation, the worker inserts the call only if the handler waits for that call
+// during its clean-up. The handler's entry in the registry must list the tool in `calls`. The input is an object of at
+// most 1 MiB. The tool's output is decoded into a T. If the call cannot be made, [Child.Wait] returns the reason. Do
+// not use Start inside of a step.
 //
 // A child has the session, the user and the priority of its parent. When the parent ends, its open children are
 // cancelled.
@@ -117,15 +117,15 @@ func Receive[T any](d *Durable, name string) *Child[T] {
 // call. It is empty if the call cannot be made.
 func (c *Child[T]) ID() string { return c.id }
 
-// Within limits the time to wait for the child. The time begins when the handler first waits for the child. After the
+// Within limits the time to wait for the child. The limit counts from the handler's first wait for the child. After the
 // limit [Child.Wait] returns [ErrTimeout], in this and every later run. The child continues until its parent ends.
 func (c *Child[T]) Within(t time.Duration) *Child[T] {
 	c.within = max(t, time.Millisecond)
 	return c
 }
 
-// Until ends the wait for the child at a time of Postgres's clock. After that time, [Child.Wait] returns [ErrTimeout].
-// A time after the year 9999 counts as its end.
+// Until ends the wait for the child at time t by Postgres's clock. After that time, [Child.Wait] returns [ErrTimeout].
+// A time after the year 9999 is treated as the end of that year.
 func (c *Child[T]) Until(t time.Time) *Child[T] {
 	if t = t.UTC(); t.Year() > 9999 {
 		t = time.Date(9999, time.December, 31, 23, 59, 59, 0, time.UTC)
@@ -139,7 +139,7 @@ func (c *Child[T]) Until(t time.Time) *Child[T] {
 // Wait waits for the child's end and returns its result. No process runs the call during the wait. The error is the
 // error of the child's receipt, as a [Failure] or a [NotConfigured], or ErrTimeout, or the error of ctx.
 //
-// Only the goroutine of the handler may wait, and not inside of a step. Wait does not always return: it may end this
+// Call Wait only in the handler's own goroutine, and never inside a step. Wait does not always return: it may end this
 // run, and the handler starts again from the beginning once the child has ended.
 func (c *Child[T]) Wait(ctx context.Context) (result T, err error) {
 	if err := All(ctx, c); err != nil {
@@ -205,7 +205,8 @@ func (c *Child[T]) awaits() (*Durable, Await, error) {
 	return c.call, Await{c.name, c.within, c.until}, c.err
 }
 
-// All waits until all children have ended or timed out, with any outcome. It returns only errors of ctx.
+// All waits until all children have ended or timed out, with any outcome. It returns an error only if ctx ends, or
+// inside a step.
 func All[C Awaited](ctx context.Context, of ...C) error {
 	d, names, _ := awaited(of)
 	if len(names) == 0 {
@@ -214,8 +215,9 @@ func All[C Awaited](ctx context.Context, of ...C) error {
 	return d.journal.Wait(ctx, len(names), names)
 }
 
-// First waits until a child has ended or timed out, and returns the index of the earliest. Every later run returns the
-// same index. It returns only errors of ctx. It needs at least one child.
+// First waits until a child has ended or timed out, and returns the index of the earliest, or of a child that could not
+// be made. Every later run returns the same index. It needs at least one child. It returns an error only if ctx ends,
+// or inside a step.
 func First(ctx context.Context, of ...Awaited) (int, error) {
 	d, names, failed := awaited(of)
 	if failed >= 0 {
@@ -251,8 +253,8 @@ func awaited[C Awaited](of []C) (d *Durable, names []Await, failed int) {
 
 const maxSleep = 366 * 24 * time.Hour
 
-// Sleep pauses the call for a duration of at most 366 days, which begins when the handler first reaches it. No process
-// runs the call during the pause. Sleep returns an error if the duration is longer than 366 days, or if ctx ends.
+// Sleep pauses the call for at most 366 days, counted from when the handler first reaches the Sleep. No process runs
+// the call during the pause. Sleep returns an error if the duration is longer than 366 days, or if ctx ends.
 func Sleep(ctx context.Context, d *Durable, name string, t time.Duration) error {
 	name, err := d.journal.Timer(name)
 	if err == nil && t > maxSleep {

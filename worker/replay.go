@@ -13,7 +13,7 @@ import (
 	"github.com/gemworker/gem/worker/internal/durable"
 )
 
-// ReplayResult is the result of a replay: one of Misfit, Stopped and Outcome.
+// ReplayResult is the result of a replay: exactly one of Misfit, Stopped and Outcome is set.
 type ReplayResult struct {
 	// Misfit describes how the journal contradicts the code, or why the code is missing.
 	Misfit string

@@ -37,9 +37,9 @@ type attempt struct {
 	tx           *lanes.Tx        // the handler's transaction; nil until the handler runs, and for a durable handler
 	journal      *durable.Journal // the call's journal for a durable handler; nil if it was not read
 	steps        *durable.Run     // of a durable handler; nil until it runs
-	judged       rules.Judgement  // of the rules on the call itself
+	judged       rules.Judgement  // the judgement of the rules that look at the call alone
 	ruling       *receipts.Rules  // the verdicts of the rules; nil without verdicts
-	cause        error            // why the call's context had ended when its handler was done; nil if it was live
+	cause        error            // why the call's context had ended when its handler was done; nil if it had not ended
 }
 
 // run runs a claimed call on this worker to the end of the attempt, and returns that end. Each step returns an end, or
@@ -72,9 +72,10 @@ func (w *Worker) run(c *claimedCall) *end {
 	return a.write(end)
 }
 
-// decide ends an attempt before anything runs, if the call was cancelled or lost, the worker stops, the tool is
-// unknown, earlier attempts forbid another one, the tool is closed or without a handler, or the input is invalid.
-// Earlier attempts are considered first: a receipt that gave another reason would hide that they may have had effects.
+// decide ends an attempt before anything runs if the call was cancelled or lost, the worker is stopping, the tool is
+// unknown, an earlier attempt rules out another, the tool is closed to the user or has no handler, or the input is
+// invalid. Earlier attempts are considered first: a receipt that gave another reason would hide that they may have had
+// effects.
 func (a *attempt) decide(ctx context.Context) *end {
 	var known, bound bool
 	a.tool, known = a.worker.options.Registry.Tool(a.claim.Tool)
@@ -181,13 +182,13 @@ func (a *attempt) cancelledBefore() *end {
 	return failed(receipts.Cancelled, message, nil)
 }
 
-// withoutCode returns the end that leaves a call, which has made progress, to a program that can continue it.
+// withoutCode returns the end that leaves a call that has made progress to a program that can continue it.
 func withoutCode(message string) *end {
 	return &end{how: waitingForCode, misfit: store.Misfit{Message: message}}
 }
 
-// mayWait returns e, which makes the call wait for code. If the call's deadline or its time to clean up has passed, it
-// returns a failure instead.
+// mayWait returns e, which makes the call wait for a program that can continue it. If the call's deadline or its time
+// to clean up has passed, it returns a failure instead.
 func (a *attempt) mayWait(e *end) *end {
 	switch {
 	case a.claim.CancelledFor >= durable.CleanUpTime:
@@ -226,7 +227,7 @@ func (a *attempt) leaveUnknown(ctx context.Context) *end {
 	if a.claim.Losses > 0 {
 		return failed(receipts.OutcomeUnknown, fmt.Sprintf(
 			"The worker that ran the call was lost, and no worker knows %s any more, so it is not known whether the call took "+
-				"effect. Look for its effect.", receipts.Shorten(a.claim.Tool, 200)), nil)
+				"effect. Check whether it did.", receipts.Shorten(a.claim.Tool, 200)), nil)
 	}
 	return failed(receipts.UnknownTool, fmt.Sprintf(
 		"The registry %s has no tool %q%s `gem registry list` lists its tools.",
@@ -340,8 +341,8 @@ func (a *attempt) execute(ctx context.Context) *end {
 }
 
 // noteOutside records that the tool works outside of the receipt's transaction, unless the worker's row already says
-// so. If it does not, the tool has moved to another backend since the worker registered. If this worker is lost, the
-// next one must know that the tool works elsewhere.
+// so. If the row does not say so, the tool has moved to another backend since the worker registered. If this worker is
+// lost, the next one must know that the tool works elsewhere.
 func (a *attempt) noteOutside(ctx context.Context) *end {
 	if inside(a.handler) {
 		return nil
@@ -376,7 +377,7 @@ func (a *attempt) newCall() *handlers.Call {
 func (a *attempt) executeSteps(ctx context.Context) *end {
 	switch {
 	case a.journal != nil:
-	case a.claim.Number > 1: // an earlier attempt may have had effects without progress
+	case a.claim.Number > 1: // an earlier attempt may have had effects although no step was recorded
 		if end := a.readJournal(ctx); end != nil {
 			return end
 		}
@@ -440,11 +441,11 @@ func (a *attempt) mustNotRepeat(ctx context.Context) *end {
 	}
 	if a.claim.Losses == 0 {
 		return failed(receipts.OutcomeUnknown, fmt.Sprintf("An earlier attempt may have taken effect, and under the current "+
-			"registry %s must not run twice. Look for its effect, and make a new call if there is none.", a.tool.Name), nil)
+			"registry %s must not run twice. Check whether it took effect, and if not, make a new call.", a.tool.Name), nil)
 	}
 	return failed(receipts.OutcomeUnknown, fmt.Sprintf(
 		"The worker that ran the call was lost, and %s must not run twice. It is not known whether the call took effect. "+
-			"Look for its effect, and make a new call if there is none.", a.tool.Name), nil)
+			"Check whether it did, and if not, make a new call.", a.tool.Name), nil)
 }
 
 // retry returns the policy for retries of the call.

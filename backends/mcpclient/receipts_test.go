@@ -83,7 +83,7 @@ func TestCallsOfAServerEndAsTheirIdempotencySays(t *testing.T) {
 		{"about", `{}`, "output_invalid", "does not fit its schema"},
 		{"began", `{}`, "outcome_unknown", "The time of the call was over"},
 		{"cancelled", `{}`, "timeout", `"attempts": 2`},
-		{"dies_once", `{"file": "` + filepath.Join(t.TempDir(), "x") + `"}`, "outcome_unknown", "Look for its effect"},
+		{"dies_once", `{"file": "` + filepath.Join(t.TempDir(), "x") + `"}`, "outcome_unknown", "Check whether it did"},
 	} {
 		r := gem.Run(handlertest.Call{Tool: "lab." + c.tool, Input: c.input})
 		if got := ended(r); got != c.want || !strings.Contains(string(r.Result), c.says) {

@@ -56,7 +56,7 @@ func (s *server) forgot() error {
 	return handlers.Transient(&handlers.Failure{
 		Code: "outcome_unknown",
 		Message: fmt.Sprintf("The MCP server %s got the call, and says that it forgot the session: whether the call took "+
-			"effect is not known. Look for its effect.", s.domain),
+			"effect is not known. Check whether it did.", s.domain),
 		Details: map[string]string{"reason": "session_forgotten"},
 	})
 }
@@ -244,7 +244,7 @@ func (s *session) failure(ctx context.Context, err error, sent bool) error {
 		return handlers.Transient(&handlers.Failure{
 			Code: "outcome_unknown",
 			Message: fmt.Sprintf("The time of the call was over before the MCP server %s answered: whether it took effect is "+
-				"not known. GEM asked the server to stop. Look for the effect.",
+				"not known. GEM asked the server to stop. Check whether it did.",
 				s.server.domain),
 			Details: map[string]string{"reason": "no_answer_in_time"},
 		})
@@ -283,7 +283,7 @@ func (s *session) failure(ctx context.Context, err error, sent bool) error {
 	return handlers.Transient(&handlers.Failure{
 		Code: "outcome_unknown",
 		Message: fmt.Sprintf("The connection to the MCP server %s broke before it answered: whether the call took effect "+
-			"is not known. Look for its effect.", s.server.domain),
+			"is not known. Check whether it did.", s.server.domain),
 		Details: map[string]string{"reason": "connection_broken", "error": s.secrets.said(err)},
 	})
 }
@@ -293,7 +293,7 @@ func (s *session) unreadable() error {
 	return handlers.Transient(&handlers.Failure{
 		Code: "outcome_unknown",
 		Message: fmt.Sprintf("The answer of the MCP server %s cannot be read: whether the call took effect is not known. "+
-			"Look for its effect.", s.server.domain),
+			"Check whether it did.", s.server.domain),
 		Details: map[string]string{"reason": "unreadable_answer"},
 	})
 }
@@ -324,7 +324,7 @@ func (s *server) refused(status *statusError, secrets secrets, sent bool) error 
 		return handlers.TransientAfter(&handlers.Failure{
 			Code: "outcome_unknown",
 			Message: fmt.Sprintf("The MCP server %s gave no answer of its own (%s): whether the call took effect is not "+
-				"known. Look for its effect.", s.domain, text),
+				"known. Check whether it did.", s.domain, text),
 			Details: map[string]any{"reason": "no_answer", "status_code": status.code},
 		}, status.after)
 	}

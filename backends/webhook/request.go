@@ -148,5 +148,5 @@ func (w *webhook) unanswered(ctx context.Context, call *handlers.Call, err error
 func (w *webhook) outcomeUnknown(call *handlers.Call, why string) error {
 	return &handlers.Failure{Code: string(receipts.OutcomeUnknown),
 		Message: fmt.Sprintf("%s got the request, and %s. %s must not run twice: whether it took effect is not "+
-			"known. Look for its effect, and make a new call if there is none.", w.domain, why, call.Tool)}
+			"known. Check whether it did, and if not, make a new call.", w.domain, why, call.Tool)}
 }

@@ -200,8 +200,8 @@ begin
 end
 $$;
 
--- Gives an attempt that holds its call the key that it had taken. If another call holds the key or has succeeded with it,
--- the attempt has no key, and the function returns false.
+-- Gives an attempt that holds its call the key that it had taken. If another call holds the key or has succeeded with
+-- it, the attempt has no key, and the function returns false.
 create or replace function gem.take_key_again(p_call uuid, p_key text) returns boolean language plpgsql as $$
 begin
   update public.core_tool_calls c set computed_key = p_key
@@ -235,8 +235,8 @@ begin
     return 'restored';
   end if;
   perform gem.finish(p_call, p_attempt, p_worker, 'failed', jsonb_build_object('error', jsonb_build_object('error_code',
-    'outcome_unknown', 'message', 'The call had ended, and the database lost its end. Look for its effect, and make a '
-    'new call if there is none.', 'details', null)), coalesce(p_end -> 'effects', '{}'), p_end ->> 'registry_version',
+    'outcome_unknown', 'message', 'The call had ended, and the database lost its end. Check whether it took effect, '
+    'and if not, make a new call.', 'details', null)), coalesce(p_end -> 'effects', '{}'), p_end ->> 'registry_version',
     p_receipt => (p_end ->> 'receipt_id')::uuid, p_epoch => p_epoch);
   return case when holds then 'unknown' else 'ran_twice' end;
 end

@@ -23,14 +23,14 @@
 --   succeeded, failed, not_configured
 --                   The call has ended. Its status never changes again, and it has exactly one receipt.
 --
---   Cancelling a queued or waiting call ends it at once, as failed. Cancelling a running call sets cancel_requested_at.
---   Its worker learns this by the next heartbeat, and ends the call with a receipt that lists what was done. A
---   queued or waiting call that made progress does not end at once: it is woken, so that its handler can clean up. A
---   second cancellation ends such a call at once, unless a worker runs it.
+--   Cancelling a queued or waiting call ends it at once, as failed. If the call has made progress (its journal has
+--   steps, calls or waits), it runs again instead, so that its handler can clean up; a second cancellation ends it at
+--   once, unless a worker runs it. Cancelling a running call sets cancel_requested_at. Its worker learns of this at its
+--   next heartbeat at the latest, and ends the call with a receipt that lists what was done.
 --
 -- Only functions change a call's status: those below, in the order of a call's life, and those in waits.sql, rules.sql,
--- answers.sql and workers.sql. In one transaction, each function checks the state, updates the row, and writes the
--- event and, if the call ends, the receipt.
+-- answers.sql, servers.sql and workers.sql. In one transaction, each function checks the state, updates the row, and
+-- writes the event and, if the call ends, the receipt.
 --
 -- A worker that moves a running call names its attempt: (call, attempt, worker). If that attempt no longer holds the
 -- call, the function raises GM001, and the worker's transaction is rolled back. A worker that pauses and resumes after
@@ -45,7 +45,7 @@
 create or replace function gem.now() returns timestamptz language sql volatile as 'select pg_catalog.clock_timestamp()';
 
 -- Returns a random UUID of version 7. It begins with the milliseconds since 1970, so new ids are neighbours in an
--- index. Each fully random id would touch a different page of a large index.
+-- index. Fully random ids would each touch a different page of a large index.
 create or replace function gem.new_id(p_at timestamptz) returns uuid language sql volatile as $$
   select encode(set_bit(set_bit(overlay(uuid_send(gen_random_uuid()) placing
     substring(int8send((date_part('epoch', p_at) * 1000)::bigint) from 3) from 1 for 6), 52, 1), 53, 1), 'hex')::uuid
@@ -64,7 +64,7 @@ $$;
 create or replace function gem.due(p_call uuid) returns timestamptz language sql stable as $$
   select coalesce((select greatest(e.at, (e.data ->> 'run_at')::timestamptz) from public.core_tool_events e
     where e.call_id = p_call and e.seq = 1),
-    -- a call of an earlier GEM has no such event
+    -- a call from an earlier version of GEM has no such event
     (select c.created_at from public.core_tool_calls c where c.id = p_call))
 $$;
 
@@ -93,7 +93,8 @@ language sql stable as $$
     from public.core_tool_calls c where c.id = p_call
     union all
     select c.id, c.created_by, l.depth + 1, case when c.parent_step is not null or not p_made then c.parent_call_id end
-    -- The offset makes Postgres look up each call by its id. A plan from when the table was small would read all of it.
+    -- The offset makes Postgres look up each call by its id. A plan made while the table was small would read the whole
+    -- table.
     from line l, lateral (select p.* from public.core_tool_calls p where p.id = l.parent offset 0) c
     where l.depth < 100
   )
@@ -131,9 +132,9 @@ end
 $$;
 
 -- Wakes idle workers. A notification takes a database-wide lock at commit, so it is sent only if some worker has free
--- slots and found no call. Workers also poll. The hint `again` means that a call returned to its earlier place in the
--- queue, so the next claim searches without cursors (see gem.claim). The hint `timers` means that a call has ended, and
--- that a worker must notify its parent (gem.run_timers).
+-- slots and found nothing to claim. Workers also poll. The hint `again` means that a call returned to its earlier place
+-- in the queue, so the next claim searches without cursors (see gem.claim). The hint `timers` means that a call has
+-- ended, and that a worker must notify its parent (gem.run_timers).
 create or replace function gem.wake_workers(p_hint text default '') returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -161,14 +162,14 @@ $$;
 -- A call that lost two workers since it last waited is a suspect: it may have killed them. A worker runs one suspect at
 -- a time (p_suspect), so that innocent suspects do not run next to the culprit again.
 --
--- After Postgres's clock went back, and until it catches up, some calls are due although their run_at is in the future:
--- calls that were due at their insert, calls that were requeued before the clock went back, and retries whose pause is
--- over according to the old clock. Calls that a frontend scheduled still wait for their time.
+-- If Postgres's clock is set back, then until it catches up, some calls are due although their run_at is in the future:
+-- calls that were due when they were inserted, calls that were requeued before the clock was set back, and retries
+-- whose pause is over by the old clock. Calls that a frontend scheduled still wait for their time.
 --
 -- Calls at level -500 or below are background calls. They come after all others. A claim takes at most p_background of
 -- them (null: no limit), so that a worker keeps slots for other calls. If a caller crowds the queue, its calls also
 -- become background calls (see gem.before_insert_call).
-drop function if exists gem.claim(text, integer, boolean, jsonb, integer); -- with fewer columns
+drop function if exists gem.claim(text, integer, boolean, jsonb, integer); -- the earlier version returned fewer columns
 create or replace function gem.claim(p_worker text, p_limit integer, p_suspect boolean, p_cursors jsonb default '{}',
   p_background integer default null)
 returns table (id uuid, tool_name text, input text, attempt integer, idempotency_key text, session_id text,
@@ -201,7 +202,8 @@ begin
     perform gem.refuse('GM002', 'worker %s cannot claim calls: it has stopped, or its heartbeat has expired', null,
       p_worker);
   elsif worker.moved then
-    perform gem.refuse('GM006', 'worker %s has not met this server: see gem.meet_server', null, p_worker);
+    perform gem.refuse('GM006', 'worker %s does not know this Postgres server yet: see gem.meet_server', null,
+      p_worker);
   elsif worker.pauses then
     return;
   elsif worker.forgot_rules then
@@ -243,7 +245,7 @@ begin
     select s.value into secret from gem.secrets s where s.name = 'claims';
     if current_setting('synchronous_commit') in ('off', 'local') and exists (
         select from public.core_tool_calls c where c.id = any (ids) and worker.outside ->> c.tool_name = 'none') then
-      perform set_config('synchronous_commit', 'on', true); -- a lost claim would run again
+      perform set_config('synchronous_commit', 'on', true); -- if this claim were lost, its call would run again
     end if;
   end if;
 
@@ -293,7 +295,7 @@ declare
 begin
   loop
     -- A hit does not write to the call. While an old snapshot blocks vacuum, each write would add an entry for this key
-    -- to the index over held keys, and later calls would have to read it.
+    -- to the index of held keys, and later calls would have to read it.
     select r.id, r.result into receipt_id, result from public.core_tool_receipts r
     where r.idempotency_key = p_key and r.status = 'succeeded' and r.replay_of is null
     for key share; -- waits for gem.prune if it is removing the receipt; the next statement then sees the kept key
@@ -318,7 +320,7 @@ begin
       return;
     end if;
 
-    -- The unique index over key holders admits one attempt. The others start over or wait.
+    -- The unique index of held keys lets only one attempt take the key. The others start over or wait.
     select t.held, t.holder into held, holder from gem.take_key(p_call, p_attempt, p_worker, p_key) t;
     if held then
       verdict := 'run';
@@ -354,8 +356,8 @@ begin
 end
 $$;
 
--- Gives the key to the attempt, or returns the call that holds it. The holder stays locked until this transaction is
--- over, and the transaction that ends the holder then sees the new waiter. The function waits for locks only briefly: a
+-- Gives the key to the attempt, or returns the call that holds it. The holder's row stays locked until this transaction
+-- ends, so the transaction that ends the holder sees the new waiter. The function waits for locks only briefly: a
 -- frontend may lock the row of either call for as long as it likes. If it misses the end of the holder, gem.recover
 -- wakes the call.
 create or replace function gem.take_key(p_call uuid, p_attempt integer, p_worker text, p_key text, out held boolean,
@@ -373,7 +375,7 @@ begin
   exception when unique_violation or lock_not_available then
     held := false;
   end;
-  begin -- lock the call's own row first: while this waits for it, the holder is not locked, and can end
+  begin -- lock the call's own row first: during the wait for that lock, the holder is not locked, and can end
     perform from public.core_tool_calls c where c.id = p_call for no key update;
   exception when lock_not_available then
     return;
@@ -424,14 +426,14 @@ drop function if exists gem.finish(uuid, integer, text, text, jsonb, jsonb, text
 
 -- Ends a call in one statement: sets its status, and writes its last event and its receipt. Returns the receipt's id.
 -- It is the last statement of a handler's transaction. p_steps is the number of steps that the attempt knows, and p_key
--- the key that it took. If the database has fewer steps, or does not have the key, a failover lost them: then the
--- attempt no longer holds its call, and the call continues from the remaining steps. p_context describes the
+-- the key that it took. If the database has fewer steps, or does not have the key, a failover lost them: the function
+-- raises GM001, and the call continues from the remaining steps. p_context describes the
 -- origin of a failure for operators. Only the journal stores it. If the end is restored after a failover (see
 -- servers.sql), p_receipt is the receipt's earlier id, and p_epoch the epoch.
 --
--- Here and below, the planner must find the call by its id: coalesce hides the other conditions. With statistics from a
--- quiet hour, the planner would otherwise use the index of running calls, which has an entry for every call since the
--- last vacuum.
+-- Here and below, the planner must find the call by its id, so coalesce hides the other conditions from it. With
+-- statistics from a quiet hour, the planner would otherwise use the index of running calls, which has an entry for
+-- every call since the last vacuum.
 create or replace function gem.finish(p_call uuid, p_attempt integer, p_worker text, p_status text, p_result jsonb,
   p_effects jsonb,
   p_registry_version text, p_replay_of uuid default null, p_steps integer default 0, p_context text default null,
@@ -526,8 +528,8 @@ begin
 end
 $$;
 
--- Requeues a call at its place because its worker stops. Another attempt may run it: this one had no effects, or they
--- were rolled back or may be repeated. p_effects and p_outside are as in gem.retry.
+-- Puts a call back at its old place in the queue because its worker is stopping. Another attempt may run it: this one
+-- had no effects, or they were rolled back or may be repeated. p_effects and p_outside are as in gem.retry.
 drop function if exists gem.release(uuid, integer, text, jsonb);
 create or replace function gem.release(p_call uuid, p_attempt integer, p_worker text, p_effects jsonb default null,
   p_outside text default null)
@@ -541,11 +543,11 @@ $$;
 
 -- Reports whether an earlier attempt of the call may have had an effect outside of Postgres that must not happen twice:
 -- the tool's mode was none then, or it is none now (p_none). An unknown mode counts as none, unless all effects of the
--- present handler are in Postgres (p_inside). If the mode was keyed then and is keyed now, the key must be the same,
--- because a service would not recognise another. p_key is the present key, or null if the mode is not keyed now. A
--- deploy between the attempts may change the tool's mode and its key field, but not the effects of the earlier attempt.
--- In the events `lost`, `retried` and `released`, `outside` is the mode under which an attempt may have had such
--- effects. If that mode was `keyed`, `key` is the key that the attempt held.
+-- present handler are in Postgres (p_inside). If the mode was keyed then and is keyed now, a different key also counts,
+-- because a service would not recognise it as the same request. p_key is the present key, or null if the mode is not
+-- keyed now. A deploy between the attempts may change the tool's mode and its key field, but not the effects of the
+-- earlier attempt. In the events `lost`, `retried` and `released`, `outside` is the mode under which an attempt may
+-- have had such effects. If that mode was `keyed`, `key` is the key that the attempt held.
 drop function if exists gem.must_not_repeat(uuid, boolean, boolean);
 create or replace function gem.must_not_repeat(p_call uuid, p_none boolean, p_inside boolean, p_key text)
 returns boolean language sql stable security definer set search_path = pg_catalog, pg_temp as $$
@@ -571,9 +573,9 @@ begin
 end
 $$;
 
--- Requeues a running call at its place, or with a later start: after p_pause, or at p_starts_at (see rules.sql).
--- Returns the end of the pause. If the row's old run_at is in the future, the clock was set back after the claim, so
--- the call is due now. p_at is the time of the decision, if it was made earlier in the transaction.
+-- Puts a running call back in the queue: at its old place, or to start later, after p_pause or at p_starts_at (see
+-- rules.sql). Returns the end of the pause. If the row's old run_at is in the future, the clock was set back after the
+-- claim, so the call is due now. p_at is the time of the decision, if it was made earlier in the transaction.
 drop function if exists gem.put_back(uuid, integer, text, text, interval, jsonb, text, timestamptz);
 create or replace function gem.put_back(p_call uuid, p_attempt integer, p_worker text, p_event text,
   p_pause interval default null, p_data jsonb default null, p_needs text default null,
@@ -687,7 +689,7 @@ begin
     perform gem.refuse('PT404', 'call %s does not exist, or you may not cancel it', null, cancel_tool_call.id::text);
   elsif claims is not null and claims ->> 'role' is distinct from 'service_role' and call.parent_step like '##%'
     and not gem.is_final(call.status) then
-    perform gem.refuse('PT409', 'call %s is a rule''s question about call %s, and cannot be cancelled by itself',
+    perform gem.refuse('PT409', 'call %s is a rule''s question about call %s, and cannot be cancelled on its own',
       'Cancel that call instead.',
       call.id::text, call.parent_call_id::text);
   end if;
@@ -748,9 +750,9 @@ begin
 end
 $$;
 
--- Ends a queued or waiting call that was cancelled (p_who is that of gem.cancel), or a question whose answer has come
--- or whose time is over (p_who is null). The caller has locked its row. A frontend's transaction must not lock other
--- calls, so this function only marks the call, and a worker's timers then notify the parent.
+-- Ends a queued or waiting call that was cancelled (p_who is as in gem.cancel), or a question that was answered or
+-- whose deadline has passed (p_who is null). The caller has locked its row. A frontend's transaction must not lock
+-- other calls, so this function only marks the call, and a worker's timers then notify the parent.
 create or replace function gem.end_without_worker(p_call uuid, p_status text, p_result jsonb, p_at timestamptz,
   p_who jsonb) returns void language plpgsql as $$
 declare
