@@ -2,6 +2,7 @@ package worker_test
 
 import (
 	"fmt"
+	"os"
 	"testing"
 	"time"
 
@@ -73,8 +74,8 @@ func TestNoChangeOfAModeLeavesAFault(t *testing.T) {
 		{mode: "keyed", keyField: "then"}}
 	for i, before := range modes {
 		for j, after := range modes {
-			if i == j {
-				continue
+			if i == j || os.Getenv("GEM_TEST_LONG") == "" && (i+j)%3 != 0 {
+				continue // the short form has four pairs, with each mode before and after
 			}
 			t.Run(fmt.Sprint(before.mode, before.keyField, " to ", after.mode, after.keyField), func(t *testing.T) {
 				t.Parallel()

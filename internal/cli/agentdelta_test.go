@@ -192,9 +192,9 @@ func TestAnAgentOfAModelGoesOnElsewhere(t *testing.T) {
 	if ran := a.ran(id); ran.Answer != "done" || a.did("think 1") != 1 || a.did("think 2") != 2 || a.did("one") != 1 {
 		t.Errorf("%+v", ran)
 	}
-	if !strings.Contains(second.stderr.String(), id) {
-		t.Error("the other worker did not have it")
-	}
+	testdb.Eventually(t, "the log line of the other worker", func() bool {
+		return strings.Contains(second.stderr.String(), id)
+	})
 	a.proves()
 }
 

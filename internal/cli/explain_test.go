@@ -238,7 +238,7 @@ func TestExplain(t *testing.T) {
 			s.claim("w-1")
 			testdb.Exec(s.T, s.db, `select gem.wait($1, 1, 'w-1',
 				'[{"id": "00000000-0000-7000-8000-000000000001", "name": "a", "tool": "leads.update", "input": {}}]',
-				'call', '{a}', 1, '{"a": 3600000}', null)`, id)
+				'call', '{a}', 1, '{"a": 3630000}', null)`, id)
 			return id
 		}, []string{"waits for calls that it made. These have not ended: leads.update 00000000-0000-7000-8000-000000000001 " +
 			"(queued).", "If they take too long, it is woken at", "in 1 h"}, ""},
@@ -246,7 +246,7 @@ func TestExplain(t *testing.T) {
 			s.worker("w-1", 4)
 			id := s.insert()
 			s.claim("w-1")
-			testdb.Exec(s.T, s.db, "select gem.wait($1, 1, 'w-1', '[]', 'time', '{nap}', 1, '{\"nap\": 3600000}', null)", id)
+			testdb.Exec(s.T, s.db, "select gem.wait($1, 1, 'w-1', '[]', 'time', '{nap}', 1, '{\"nap\": 3630000}', null)", id)
 			return id
 		}, []string{"Its handler sleeps. It continues at"}, ""},
 		"waiting to clean up": {func(s scene) string {
@@ -264,7 +264,7 @@ func TestExplain(t *testing.T) {
 			holder := s.insert()
 			s.claim("w-1")
 			testdb.Exec(s.T, s.db, "select gem.hold_key($1, 1, 'w-1', 'K')", holder)
-			testdb.Exec(s.T, s.db, "select gem.wait($1, 1, 'w-1', '[]', 'time', '{nap}', 1, '{\"nap\": 3600000}', null)", holder)
+			testdb.Exec(s.T, s.db, "select gem.wait($1, 1, 'w-1', '[]', 'time', '{nap}', 1, '{\"nap\": 3630000}', null)", holder)
 			id := s.insert()
 			s.claim("w-1")
 			testdb.Exec(s.T, s.db, "select gem.hold_key($1, 1, 'w-1', 'K')", id)
