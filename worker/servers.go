@@ -163,10 +163,12 @@ func (w *Worker) meet(ctx context.Context) error {
 	}
 	limited, cancel := context.WithTimeout(ctx, w.options.HeartbeatInterval)
 	defer cancel()
+	w.at("before", "meet")
 	epoch, err := store.MeetServer(limited, w.options.Control, w.id, w.knew)
 	if err != nil {
 		return err
 	}
+	w.at("after", "meet")
 	w.knew = epoch.Server
 	w.epoch.Store(&metServer{epoch, time.Now()})
 	w.sweepSoon()
@@ -238,14 +240,19 @@ func (w *Worker) restore(ctx context.Context, epoch int64) error {
 }
 
 func (w *Worker) restoreOne(ctx context.Context, epoch int64, lost store.Lost) error {
+	w.at("before", "restore")
 	what, err := store.Restore(ctx, w.options.Control, epoch, lost, w.options.Registry.Version)
 	if store.IsRefusal(err) { // the others can be restored nevertheless
 		w.log.Error("could not restore an attempt", zap.String("call_id", lost.CallID), zap.Int("attempt", lost.Number),
 			zap.Error(err))
 		return nil
 	}
+	if err != nil {
+		return err
+	}
+	w.at("after", "restore")
 	w.meeting.counts[what]++
-	return err
+	return nil
 }
 
 // restoreWithin is how long after a failover the functions in servers.sql restore ends.

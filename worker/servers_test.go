@@ -96,7 +96,9 @@ func (p *pair) killPrimary() {
 	p.Helper()
 	p.signal(strings.TrimSpace(strings.Split(p.ask(p.primary, "select pg_read_file('postmaster.pid')"), "\n")[0]),
 		syscall.SIGKILL)
-	p.signal(p.sender, syscall.SIGKILL)
+	if p.sender != "" {
+		p.signal(p.sender, syscall.SIGKILL)
+	}
 }
 
 func (p *pair) promote() {
