@@ -204,7 +204,8 @@ func TestWhatARestoredBackupLacksIsRestored(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(folder, "recovery.signal"), nil, 0o666); err != nil { //nolint:gosec // the server has a user of its own
+	signal := filepath.Join(folder, "recovery.signal")
+	if err := os.WriteFile(signal, nil, 0o666); err != nil { //nolint:gosec // the server has a user of its own
 		t.Fatal(err)
 	}
 	_, port, _ := strings.Cut(at, ":")
