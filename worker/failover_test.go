@@ -59,23 +59,19 @@ type cells struct {
 }
 
 func newCells(t *testing.T, change ...func(*worker.Options)) *cells {
+	t.Helper()
+	c := newIdleCells(t)
+	c.start(change...)
+	return c
+}
+
+// newIdleCells is newCells before the start of the worker.
+func newIdleCells(t *testing.T) *cells {
+	t.Helper()
 	c := &cells{pair: newPair(t), lab: NewLab(), ids: map[string]string{}}
 	c.env = handlertest.Start(t, handlertest.Options{Registry: failoverTools, Domains: []any{c.lab, Sender{c.lab}},
 		NoWorker: true, Database: c.url})
 	testdb.Exec(t, c.env.DB, "create table lab_rows (id bigint generated always as identity primary key, text text)")
-	c.worker = c.env.StartWorker(append(change, func(o *worker.Options) {
-		o.Concurrency = 30 // one caller may not crowd it
-		worker.SetHook(o, func(point string) {
-			switch point {
-			case "before claim":
-				c.claims.RLock()
-				defer c.claims.RUnlock()
-			case "before key":
-				c.keys.RLock()
-				defer c.keys.RUnlock()
-			}
-		})
-	})...)
 	t.Cleanup(func() {
 		if t.Failed() {
 			for _, q := range []string{"gem.epochs", "core_workers", "core_tool_calls", "gem.epoch_calls"} {
@@ -89,6 +85,23 @@ func newCells(t *testing.T, change ...func(*worker.Options)) *cells {
 		}
 	})
 	return c
+}
+
+func (c *cells) start(change ...func(*worker.Options)) {
+	c.Helper()
+	c.worker = c.env.StartWorker(append(change, func(o *worker.Options) {
+		o.Concurrency = 30 // one caller may not crowd it
+		worker.SetHook(o, func(point string) {
+			switch point {
+			case "before claim":
+				c.claims.RLock()
+				defer c.claims.RUnlock()
+			case "before key":
+				c.keys.RLock()
+				defer c.keys.RUnlock()
+			}
+		})
+	})...)
 }
 
 // call inserts a call whose text and gate, if it waits, are its name.

@@ -13,7 +13,9 @@ import (
 	"testing"
 
 	"github.com/gemworker/gem/handlers/handlertest"
+	"github.com/gemworker/gem/internal/postgres/pgpool"
 	"github.com/gemworker/gem/internal/postgres/pgserver"
+	"github.com/gemworker/gem/internal/testing/pgbouncer"
 	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/worker"
 	"github.com/jackc/pgx/v5"
@@ -117,6 +119,50 @@ func TestManyCallsOfEachKindAreRestored(t *testing.T) {
 		}
 	}
 	sound(t, c.env)
+}
+
+// The pooler leads to the promoted server once somebody has changed its configuration.
+func TestWhatAFailoverLostIsRestoredBehindAPooler(t *testing.T) {
+	t.Parallel()
+	for mode, kind := range map[pgbouncer.Mode]pgpool.PoolMode{pgbouncer.Transaction: pgpool.TransactionPooler,
+		pgbouncer.Session: pgpool.SessionPooler} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			c := newIdleCells(t)
+			pooler := pgbouncer.Start(t, c.primary.URL("postgres"), pgbouncer.Options{Mode: mode})
+			pool, err := pgpool.Open(t.Context(), pooler.URL(c.primary.URL("postgres")), pgpool.Options{MaxConns: 20, Mode: kind})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(pool.Close)
+			c.start(func(o *worker.Options) { o.Calls, o.Control = pool, pool })
+			c.claims.Lock()
+			c.call("lab.send", "ended", false)
+			c.call("lab.send", "runs", true)
+			c.call("lab.write", "written", false)
+			c.loseCommits()
+			c.claims.Unlock()
+			c.begun(1)
+			before := c.end("ended", "written")
+
+			c.failover()
+			if err := pooler.MoveTo(t.Context(), c.standby.URL("postgres")); err != nil {
+				t.Fatal(err)
+			}
+			c.env.DB.Reset()
+			c.lab.tell(t, "runs", Order{})
+			if after := c.end("ended", "runs", "written"); after["ended"] != before["ended"] {
+				t.Errorf("the receipt was %s, and is %s", before["ended"], after["ended"])
+			}
+			if sent := c.lab.sentSoFar(); len(sent) != 2 {
+				t.Errorf("the effects: %v", sent)
+			}
+			if rows := c.ask(c.standby, "select count(*)::text from lab_rows"); rows != "1" {
+				t.Errorf("%s rows", rows)
+			}
+			sound(t, c.env)
+		})
+	}
 }
 
 func TestAFailoverToASynchronousStandbyLosesNothing(t *testing.T) {

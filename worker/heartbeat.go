@@ -39,8 +39,8 @@ func (w *Worker) heartbeat(ctx context.Context) error {
 		slices.Collect(maps.Keys(running)), full)
 	if store.IsNotRegistered(err) {
 		w.log.Warn("this worker was silent for so long that others removed it: registering again")
+		w.beginMeeting() // a failover may have lost the row
 		err = w.register(beating)
-		w.meeting = newMeeting() // a failover may have lost the row
 	}
 	if err != nil {
 		w.sweepSoon()

@@ -122,6 +122,9 @@ const backgroundShare = 5
 func (w *Worker) claim(ctx context.Context, limit int) (int, error) {
 	w.claiming.Lock()
 	defer w.claiming.Unlock()
+	if w.claimsPause {
+		return 0, nil
+	}
 	if w.rewind.Swap(false) {
 		w.cursor.rewind()
 	}

@@ -152,15 +152,26 @@ type meeting struct {
 	reran  []store.Lost
 }
 
-func newMeeting() *meeting { return &meeting{counts: map[store.Restored]int{}} }
+// beginMeeting makes the worker claim no calls until w.meet has ended: a call whose end the server lacks must not run
+// again before the end is restored. A claim that is on its way has ended when it returns.
+func (w *Worker) beginMeeting() {
+	if w.meeting == nil {
+		w.meeting = &meeting{counts: map[store.Restored]int{}}
+		w.pauseClaims(true)
+	}
+}
+
+func (w *Worker) pauseClaims(pause bool) {
+	w.claiming.Lock()
+	defer w.claiming.Unlock()
+	w.claimsPause = pause
+}
 
 // meet records that this worker has met another server, and restores what the server lacks: the claims of running
 // calls, ends, and the beginnings of steps. It ends within a heartbeat's interval, so that the worker stays alive. If
 // something is left, the next heartbeat continues.
 func (w *Worker) meet(ctx context.Context) error {
-	if w.meeting == nil {
-		w.meeting = newMeeting()
-	}
+	w.beginMeeting()
 	limited, cancel := context.WithTimeout(ctx, w.options.HeartbeatInterval)
 	defer cancel()
 	w.at("before", "meet")
@@ -188,6 +199,7 @@ func (w *Worker) meet(ctx context.Context) error {
 			zap.Int("steps", found.steps), zap.Int("run_again", len(found.reran)))
 	}
 	w.meeting = nil
+	w.pauseClaims(false)
 	return nil
 }
 

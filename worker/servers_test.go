@@ -5,13 +5,16 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/internal/postgres/pgserver"
 	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/migrations"
+	"github.com/gemworker/gem/worker"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -158,7 +161,14 @@ func TestAFailoverThatLosesTheFirstWorkerItselfIsNoticed(t *testing.T) {
 		Domains: []any{lab}, NoWorker: true, Database: p.url})
 	id := env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "x"})})
 	p.loseCommits()
-	env.StartWorker()
+	env.StartWorker(func(o *worker.Options) {
+		var once sync.Once
+		worker.SetHook(o, func(point string) {
+			if point == "before meet" { // several polls: what the server lacks must not be claimed meanwhile
+				once.Do(func() { time.Sleep(2 * time.Second) })
+			}
+		})
+	})
 	before := env.Await(id)
 	p.failover()
 	env.DB.Reset()

@@ -109,14 +109,16 @@ type Worker struct {
 	telemetry *telemetry // nil without a Tracer and a Meter
 
 	// The loop's fields. Each channel carries at most one signal.
-	wake       chan struct{} // a call may be ready
-	freed      chan struct{} // there is room for calls
-	rewind     atomic.Bool   // a call returned to its earlier place in the queue
-	loopedAt   atomic.Int64  // when the last round of the loop began, in Unix nanoseconds
-	claiming   sync.Mutex    // held during a claim, until its calls are in running
-	cursor     claimCursor
-	wakeWanted bool        // the value of wants_wake in core_workers
-	registered atomic.Bool // core_workers has a new row, whose wants_wake is false
+	wake     chan struct{} // a call may be ready
+	freed    chan struct{} // there is room for calls
+	rewind   atomic.Bool   // a call returned to its earlier place in the queue
+	loopedAt atomic.Int64  // when the last round of the loop began, in Unix nanoseconds
+	claiming sync.Mutex    // held during a claim, until its calls are in running
+	// claimsPause is set while w.meet restores what another server lacks. claiming guards it.
+	claimsPause bool
+	cursor      claimCursor
+	wakeWanted  bool        // the value of wants_wake in core_workers
+	registered  atomic.Bool // core_workers has a new row, whose wants_wake is false
 	// the tools of outside that the worker noted; true: its row in core_workers has the tool
 	noted sync.Map
 	// what this worker has ended lately: see servers.go

@@ -142,12 +142,28 @@ func (p *Pooler) configure(serverURL string, o Options) error {
 		"server_tls_sslmode": "prefer",
 	}
 	maps.Copy(set, o.Settings)
-	ini := []string{"[databases]", fmt.Sprintf("* = host=%s port=%s", server.Hostname(), port), "[pgbouncer]"}
+	ini := []string{"[pgbouncer]"}
 	for _, name := range slices.Sorted(maps.Keys(set)) {
 		ini = append(ini, name+" = "+set[name])
 	}
+	ini = append(ini, "[databases]", fmt.Sprintf(databases, server.Hostname(), port))
 	p.settings = strings.Join(ini, "\n")
 	return nil
+}
+
+// databases is the last line of pgbouncer.ini: all databases are on one server.
+const databases = "* = host=%s port=%s"
+
+// MoveTo restarts the pooler in front of another server with the same users, at the same address.
+func (p *Pooler) MoveTo(ctx context.Context, serverURL string) error {
+	server, err := url.Parse(serverURL)
+	if err != nil {
+		return errors.New("the server's URL is not valid")
+	}
+	p.Stop()
+	p.settings = p.settings[:strings.LastIndex(p.settings, "\n")+1] +
+		fmt.Sprintf(databases, server.Hostname(), server.Port())
+	return p.Start(ctx)
 }
 
 // quote quotes a name or a password for users.txt.
