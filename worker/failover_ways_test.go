@@ -130,7 +130,8 @@ func TestWhatAFailoverLostIsRestoredBehindAPooler(t *testing.T) {
 			t.Parallel()
 			c := newIdleCells(t)
 			pooler := pgbouncer.Start(t, c.primary.URL("postgres"), pgbouncer.Options{Mode: mode})
-			pool, err := pgpool.Open(t.Context(), pooler.URL(c.primary.URL("postgres")), pgpool.Options{MaxConns: 20, Mode: kind})
+			pool, err := pgpool.Open(t.Context(), pooler.URL(c.primary.URL("postgres")),
+				pgpool.Options{MaxConns: 20, Mode: kind})
 			if err != nil {
 				t.Fatal(err)
 			}
