@@ -122,7 +122,7 @@ const backgroundShare = 5
 func (w *Worker) claim(ctx context.Context, limit int) (int, error) {
 	w.claiming.Lock()
 	defer w.claiming.Unlock()
-	if w.claimsPause {
+	if w.meeting != nil {
 		return 0, nil
 	}
 	if w.rewind.Swap(false) {

@@ -156,15 +156,14 @@ type meeting struct {
 // again before the end is restored. A claim that is on its way has ended when it returns.
 func (w *Worker) beginMeeting() {
 	if w.meeting == nil {
-		w.meeting = &meeting{counts: map[store.Restored]int{}}
-		w.pauseClaims(true)
+		w.setMeeting(&meeting{counts: map[store.Restored]int{}})
 	}
 }
 
-func (w *Worker) pauseClaims(pause bool) {
+func (w *Worker) setMeeting(m *meeting) {
 	w.claiming.Lock()
 	defer w.claiming.Unlock()
-	w.claimsPause = pause
+	w.meeting = m
 }
 
 // meet records that this worker has met another server, and restores what the server lacks: the claims of running
@@ -198,8 +197,7 @@ func (w *Worker) meet(ctx context.Context) error {
 			zap.Int("missing", found.counts[store.CallMissing]), zap.Int("claimed_again", found.counts[store.ClaimedAgain]),
 			zap.Int("steps", found.steps), zap.Int("run_again", len(found.reran)))
 	}
-	w.meeting = nil
-	w.pauseClaims(false)
+	w.setMeeting(nil)
 	return nil
 }
 

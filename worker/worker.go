@@ -109,16 +109,14 @@ type Worker struct {
 	telemetry *telemetry // nil without a Tracer and a Meter
 
 	// The loop's fields. Each channel carries at most one signal.
-	wake     chan struct{} // a call may be ready
-	freed    chan struct{} // there is room for calls
-	rewind   atomic.Bool   // a call returned to its earlier place in the queue
-	loopedAt atomic.Int64  // when the last round of the loop began, in Unix nanoseconds
-	claiming sync.Mutex    // held during a claim, until its calls are in running
-	// claimsPause is set while w.meet restores what another server lacks. claiming guards it.
-	claimsPause bool
-	cursor      claimCursor
-	wakeWanted  bool        // the value of wants_wake in core_workers
-	registered  atomic.Bool // core_workers has a new row, whose wants_wake is false
+	wake       chan struct{} // a call may be ready
+	freed      chan struct{} // there is room for calls
+	rewind     atomic.Bool   // a call returned to its earlier place in the queue
+	loopedAt   atomic.Int64  // when the last round of the loop began, in Unix nanoseconds
+	claiming   sync.Mutex    // held during a claim, until its calls are in running
+	cursor     claimCursor
+	wakeWanted bool        // the value of wants_wake in core_workers
+	registered atomic.Bool // core_workers has a new row, whose wants_wake is false
 	// the tools of outside that the worker noted; true: its row in core_workers has the tool
 	noted sync.Map
 	// what this worker has ended lately: see servers.go
@@ -126,8 +124,9 @@ type Worker struct {
 	epoch  atomic.Pointer[metServer] // nil until the server changes
 
 	// Fields of the services.
-	knew       time.Time     // the gem.server() that the worker met last
-	meeting    *meeting      // what a changed server lacks is being restored; nil otherwise
+	knew time.Time // the gem.server() that the worker met last
+	// what a changed server lacks is being restored; nil otherwise. Heartbeats set it, and hold claiming.
+	meeting    *meeting
 	beat       chan struct{} // a heartbeat is requested
 	due        chan struct{} // the timers have work
 	ends       ends          // calls whose waiters must be notified
