@@ -51,13 +51,19 @@ func hostOf(t *testing.T, s *pgserver.Server) string {
 	return u.Host
 }
 
-// ask returns the value of a query on one server.
-func (p *pair) ask(s *pgserver.Server, sql string) (value string) {
+func (p *pair) connect(s *pgserver.Server) *pgx.Conn {
 	p.Helper()
 	conn, err := pgx.Connect(p.Context(), s.URL("postgres"))
 	if err != nil {
 		p.Fatal(err)
 	}
+	return conn
+}
+
+// ask returns the value of a query on one server.
+func (p *pair) ask(s *pgserver.Server, sql string) (value string) {
+	p.Helper()
+	conn := p.connect(s)
 	defer conn.Close(context.Background())
 	if err := conn.QueryRow(p.Context(), sql).Scan(&value); err != nil {
 		p.Fatalf("%s: %v", sql, err)

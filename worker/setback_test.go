@@ -34,9 +34,9 @@ type world struct {
 	db      *pgx.Conn // in a transaction, with a savepoint before each commit
 	commits int
 	workers []*memorable
-	effects []store.Attempt          // by attempts of tools of mode none
+	effects map[string]int           // of calls to tools of mode none
 	ends    map[store.Attempt]string // that succeeded: the key, or ""
-	met     map[string]int           // what was restored
+	met     map[store.Restored]int   // what was restored
 }
 
 // memorable is a worker, with what it knows.
@@ -63,6 +63,11 @@ func (b *believed) lost() store.Lost {
 	return store.Lost{Attempt: b.Attempt, Tool: b.Tool, Code: b.Code, Call: &b.Call, Key: b.key}
 }
 
+// final is the end of the attempt with an outcome.
+func (b *believed) final(o receipts.Outcome) store.Final {
+	return store.Final{Attempt: b.Attempt, Outcome: o, Effects: []byte("{}"), RegistryVersion: "1", Key: b.key}
+}
+
 // commit runs what one commit does. If it fails, nothing is written.
 func (w *world) commit(do func(context.Context) error) error {
 	w.Helper()
@@ -73,6 +78,15 @@ func (w *world) commit(do func(context.Context) error) error {
 	}
 	w.commits++
 	return nil
+}
+
+// write is a commit of one statement.
+func (w *world) write(sql string, args ...any) error {
+	w.Helper()
+	return w.commit(func(ctx context.Context) error {
+		_, err := w.db.Exec(ctx, sql, args...)
+		return err
+	})
 }
 
 func (w *world) exec(sql string) {
@@ -120,23 +134,13 @@ func (w *world) claim(m *memorable, limit int) {
 	for _, c := range got {
 		b := &believed{Call: c}
 		if c.Number > 1 {
-			must := c.Losses > 0 && b.once()
-			if !must && !b.once() {
-				key := w.keyOf(b)
-				must = w.mustNotRepeat(b, &key)
-			} else if !must {
-				must = w.mustNotRepeat(b, nil)
-			}
-			if must {
+			if b.once() && c.Losses > 0 || w.mustNotRepeat(b) {
 				w.held(w.finish(b, receipts.Failure(receipts.OutcomeUnknown, "It is not known.", nil)))
 				continue
 			}
 		}
-		if !b.once() {
-			verdict := w.hold(b)
-			if verdict != store.KeyTaken {
-				continue
-			}
+		if !b.once() && w.hold(b) != store.KeyTaken {
+			continue
 		}
 		m.running = append(m.running, b)
 	}
@@ -144,7 +148,11 @@ func (w *world) claim(m *memorable, limit int) {
 
 func (w *world) keyOf(b *believed) string { return strings.Split(string(b.Input), `"`)[3] }
 
-func (w *world) mustNotRepeat(b *believed, key *string) bool {
+func (w *world) mustNotRepeat(b *believed) bool {
+	var key *string
+	if !b.once() {
+		key = new(w.keyOf(b))
+	}
 	must, err := store.MustNotRepeat(context.Background(), w.db, b.Attempt, b.once(), false, key)
 	if err != nil {
 		w.Fatal(err)
@@ -160,8 +168,7 @@ func (w *world) hold(b *believed) (verdict store.KeyVerdict) {
 		if verdict = k.Verdict; err != nil || verdict != store.KeyHit {
 			return err
 		}
-		hit := receipts.Outcome{Status: receipts.Succeeded, Result: k.Result, ReplayOf: k.ReceiptID}
-		s := store.Final{Attempt: b.Attempt, Outcome: hit, Effects: []byte("{}"), RegistryVersion: "1"}.Statement()
+		s := b.final(receipts.Replay(k.ReceiptID, k.Result)).Statement()
 		_, err = w.db.Exec(ctx, s.SQL, s.Args...)
 		return err
 	})) {
@@ -175,18 +182,15 @@ func (w *world) hold(b *believed) (verdict store.KeyVerdict) {
 
 // finish writes an end.
 func (w *world) finish(b *believed, o receipts.Outcome) error {
-	return w.commit(func(ctx context.Context) error {
-		s := store.Final{Attempt: b.Attempt, Outcome: o, Effects: []byte("{}"), RegistryVersion: "1", Key: b.key}.Statement()
-		_, err := w.db.Exec(ctx, s.SQL, s.Args...)
-		return err
-	})
+	s := b.final(o).Statement()
+	return w.write(s.SQL, s.Args...)
 }
 
 // begin lets a handler have its effect.
 func (w *world) begin(b *believed) {
 	b.begun = true
 	if b.once() {
-		w.effects = append(w.effects, b.Attempt)
+		w.effects[b.CallID]++
 	}
 }
 
@@ -195,12 +199,11 @@ func (w *world) end(m *memorable, b *believed, o receipts.Outcome, forget bool) 
 	w.Helper()
 	m.drop(b)
 	l := b.lost()
-	l.Ended, l.Final = true, &store.Final{Attempt: b.Attempt, Outcome: o, Effects: []byte("{}"), RegistryVersion: "1"}
+	l.Ended, l.Final = true, new(b.final(o))
 	if forget {
 		l.Call, l.Final = nil, nil
 	}
-	accepted := w.held(w.finish(b, o))
-	if accepted {
+	if w.held(w.finish(b, o)) {
 		if o.Status == receipts.Succeeded {
 			w.ends[b.Attempt] = b.key
 		}
@@ -262,7 +265,7 @@ func (w *world) restore(m *memorable, l store.Lost) {
 	if got != want {
 		w.Fatalf("restored %+v: %q, want %q", l, got, want)
 	}
-	w.met[string(got)]++
+	w.met[got]++
 }
 
 // rule returns the result that restoring an attempt must have.
@@ -377,15 +380,15 @@ func TestARestoreFollowsItsRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	drawMany()
-	met := map[string]int{}
+	met := map[store.Restored]int{}
 	for len(met) < 6 { // until each result has come, and none
 		rapid.Check(t, func(rt *rapid.T) { setBackAndRestore(rt, conn, met) })
 	}
 	t.Log("restored:", met)
 }
 
-func setBackAndRestore(rt *rapid.T, conn *pgx.Conn, met map[string]int) {
-	w := &world{T: rt, db: conn, ends: map[store.Attempt]string{}, met: met}
+func setBackAndRestore(rt *rapid.T, conn *pgx.Conn, met map[store.Restored]int) {
+	w := &world{T: rt, db: conn, effects: map[string]int{}, ends: map[store.Attempt]string{}, met: met}
 	w.exec("begin")
 	defer w.exec("rollback")
 	w.ask("select setval('public.seconds', 1)::text || setval('public.servers', 1)")
@@ -418,17 +421,14 @@ func setBackAndRestore(rt *rapid.T, conn *pgx.Conn, met map[string]int) {
 	tools, keys := rapid.SampledFrom([]string{"t.once", "t.keyed"}), rapid.SampledFrom([]string{"k1", "k2"})
 	outcomes := rapid.SampledFrom([]receipts.Outcome{{Status: receipts.Succeeded, Result: []byte(`{"ok": true}`)},
 		receipts.Failure(receipts.ExecutionError, "No.", nil)})
-	insert := func() {
-		w.exec(fmt.Sprintf("savepoint s%d", w.commits))
-		w.exec(fmt.Sprintf(`insert into core_tool_calls (tool_name, input) values ('%s', '{"key": "%s"}')`,
-			tools.Draw(rt, "tool"), keys.Draw(rt, "key")))
-		w.commits++
-	}
 	end := func(m *memorable, b *believed) {
 		w.end(m, b, outcomes.Draw(rt, "outcome"), rapid.IntRange(0, 2).Draw(rt, "forget") == 0)
 	}
 	actions := map[string]func(){
-		"calls come": insert,
+		"a call comes": func() {
+			w.held(w.write("insert into core_tool_calls (tool_name, input) values ($1, jsonb_build_object('key', $2::text))",
+				tools.Draw(rt, "tool"), keys.Draw(rt, "key")))
+		},
 		"a claim": func() {
 			m := w.workers[one.Draw(rt, "worker")]
 			w.claim(m, rapid.IntRange(1, 3).Draw(rt, "limit"))
@@ -470,9 +470,7 @@ func setBackAndRestore(rt *rapid.T, conn *pgx.Conn, met map[string]int) {
 		},
 		"a worker is taken for dead": func() {
 			n := one.Draw(rt, "worker")
-			w.exec(fmt.Sprintf("savepoint s%d", w.commits))
-			w.exec("update core_workers set alive_until = gem.now() where worker_id = '" + w.workers[n].id + "'")
-			w.commits++
+			w.held(w.write("update core_workers set alive_until = gem.now() where worker_id = $1", w.workers[n].id))
 			w.beat(w.workers[(n+1)%len(w.workers)])
 			w.beat(w.workers[n])
 		},
@@ -493,7 +491,7 @@ func setBackAndRestore(rt *rapid.T, conn *pgx.Conn, met map[string]int) {
 		},
 		"time passes": func() { w.pass(rapid.SampledFrom([]int{6, 16}).Draw(rt, "seconds")) },
 	}
-	action := rapid.SampledFrom([]string{"calls come", "calls come", "calls come", "a claim", "a claim", "a claim",
+	action := rapid.SampledFrom([]string{"a call comes", "a call comes", "a call comes", "a claim", "a claim", "a claim",
 		"a beginning", "a beginning", "an end", "an end", "an end", "a release", "a retry", "a worker is taken for dead",
 		"heartbeats", "commits are lost", "a worker meets the server", "a worker meets the server", "time passes"})
 	for range 100 {
@@ -540,11 +538,7 @@ func (w *world) check() {
 		return w.ask(`select coalesce((select what from gem.epoch_calls where call_id = $1 and attempt = $2
 			and worker_id = $3 order by epoch desc limit 1), '')`, a.CallID, a.Number, a.WorkerID)
 	}
-	begun := map[string]int{}
-	for _, a := range w.effects {
-		begun[a.CallID]++
-	}
-	for id, times := range begun {
+	for id, times := range w.effects {
 		if times > 1 && w.ask("select count(*)::text from gem.epoch_calls where call_id = $1 and what in ('ran_twice', "+
 			"'unknown')", id) == "0" {
 			w.Errorf("call %s had %d effects, and is not listed", id, times)
