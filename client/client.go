@@ -136,19 +136,18 @@ func Await(ctx context.Context, db DB, id string) (*receipts.Receipt, error) {
 			return nil, ctx.Err()
 		case <-time.After(pause):
 		}
-		if read := store.Receipt; time.Since(looked) > 5*time.Second {
+		if time.Since(looked) > 5*time.Second {
 			looked = time.Now()
 			r, err = Receipt(ctx, db, id)
 		} else {
-			r, err = read(ctx, db, id)
+			r, err = store.Receipt(ctx, db, id)
 		}
 	}
 	return r, err
 }
 
 // MayHaveLost reports whether Postgres may have lost commits after a time, in a failover or a restore, as far as
-// workers
-// noticed. The role must own the tables, or be a member of gem_monitor or gem_mcp.
+// workers noticed. The role must own the tables, or be a member of gem_monitor or gem_mcp.
 func MayHaveLost(ctx context.Context, db DB, since time.Time) (lost bool, err error) {
 	if err = db.QueryRow(ctx, "select gem.may_have_lost($1)", since).Scan(&lost); err != nil {
 		return false, fmt.Errorf("ask for lost commits: %w", err)

@@ -53,7 +53,7 @@ func (r *requests) RoundTrip(req *http.Request) (*http.Response, error) {
 		wrote.Store(true)
 	}}))
 	if asked != nil {
-		deliverOnce(sent, deliveryOf(req.Context(), asked))
+		sendWhileAwaited(sent, deliveryOf(req.Context(), asked))
 	}
 	resp, err := outbound.Bounded(wire).RoundTrip(sent)
 	if err != nil {
@@ -81,9 +81,9 @@ func (r *requests) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil // the SDK knows more about it
 }
 
-// deliverOnce lets the body of a call's request leave only while somebody waits for the answer: a server cannot carry
-// out a call without its body.
-func deliverOnce(req *http.Request, d *delivery) {
+// sendWhileAwaited lets the body of a call's request leave only while somebody waits for the answer: a server cannot
+// carry out a call without its body.
+func sendWhileAwaited(req *http.Request, d *delivery) {
 	if d == nil {
 		return
 	}

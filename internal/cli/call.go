@@ -145,11 +145,12 @@ func makeCall(cmd *cobra.Command, c client.NewCall, wait bool, timeout time.Dura
 	c.ID = id
 	return waitFor(ctx, cmd.OutOrStdout(), progress, db, id, timeout, func() (bool, error) {
 		for range lostPatience {
-			if lost, err := client.MayHaveLost(ctx, db, made); err != nil || lost {
-				if err == nil {
-					fmt.Fprintln(progress, "A failover lost the call: making it again with the same id.")
-					_, err = client.Enqueue(ctx, db, c)
-				}
+			lost, err := client.MayHaveLost(ctx, db, made)
+			if err == nil && lost {
+				fmt.Fprintln(progress, "A failover lost the call: making it again with the same id.")
+				_, err = client.Enqueue(ctx, db, c)
+			}
+			if err != nil || lost {
 				return err == nil, err
 			}
 			select {

@@ -255,7 +255,7 @@ $$;
 --   missing    The server lacks the call, and the worker has forgotten its input.
 --   claimed    The attempt still runs, and holds the call again.
 --   null       The server lacks nothing.
--- Ended attempts of which the result is one of the first four are also in gem.epoch_calls.
+-- gem.epoch_calls lists the ended attempts with one of the first four results.
 create or replace function gem.restore(p_worker text, p_epoch bigint, p_attempt integer, p_code bytea, p_call jsonb,
   p_ended boolean, p_end jsonb) returns text
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$

@@ -427,9 +427,9 @@ drop function if exists gem.finish(uuid, integer, text, text, jsonb, jsonb, text
 -- Ends a call in one statement: sets its status, and writes its last event and its receipt. Returns the receipt's id.
 -- It is the last statement of a handler's transaction. p_steps is the number of steps that the attempt knows, and p_key
 -- the key that it took. If the database has fewer steps, or does not have the key, a failover lost them: the function
--- raises GM001, and the call continues from the remaining steps. p_context describes the
--- origin of a failure for operators. Only the journal stores it. If the end is restored after a failover (see
--- servers.sql), p_receipt is the receipt's earlier id, and p_epoch the epoch.
+-- raises GM001, and the call continues from the remaining steps. p_context describes the origin of a failure for
+-- operators. Only the journal stores it. If the end is restored after a failover (see servers.sql), p_receipt is the
+-- receipt's earlier id, and p_epoch the epoch.
 --
 -- Here and below, the planner must find the call by its id, so coalesce hides the other conditions from it. With
 -- statistics from a quiet hour, the planner would otherwise use the index of running calls, which has an entry for
