@@ -61,15 +61,15 @@ type cells struct {
 
 func newCells(t *testing.T, change ...func(*worker.Options)) *cells {
 	t.Helper()
-	c := newIdleCells(t)
+	c := idleCells(t, newPair(t))
 	c.start(change...)
 	return c
 }
 
-// newIdleCells is newCells before the start of the worker.
-func newIdleCells(t *testing.T) *cells {
+// idleCells is newCells before the start of the worker.
+func idleCells(t *testing.T, p *pair) *cells {
 	t.Helper()
-	c := &cells{pair: newPair(t), lab: NewLab(), ids: map[string]string{}}
+	c := &cells{pair: p, lab: NewLab(), ids: map[string]string{}}
 	c.env = handlertest.Start(t, handlertest.Options{Registry: failoverTools, Domains: []any{c.lab, Sender{c.lab}},
 		NoWorker: true, Database: c.url})
 	testdb.Exec(t, c.env.DB, "create table lab_rows (id bigint generated always as identity primary key, text text)")
@@ -264,7 +264,7 @@ func TestAnEndThatAnotherWorkerDecidedMeanwhileIsListed(t *testing.T) {
 	c.promote()
 	lab := NewLab()
 	second := handlertest.Start(t, handlertest.Options{Registry: failoverTools, Domains: []any{lab, Sender{lab}},
-		Worker: soon, Database: c.standby.URL("postgres")})
+		Worker: soon, Database: c.standby})
 	second.Await(c.ids["queued, ended"])
 	lab.awaitBegin(t)
 	lab.tell(t, "queued, runs", Order{})

@@ -15,6 +15,7 @@ import (
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/internal/postgres/pgpool"
 	"github.com/gemworker/gem/internal/postgres/pgserver"
+	"github.com/gemworker/gem/internal/testing/clusters"
 	"github.com/gemworker/gem/internal/testing/pgbouncer"
 	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/worker"
@@ -22,9 +23,9 @@ import (
 )
 
 // do runs statements on one server, each in a transaction of its own.
-func (p *pair) do(s *pgserver.Server, statements ...string) {
+func (p *pair) do(server string, statements ...string) {
 	p.Helper()
-	conn := p.connect(s)
+	conn := p.connect(server)
 	defer conn.Close(context.Background())
 	for _, sql := range statements {
 		if _, err := conn.Exec(p.Context(), sql); err != nil {
@@ -49,7 +50,12 @@ func TestManyCallsOfEachKindAreRestored(t *testing.T) {
 	if os.Getenv("GEM_TEST_LONG") != "" {
 		n = 500
 	}
-	c := newCells(t)
+	restoresEachKind(t, newCells(t), n)
+}
+
+// restoresEachKind loses the ends of n calls of each kind in a failover.
+func restoresEachKind(t *testing.T, c *cells, n int) {
+	t.Helper()
 	c.claims.Lock()
 	calls := func(kind string) (names []string) {
 		for i := range n {
@@ -101,6 +107,26 @@ func TestManyCallsOfEachKindAreRestored(t *testing.T) {
 	sound(t, c.env)
 }
 
+// The managers notice by themselves that the primary is gone, and promote the standby.
+func TestManyCallsOfEachKindAreRestoredUnderAManager(t *testing.T) {
+	t.Parallel()
+	if os.Getenv("GEM_TEST_LONG") == "" {
+		t.Skip("it needs Patroni, etcd and pg_auto_failover, which .ci/long installs: set GEM_TEST_LONG=1")
+	}
+	for name, start := range map[string]func(testing.TB) *clusters.Cluster{
+		// More is lost than Patroni's default permits.
+		"Patroni":          func(t testing.TB) *clusters.Cluster { return clusters.Patroni(t, 100*clusters.PatronisLag) },
+		"pg_auto_failover": clusters.AutoFailover,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := idleCells(t, managedPair(t, start(t)))
+			c.start()
+			restoresEachKind(t, c, 500)
+		})
+	}
+}
+
 // The pooler leads to the promoted server once somebody has changed its configuration.
 func TestWhatAFailoverLostIsRestoredBehindAPooler(t *testing.T) {
 	t.Parallel()
@@ -108,9 +134,9 @@ func TestWhatAFailoverLostIsRestoredBehindAPooler(t *testing.T) {
 		pgbouncer.Session: pgpool.SessionPooler} {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
-			c := newIdleCells(t)
-			pooler := pgbouncer.Start(t, c.primary.URL("postgres"), pgbouncer.Options{Mode: mode})
-			pool, err := pgpool.Open(t.Context(), pooler.URL(c.primary.URL("postgres")),
+			c := idleCells(t, newPair(t))
+			pooler := pgbouncer.Start(t, c.primary, pgbouncer.Options{Mode: mode})
+			pool, err := pgpool.Open(t.Context(), pooler.URL(c.primary),
 				pgpool.Options{MaxConns: 20, Mode: kind})
 			if err != nil {
 				t.Fatal(err)
@@ -128,7 +154,7 @@ func TestWhatAFailoverLostIsRestoredBehindAPooler(t *testing.T) {
 			c.end("written")
 
 			c.failover()
-			if err := pooler.MoveTo(t.Context(), c.standby.URL("postgres")); err != nil {
+			if err := pooler.MoveTo(t.Context(), c.standby); err != nil {
 				t.Fatal(err)
 			}
 			c.env.DB.Reset()
@@ -213,7 +239,7 @@ func TestWhatARestoredBackupLacksIsRestored(t *testing.T) {
 	c.end("before")
 	at := hostOf(t, c.standby)
 	folder := c.ask(c.standby, "show data_directory")
-	if err := c.standby.Stop(); err != nil {
+	if err := c.server.Stop(); err != nil {
 		t.Fatal(err)
 	}
 	c.call("lab.send", "ended", false)
@@ -237,13 +263,13 @@ func TestWhatARestoredBackupLacksIsRestored(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.standby, err = pgserver.Start(t.Context(), pgserver.Options{DataDir: filepath.Dir(folder), Port: number,
+	restored, err := pgserver.Start(t.Context(), pgserver.Options{DataDir: filepath.Dir(folder), Port: number,
 		Settings: map[string]string{"recovery_target": "immediate", "recovery_target_action": "promote",
 			"restore_command": "false", "synchronous_commit": "on"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = c.standby.Stop() })
+	t.Cleanup(func() { _ = restored.Stop() })
 	c.env.DB.Reset()
 	c.env.Until("the calls are there again", func() bool {
 		return c.ask(c.standby, "select count(*)::text from core_tool_calls") == "3"

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/internal/postgres/pgserver"
+	"github.com/gemworker/gem/internal/testing/clusters"
 	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/migrations"
 	"github.com/gemworker/gem/worker"
@@ -21,39 +22,72 @@ import (
 // pair is a primary with an asynchronous standby, both real.
 type pair struct {
 	*testing.T
-	primary, standby *pgserver.Server
+	primary, standby string // URLs of the database postgres, for its owner
 	// url leads to the server that can write.
 	url string
+	// killPrimary ends the primary, and promote makes the standby the primary or waits until its manager does so.
+	killPrimary, promote func()
+	// server is the standby's process, unless the two are managed.
+	server *pgserver.Server
 	// sender is the process of the primary that sends commits to the standby, once it is stopped.
 	sender string
 }
 
+// newPair starts the two. The standby is promoted when promote is called.
 func newPair(t *testing.T) *pair {
 	t.Helper()
 	settings := map[string]string{"wal_level": "replica", "max_wal_senders": "4", "hot_standby": "on",
 		"synchronous_commit": "on"}
-	p := &pair{T: t, primary: testdb.Private(t, pgserver.Options{Settings: settings})}
-	if err := migrations.Up(t.Context(), p.primary.URL("postgres")); err != nil {
+	primary := testdb.Private(t, pgserver.Options{Settings: settings})
+	if err := migrations.Up(t.Context(), primary.URL("postgres")); err != nil {
 		t.Fatal(err)
 	}
-	p.standby = testdb.Standby(t, p.primary, settings)
-	one, two := hostOf(t, p.primary), hostOf(t, p.standby)
-	p.url = strings.Replace(p.primary.URL("postgres"), one, one+","+two, 1) + "&target_session_attrs=read-write"
+	server := testdb.Standby(t, primary, settings)
+	p := &pair{T: t, primary: primary.URL("postgres"), standby: server.URL("postgres"), server: server}
+	p.url = either(t, p.primary, p.standby)
+	p.killPrimary = func() {
+		p.Helper()
+		p.signal(strings.TrimSpace(strings.Split(p.ask(p.primary, "select pg_read_file('postmaster.pid')"), "\n")[0]),
+			syscall.SIGKILL)
+	}
+	p.promote = func() {
+		p.Helper()
+		p.ask(p.standby, "select pg_promote(false)::text")
+		p.promoted()
+	}
 	return p
 }
 
-func hostOf(t *testing.T, s *pgserver.Server) string {
+// managedPair is a pair whose standby is promoted by the manager of a cluster once the primary is gone.
+func managedPair(t *testing.T, c *clusters.Cluster) *pair {
 	t.Helper()
-	u, err := url.Parse(s.URL("postgres"))
+	if err := migrations.Up(t.Context(), c.Primary); err != nil {
+		t.Fatal(err)
+	}
+	p := &pair{T: t, primary: c.Primary, standby: c.Standby, url: either(t, c.Primary, c.Standby)}
+	p.killPrimary, p.promote = c.KillPrimary, p.promoted
+	return p
+}
+
+// either returns a URL for the one of two servers that can write.
+func either(t *testing.T, a, b string) string {
+	t.Helper()
+	one, two := hostOf(t, a), hostOf(t, b)
+	return strings.Replace(a, one, one+","+two, 1) + "&target_session_attrs=read-write"
+}
+
+func hostOf(t *testing.T, server string) string {
+	t.Helper()
+	u, err := url.Parse(server)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return u.Host
 }
 
-func (p *pair) connect(s *pgserver.Server) *pgx.Conn {
+func (p *pair) connect(server string) *pgx.Conn {
 	p.Helper()
-	conn, err := pgx.Connect(p.Context(), s.URL("postgres"))
+	conn, err := pgx.Connect(p.Context(), server)
 	if err != nil {
 		p.Fatal(err)
 	}
@@ -61,9 +95,9 @@ func (p *pair) connect(s *pgserver.Server) *pgx.Conn {
 }
 
 // ask returns the value of a query on one server.
-func (p *pair) ask(s *pgserver.Server, sql string) (value string) {
+func (p *pair) ask(server, sql string) (value string) {
 	p.Helper()
-	conn := p.connect(s)
+	conn := p.connect(server)
 	defer conn.Close(context.Background())
 	if err := conn.QueryRow(p.Context(), sql).Scan(&value); err != nil {
 		p.Fatalf("%s: %v", sql, err)
@@ -85,7 +119,7 @@ func (p *pair) signal(pid string, s syscall.Signal) {
 // loseCommits lets the standby fall behind: the primary sends it nothing more.
 func (p *pair) loseCommits() {
 	p.Helper()
-	testdb.CaughtUp(p, p.primary.URL("postgres"), p.standby.URL("postgres"))
+	testdb.CaughtUp(p, p.primary, p.standby)
 	p.sender = p.ask(p.primary, "select pid::text from pg_stat_replication")
 	p.signal(p.sender, syscall.SIGSTOP)
 	p.Cleanup(func() {
@@ -98,23 +132,17 @@ func (p *pair) loseCommits() {
 func (p *pair) failover() {
 	p.Helper()
 	p.killPrimary()
-	p.promote()
-}
-
-func (p *pair) killPrimary() {
-	p.Helper()
-	p.signal(strings.TrimSpace(strings.Split(p.ask(p.primary, "select pg_read_file('postmaster.pid')"), "\n")[0]),
-		syscall.SIGKILL)
 	if p.sender != "" {
 		p.signal(p.sender, syscall.SIGKILL)
 	}
+	p.promote()
 }
 
-func (p *pair) promote() {
+// promoted waits until the standby is the primary.
+func (p *pair) promoted() {
 	p.Helper()
-	p.ask(p.standby, "select pg_promote(false)::text")
 	testdb.Eventually(p, "the standby is promoted", func() bool {
-		return p.ask(p.standby, "select pg_is_in_recovery()::text") == "false"
+		return p.ask(p.standby, "show transaction_read_only") == "off"
 	})
 }
 
