@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
@@ -44,7 +45,7 @@ func StartStandby(ctx context.Context, primary *pgserver.Server, settings map[st
 		os.WriteFile(filepath.Join(folder, "lock"), nil, 0o600),
 		os.WriteFile(filepath.Join(folder, "password"), []byte(password), 0o600))
 	if err == nil {
-		err = copyServer(primary, filepath.Join(folder, "data"))
+		err = copyServer(ctx, primary, filepath.Join(folder, "data"))
 	}
 	var s *pgserver.Server
 	if err == nil {
@@ -57,15 +58,51 @@ func StartStandby(ctx context.Context, primary *pgserver.Server, settings map[st
 	return s, func() { _ = s.Stop(); remove() }, nil
 }
 
-// copyServer copies the data of a running server to a folder, with the settings of a standby.
-func copyServer(s *pgserver.Server, folder string) error {
-	cmd, err := pgserver.Command("pg_basebackup", "-D", folder, "-R", "-X", "stream", "-c", "fast", "-d",
-		s.URL("postgres"))
+// copyServer copies the data of a running server to a folder, with the settings of a standby. It does not use
+// pg_basebackup, which some packages of Postgres lack.
+func copyServer(ctx context.Context, primary *pgserver.Server, folder string) error {
+	conn, err := pgx.Connect(ctx, primary.URL("postgres"))
 	if err != nil {
 		return err
 	}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%w: %s", err, out)
+	defer conn.Close(context.WithoutCancel(ctx))
+	var data, label string
+	err = conn.QueryRow(ctx, "select current_setting('data_directory') from pg_backup_start('standby', true)").Scan(&data)
+	if err != nil {
+		return err
+	}
+	if err := copyChanging(data, folder); err != nil {
+		return err
+	}
+	if err := conn.QueryRow(ctx, "select labelfile from pg_backup_stop(false)").Scan(&label); err != nil {
+		return err
+	}
+	slots, err := filepath.Glob(filepath.Join(folder, "pg_replslot", "*"))
+	for _, name := range append(slots, filepath.Join(folder, "postmaster.pid")) {
+		err = errors.Join(err, os.RemoveAll(name))
+	}
+	for name, text := range map[string]string{"backup_label": label, "standby.signal": "",
+		"postgresql.auto.conf": "primary_conninfo = '" + primary.URL("postgres") + "'\n"} {
+		file := filepath.Join(folder, name)
+		err = errors.Join(err, os.WriteFile(file, []byte(text), 0o600), os.Chmod(file, 0o666)) //nolint:gosec // for the server's user
+	}
+	return err
+}
+
+// copyChanging copies a folder whose files may be removed meanwhile, as the user of the servers.
+func copyChanging(from, to string) error {
+	cmd, err := pgserver.Command("cp", "-pR", from, to)
+	if err != nil {
+		return err
+	}
+	out, err := cmd.CombinedOutput()
+	if err == nil {
+		return nil
+	}
+	for line := range strings.Lines(string(out)) {
+		if !strings.HasSuffix(line, "No such file or directory\n") {
+			return fmt.Errorf("%w: %s", err, line)
+		}
 	}
 	return nil
 }
