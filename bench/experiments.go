@@ -44,6 +44,7 @@ type sizes struct {
 	settling    time.Duration // time until a worker counts as idle
 	starts      int
 	memoryCalls int
+	endSeconds  int // of memory-ends
 	pruned      int // calls that one run prunes
 	lost        int // receipts that a failover loses
 
@@ -60,7 +61,7 @@ var fullSizes = sizes{
 	queued:  1_000_000, later: 1_000_000, ended: 5_000_000, waiting: 1_000_000, claims: 90,
 	snapshot: 120 * time.Second, snapshotBacklog: 1_500_000,
 	watched: 1_000_000,
-	inserts: 10 * time.Second, idle: 30 * time.Second, settling: 12 * time.Second, starts: 5, memoryCalls: 10_000,
+	inserts: 10 * time.Second, idle: 30 * time.Second, settling: 12 * time.Second, starts: 5, memoryCalls: 10_000, endSeconds: 120,
 	pruned:     100_000,
 	lost:       200,
 	durable:    durable{calls: 100, steps: 200, children: 1000, parked: 300, replayed: 1000},
@@ -78,7 +79,7 @@ var quickSizes = sizes{
 	queued:  15_000, later: 15_000, ended: 40_000, waiting: 15_000, claims: 60,
 	snapshot: 3 * time.Second, snapshotBacklog: 30_000,
 	watched: 5000,
-	inserts: 300 * time.Millisecond, idle: time.Second, settling: time.Second / 2, starts: 1, memoryCalls: 1000,
+	inserts: 300 * time.Millisecond, idle: time.Second, settling: time.Second / 2, starts: 1, memoryCalls: 1000, endSeconds: 1,
 	pruned:     2000,
 	lost:       20,
 	durable:    durable{calls: 10, steps: 10, children: 50, parked: 5, replayed: 50},
@@ -185,6 +186,11 @@ var experiments = []experiment{
 		measures:    []string{"memory"},
 		contestants: []contestant{gem},
 		run:         memoryOfWorker,
+	},
+	{
+		measures:    []string{"memory-ends"},
+		contestants: []contestant{gem},
+		run:         memoryOfEnds,
 	},
 	{
 		measures:    []string{"llm-chats", "llm-cpu-worker"},

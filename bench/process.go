@@ -212,3 +212,45 @@ func memoryOfWorker(ctx context.Context, b *bench, c contestant) ([]figure, erro
 	}
 	return []figure{{measure: "memory", unit: "MB", value: float64(peak) / 1e6}}, err
 }
+
+// memoryOfEnds measures what the worker's process needs to remember ends at a rate of 1,000 a second: the difference
+// between its memory when it has warmed up and at the end.
+func memoryOfEnds(ctx context.Context, b *bench, c contestant) ([]figure, error) {
+	s, err := b.lab.stage(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	defer s.drop()
+	pid, stop, err := b.startWorker(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	defer stop()
+	const warm = 5 // seconds
+	var before int64
+	began := time.Now()
+	for second := range warm + b.sizes.endSeconds {
+		if second == warm {
+			if before, err = residentMemory(pid); err != nil {
+				break
+			}
+		}
+		_, err = s.db.Exec(ctx, "insert into core_tool_calls (tool_name, input) select 'os.health_check', '{}' "+
+			"from generate_series(1, 1000)")
+		if err == nil {
+			err = sleepUntil(ctx, began.Add(time.Duration(second+1)*time.Second))
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	var after int64
+	if err == nil {
+		after, err = residentMemory(pid)
+	}
+	if errors.Is(err, errNoProc) {
+		say("memory-ends is not measured here: %v", err)
+		return nil, nil
+	}
+	return []figure{{measure: "memory-ends", unit: "MB", value: float64(after-before) / 1e6}}, err
+}

@@ -4,142 +4,45 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/gemworker/gem/internal/store"
 	"go.uber.org/zap"
 )
 
-// The limits of a worker's memory. An asynchronous standby lags by seconds, so it has an end that was written more than
-// keepEnds ago. Only the time between answered heartbeats counts: an outage makes no end older.
-const (
-	keepEnds    = time.Minute
-	maxEnds     = 100_000
-	maxPayloads = 16 << 20 // bytes
-	maxCompared = 1000     // in one statement
-)
+const maxCompared = 1000 // ends in one statement
 
-// remembered is an end that this worker wrote lately, or a step that it began and that must not run twice.
-type remembered struct {
-	lost store.Lost
-	step string // the name of the step; empty for an end
-	// outside reports whether the handler may have had effects outside of Postgres. If not, the memory has neither the
-	// call nor its end, and the call runs again.
-	outside bool
-	served  time.Duration // how long heartbeats had been answered when it was written
-}
-
-func (r *remembered) size() int {
-	if r.lost.Call == nil {
-		return 0
+// remember keeps the end of an attempt, and returns what a restore needs. receiptID is empty if Postgres did not accept
+// the receipt because the attempt no longer holds its call. For a handler without effects outside of Postgres, the
+// memory has neither the call nor its end, and the call runs again.
+func (a *attempt) remember(final *store.Final, receiptID string) store.Lost {
+	outside := a.call != nil && !inside(a.handler)
+	lost := store.Lost{Attempt: a.claim.Attempt, Tool: a.claim.Tool, Code: a.claim.Code, Ended: true, ReceiptID: receiptID}
+	if outside && lost.Code != nil && final != nil {
+		lost.Call, lost.Final, lost.Key = &a.claim.Call, final, a.holds
 	}
-	return len(r.lost.Call.Input) + len(r.lost.Final.Result) + len(r.lost.Final.Effects) + 512
-}
-
-// memory has what this worker wrote lately, in order. After a failover the new server may lack it.
-type memory struct {
-	mu     sync.Mutex
-	served time.Duration // how long heartbeats have been answered
-	beatAt time.Time     // when the last one was
-	all    []remembered
-	bytes  int // of payloads
-	full   int // the ends before this index have lost their payload
-	// the greatest bytes
-	room int
-}
-
-func (m *memory) add(r remembered) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	r.served = m.served
-	m.all = append(m.all, r)
-	m.bytes += r.size()
-	for m.bytes > m.room && m.full < len(m.all) {
-		old := &m.all[m.full]
-		m.bytes -= old.size()
-		old.lost.Call, old.lost.Final = nil, nil
-		m.full++
-	}
-	if len(m.all) > maxEnds {
-		m.drop(len(m.all) - maxEnds)
-	}
-}
-
-// drop removes the first n.
-func (m *memory) drop(n int) {
-	for i := range m.all[:n] {
-		m.bytes -= m.all[i].size()
-	}
-	m.all = slices.Delete(m.all, 0, n)
-	m.full = max(0, m.full-n)
-}
-
-// beat counts an answered heartbeat, and forgets what is old enough.
-func (m *memory) beat(now time.Time, interval time.Duration) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if !m.beatAt.IsZero() {
-		m.served += min(now.Sub(m.beatAt), 2*interval)
-	}
-	m.beatAt = now
-	old := 0
-	for old < len(m.all) && m.served-m.all[old].served > keepEnds {
-		old++
-	}
-	if old > 0 {
-		m.drop(old)
-	}
-}
-
-func (m *memory) copy() []remembered {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return slices.Clone(m.all)
-}
-
-// find returns the end of an attempt, or nil if it was not written lately.
-func (m *memory) find(a store.Attempt) *remembered {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for i := range m.all {
-		if m.all[i].lost.Attempt == a && m.all[i].step == "" {
-			return new(m.all[i])
-		}
-	}
-	return nil
-}
-
-// remember keeps the end of an attempt. receiptID is empty if Postgres did not accept the receipt because the attempt
-// no longer holds its call.
-func (a *attempt) remember(final *store.Final, receiptID string) *remembered {
-	r := remembered{outside: a.call != nil && !inside(a.handler), lost: store.Lost{Attempt: a.claim.Attempt,
-		Tool: a.claim.Tool, Code: a.claim.Code, Ended: true, ReceiptID: receiptID}}
-	if r.outside && r.lost.Code != nil && final != nil {
-		r.lost.Call, r.lost.Final, r.lost.Key = &a.claim.Call, final, a.holds
-	}
-	a.worker.memory.add(r)
-	return &r
+	a.worker.memory.add(lost, outside, "")
+	return lost
 }
 
 // rememberStep keeps the name of a step that must not run twice and that has begun.
 func (a *attempt) rememberStep(name string) {
-	a.worker.memory.add(remembered{step: name, lost: store.Lost{Attempt: a.claim.Attempt, Tool: a.claim.Tool,
-		Key: a.holds}})
+	lost := store.Lost{Attempt: a.claim.Attempt, Tool: a.claim.Tool, Key: a.holds}
+	a.worker.memory.add(lost, false, name)
 }
 
 // endAgain ends the calls that this worker holds and has ended before: the database has lost their ends, for example in
 // a crash with asynchronous commits. It returns the attempts that may be released.
 func (w *Worker) endAgain(ctx context.Context, held []store.Attempt) (release []store.Attempt) {
 	for _, attempt := range held {
-		r := w.memory.find(attempt)
-		if r == nil || !r.outside {
+		lost, known := w.memory.find(attempt)
+		if !known {
 			release = append(release, attempt)
 			continue
 		}
 		w.log.Warn("the database lost the end of a call: writing it again", zap.String("call_id", attempt.CallID),
 			zap.Int("attempt", attempt.Number))
-		_, err := store.EndAgain(ctx, w.options.Control, r.lost, w.options.Registry.Version)
+		_, err := store.EndAgain(ctx, w.options.Control, lost, w.options.Registry.Version)
 		w.warn(err, "write the end of a call again")
 	}
 	return release
@@ -215,15 +118,18 @@ func (w *Worker) restore(ctx context.Context, epoch int64) error {
 			}
 		}
 	}
-	for batch := range slices.Chunk(w.memory.copy(), maxCompared) {
+	for batch := range slices.Chunk(w.memory.all(), maxCompared) {
 		var steps []store.BegunStep
 		var ends []store.Attempt
 		byAttempt := map[store.Attempt]*remembered{}
-		for i, r := range batch {
-			if r.step != "" {
-				steps = append(steps, store.BegunStep{Attempt: r.lost.Attempt, Name: r.step, Key: r.lost.Key})
+		for i := range batch {
+			r := &batch[i]
+			attempt := r.of(w.id)
+			if r.step {
+				name, key := r.begun()
+				steps = append(steps, store.BegunStep{Attempt: attempt, Name: name, Key: key})
 			} else {
-				ends, byAttempt[r.lost.Attempt] = append(ends, r.lost.Attempt), &batch[i]
+				ends, byAttempt[attempt] = append(ends, attempt), r
 			}
 		}
 		written, err := store.RestoreSteps(ctx, w.options.Control, w.id, epoch, steps)
@@ -237,8 +143,8 @@ func (w *Worker) restore(ctx context.Context, epoch int64) error {
 		}
 		for _, attempt := range missing {
 			if r := byAttempt[attempt]; !r.outside {
-				w.meeting.reran = append(w.meeting.reran, r.lost)
-			} else if err := w.restoreOne(ctx, epoch, r.lost); err != nil {
+				w.meeting.reran = append(w.meeting.reran, r.lost(w.id))
+			} else if err := w.restoreOne(ctx, epoch, r.lost(w.id)); err != nil {
 				return err
 			}
 		}
@@ -279,14 +185,14 @@ func (a *attempt) refused(decided *end) {
 	if a.call == nil || inside(a.handler) || a.claim.Code == nil {
 		return
 	}
-	r := a.remember(a.finalOf(decided), "")
+	lost := a.remember(a.finalOf(decided), "")
 	epoch := a.worker.epoch.Load()
 	if epoch == nil || !epoch.MayLackCommits || time.Since(epoch.at) > restoreWithin {
 		return // if the failover has not been noticed yet, meet restores the end
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), controlTimeout)
 	defer cancel()
-	_, err := store.Restore(ctx, a.worker.options.Control, epoch.Number, r.lost, a.worker.options.Registry.Version)
+	_, err := store.Restore(ctx, a.worker.options.Control, epoch.Number, lost, a.worker.options.Registry.Version)
 	a.worker.warn(err, "restore the end of a call")
 }
 

@@ -1,8 +1,10 @@
 package cli
 
 import (
+	"context"
 	"os"
 	"runtime/debug"
+	"runtime/metrics"
 	"strings"
 	"time"
 
@@ -37,7 +39,7 @@ The environment:
 			if err != nil {
 				return err
 			}
-			tuneMemory()
+			tuneMemory(cmd.Context())
 			log := cfg.Logger()
 			config.RouteStandardLog(log)
 			defer func() { _ = log.Sync() }()
@@ -59,15 +61,30 @@ The environment:
 	return cmd
 }
 
+// maxGarbage is about how many bytes of garbage a worker collects before it frees them, unless its heap is large.
+const maxGarbage = 24 << 20
+
 // tuneMemory makes a worker collect garbage less often: its live heap is a few megabytes, and Go would collect after
 // each few more. GOGC and GOMEMLIMIT override it.
-func tuneMemory() {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(300)
-	}
+func tuneMemory(ctx context.Context) {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(256 << 20) // above this it collects as often as needed, for large inputs
 	}
+	if os.Getenv("GOGC") != "" {
+		return
+	}
+	go func() {
+		live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+		for ticks := time.NewTicker(10 * time.Second); ; {
+			metrics.Read(live)
+			debug.SetGCPercent(int(min(300, max(50, 100*maxGarbage/max(1, live[0].Value.Uint64())))))
+			select {
+			case <-ticks.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
 }
 
 // environment lists the variables that a worker reads: its own and those of its domains.
