@@ -28,6 +28,7 @@ type Late struct {
 	cleaning chan context.Context
 	goOn     func()
 	going    chan struct{}
+	lab      *Lab
 
 	mu   sync.Mutex
 	did  []string
@@ -53,6 +54,8 @@ func (l *Late) Run(ctx context.Context, d *handlers.Durable, in Task) (Done, err
 	switch in.Text {
 	case "wait":
 		_, err = question.Wait(ctx)
+	case "child":
+		_, err = handlers.Start[Done](d, "slow", "lab.send", Task{Text: "slow", Gate: "slow"}).Wait(ctx)
 	case "sleep":
 		err = handlers.Sleep(ctx, d, "an hour", time.Hour)
 	case "hold":
@@ -82,6 +85,10 @@ func (l *Late) Run(ctx context.Context, d *handlers.Durable, in Task) (Done, err
 	switch in.Then {
 	case "waits":
 		err = errors.Join(err, handlers.Sleep(clean, d, "a moment", time.Millisecond))
+	case "rests":
+		handlers.Step(clean, d, "first", note("first")) //nolint:errcheck // as the last one
+		_, rested := handlers.Receive[string](d, "rest").Wait(clean)
+		err = errors.Join(err, rested)
 	case "hangs":
 		_, hung := handlers.Step(clean, d, "hang", func(ctx context.Context) (string, error) {
 			l.cleaning <- ctx
@@ -104,10 +111,10 @@ func (l *Late) Run(ctx context.Context, d *handlers.Durable, in Task) (Done, err
 func startLate(t *testing.T, change func(*worker.Options)) (*handlertest.Env, *Late) {
 	t.Helper()
 	late := &Late{contexts: make(chan context.Context, 10_000), cleaning: make(chan context.Context, 2),
-		going: make(chan struct{})}
+		going: make(chan struct{}), lab: NewLab()}
 	late.goOn = sync.OnceFunc(func() { close(late.going) })
-	tools := labRegistry("1.0.0", tool{name: "late.run", calls: []string{"lab.*"}}, tool{name: "lab.nothing"})
-	env := handlertest.Start(t, handlertest.Options{Registry: tools, Domains: []any{NewLab(), late}, Worker: change,
+	tools := labRegistry("1.0.0", tool{name: "late.run", calls: []string{"lab.*"}}, tool{name: "lab.nothing"}, tool{name: "lab.send"})
+	env := handlertest.Start(t, handlertest.Options{Registry: tools, Domains: []any{late.lab, late}, Worker: change,
 		NoWorker: true})
 	return env, late
 }

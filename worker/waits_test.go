@@ -579,6 +579,55 @@ func TestACancelledHandlerCleansUp(t *testing.T) {
 	}
 }
 
+// The clean-up has begun and waits. A wait that the cancellation ended stays so, whatever arrives for it meanwhile.
+func TestWhatArrivesDuringACleanUpDoesNotEndIt(t *testing.T) {
+	t.Parallel()
+	for _, waitsFor := range []string{"wait", "first", "all", "child"} {
+		t.Run(waitsFor, func(t *testing.T) {
+			t.Parallel()
+			env, late := startLate(t, nil)
+			env.StartWorker()
+			id := env.Insert(handlertest.Call{Tool: "late.run", Input: task(Task{Text: waitsFor, Then: "rests"})})
+			kind := "answer"
+			if waitsFor == "child" {
+				kind = "call"
+				late.lab.awaitBegin(t)
+			}
+			env.UntilItWaits(id, kind)
+			if came, err := client.Cancel(t.Context(), env.DB, id); err != nil || came != client.CancelRequested {
+				t.Fatal(came, err)
+			}
+			waits := func(name string) bool {
+				return number(t, env, "select count(*) from core_tool_calls where status = 'waiting' and waits = array['#"+name+
+					"'] and id = '"+id+"'") == 1
+			}
+			arrives := func(name string) {
+				if err := client.Answer(t.Context(), env.DB, id, "x", name); err != nil {
+					t.Fatal(err)
+				}
+			}
+			env.Until("the clean-up to wait", func() bool { return waits("rest") })
+			if waitsFor == "child" {
+				late.lab.tell(t, "slow", Order{})
+			} else {
+				arrives("question")
+			}
+			env.Until("it to arrive", func() bool {
+				journal := env.Journal(id)
+				return slices.Contains(journal, "returned") && waitsFor == "child" || slices.Contains(journal, "answered")
+			})
+			arrives("rest")
+			if e := handlertest.ErrorOf(t, env.Await(id)); e.Code != receipts.Cancelled {
+				t.Errorf("%+v", e)
+			}
+			if got := strings.Join(late.did, " "); got != "before first undo" {
+				t.Errorf("it did %s", got)
+			}
+			sound(t, env)
+		})
+	}
+}
+
 // Nobody runs it, or its handler takes too long to clean up.
 func TestACallThatIsCancelledAgainEndsAtOnce(t *testing.T) {
 	t.Parallel()

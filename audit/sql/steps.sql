@@ -52,7 +52,7 @@ left join (
   from (
     -- here `called` is a call that could not be made
     select call_id, seq, attempt, data, event = 'step'
-      and coalesce(data ->> 'kind', '') not in ('version', 'call') as counts
+      and coalesce(data ->> 'kind', '') not in ('version', 'call', 'cancelled') as counts
     from public.core_tool_events where event in ('began', 'step', 'called')) e
   group by call_id
 ) s on s.call_id = r.call_id

@@ -24,6 +24,8 @@ type stepData struct {
 const (
 	refusedCall handlers.StepKind = "call"    // a call that could not be made
 	codeVersion handlers.StepKind = "version" // a version of the code
+	// a wait that returned [handlers.ErrCancelled] to a handler that then continued
+	cancelledWait handlers.StepKind = "cancelled"
 )
 
 // describe sets the result or the error of a step. err is plain.

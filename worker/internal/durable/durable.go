@@ -58,6 +58,8 @@ type Run struct {
 	course  course
 	pen     pen
 	calls   calls
+
+	cancellations cancellations
 }
 
 // New returns a run that has not begun.
@@ -69,6 +71,7 @@ func New(o Options) *Run {
 	r.pen.course, r.pen.writer = &r.course, o.Writer
 	r.pen.open, r.pen.close = context.WithCancel(context.Background())
 	r.calls.course, r.calls.pen = &r.course, &r.pen
+	r.cancellations.course, r.cancellations.pen = &r.course, &r.pen
 	return r
 }
 

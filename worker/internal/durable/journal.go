@@ -28,6 +28,7 @@ type Journal struct {
 	children     map[string]child
 	arrived      map[string]handlers.Arrival
 	until        map[string]string       // the time limit of each name
+	cancelled    map[string]bool         // the waits that a cancellation ended, by the names of their events
 	large        map[string]string       // the calls whose results were too large to read with the journal, by name
 	shown        string                  // the name among these whose result was read last; empty for none
 	seqs         map[string]int          // the names that earlier runs reached, and their places in the journal
@@ -49,7 +50,7 @@ const first = -1
 func Read(steps int, events []store.Event) (*Journal, *Exit) {
 	j := &Journal{events: steps, began: map[string]stepData{}, ended: map[string]stepData{},
 		children: map[string]child{}, arrived: map[string]handlers.Arrival{}, until: map[string]string{},
-		large: map[string]string{}, seqs: map[string]int{}, used: map[string]int{}, read: map[string]bool{}}
+		cancelled: map[string]bool{}, large: map[string]string{}, seqs: map[string]int{}, used: map[string]int{}, read: map[string]bool{}}
 	for _, e := range events {
 		if err := j.take(e); err != nil {
 			return j, &Exit{Why: WaitingForCode, Misfit: store.Misfit{Seq: e.Seq,
@@ -98,6 +99,10 @@ func (j *Journal) take(e store.Event) error {
 		j.Ruling = new(receipts.Rules)
 		return json.Unmarshal(e.Data, j.Ruling)
 	case store.StepBegan, store.StepEnded, store.Called:
+		if data.Kind == cancelledWait {
+			j.cancelled[data.Name] = true
+			return nil
+		}
 		j.passed(data.Name, e.Seq)
 	}
 	switch e.Event {
@@ -180,7 +185,7 @@ func (j *Journal) takeRefused(data stepData) {
 func (j *Journal) wrote(event string, data stepData, size int) {
 	if event == store.StepBegan {
 		j.began[data.Name] = data
-	} else if data.Kind != refusedCall {
+	} else if data.Kind != refusedCall && data.Kind != cancelledWait {
 		j.ended[data.Name] = data
 	}
 	j.events++

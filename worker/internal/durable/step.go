@@ -40,7 +40,7 @@ func (r *Run) Step(ctx context.Context, kind handlers.StepKind, name string,
 	if kind == handlers.WithItsRows {
 		turns = allTurns
 	}
-	exit, err := r.course.enter(ctx, turns, "the step "+name)
+	exit, err := r.enter(ctx, turns, "the step "+name)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +89,7 @@ func (r *Run) Version(name string, current int) (version int) {
 		return 0
 	}
 	ctx := context.Background()
-	exit, err := r.course.enter(ctx, 1, "the version "+name)
+	exit, err := r.enter(ctx, 1, "the version "+name)
 	if err != nil {
 		return current // the journal has nothing after it
 	}

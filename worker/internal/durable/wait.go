@@ -46,13 +46,16 @@ func (r *Run) Wait(ctx context.Context, need int, of []handlers.Await) error {
 	if ctx.Value(inStep{}) != nil {
 		return handlers.Fail("step_in_step", "A handler waits inside of a step: wait before it, or after.")
 	}
+	if err := r.cancellations.of(ctx, need, of); err != nil {
+		return err
+	}
 	if r.waitFor(need, of).Need == 0 && !r.calls.has(of) {
 		r.readResult(of)
 		return nil
 	}
-	exit, err := r.course.enter(ctx, allTurns, "the wait for "+namesOf(of)) // running steps end first
+	exit, err := r.enter(ctx, allTurns, "the wait for "+namesOf(of)) // running steps end first
 	if err != nil {
-		return err
+		return r.cancellations.noted(need, of, err)
 	}
 	defer exit("")
 	for {
@@ -64,7 +67,7 @@ func (r *Run) Wait(ctx context.Context, need int, of []handlers.Await) error {
 		}
 		cleansUp, err := r.course.begins(ctx)
 		if err != nil {
-			return err
+			return r.cancellations.noted(need, of, err)
 		}
 		wait.Effects, wait.CleanUp = r.NotKept(), cleansUp
 		switch verdict, err := r.pen.wait(wait); {

@@ -1,0 +1,91 @@
+package durable
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/internal/store"
+)
+
+// cancellations has the waits that returned [handlers.ErrCancelled]. In later runs they return it again, even if what
+// they waited for has arrived by then: otherwise a handler would leave its clean-up in the middle.
+type cancellations struct {
+	course *course
+	pen    *pen
+
+	writing   sync.Mutex // held until all of them are written
+	unwritten []string   // guarded by course.mu
+}
+
+// of returns the error of a wait that a cancellation ended, unless ctx outlives the cancellation.
+func (c *cancellations) of(ctx context.Context, need int, of []handlers.Await) error {
+	err := context.Cause(ctx)
+	if !errors.Is(err, handlers.ErrCancelled) {
+		return nil
+	}
+	c.course.mu.Lock()
+	defer c.course.mu.Unlock()
+	if !c.course.journal.cancelled[cancelledName(need, of)] {
+		return nil
+	}
+	return err
+}
+
+// noted notes that a wait returns err, and returns it. The journal gets it before what the handler does next, and not if
+// the handler returns.
+func (c *cancellations) noted(need int, of []handlers.Await, err error) error {
+	if !errors.Is(err, handlers.ErrCancelled) {
+		return err
+	}
+	name := cancelledName(need, of)
+	c.course.mu.Lock()
+	defer c.course.mu.Unlock()
+	if !c.course.journal.cancelled[name] {
+		c.course.journal.cancelled[name] = true
+		c.unwritten = append(c.unwritten, name)
+	}
+	return err
+}
+
+// write writes what was noted. It may end the attempt.
+func (c *cancellations) write() {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	c.course.mu.Lock()
+	names := c.unwritten
+	c.unwritten = nil
+	c.course.mu.Unlock()
+	for _, name := range names {
+		_ = c.pen.write(store.StepEnded, &stepData{Name: name, Kind: cancelledWait}) // Postgres accepts the name
+	}
+}
+
+// cancelledName returns the name of the event. No other name in a journal has this form.
+func cancelledName(need int, of []handlers.Await) string {
+	name := fmt.Sprintf("cancelled#%d of %s", need, namesOf(of))
+	if len(name) > maxStepName {
+		name = fmt.Sprintf("cancelled#%d of %d: %x", need, len(of), sha256.Sum256([]byte(name)))
+	}
+	return name
+}
+
+// enter waits until an operation may run: see [course.enter].
+func (r *Run) enter(ctx context.Context, turns int64, what string) (exit func(name string), err error) {
+	exit, err = r.course.enter(ctx, turns, what)
+	if err != nil {
+		return nil, err
+	}
+	written := false
+	defer func() {
+		if !written {
+			exit("")
+		}
+	}()
+	r.cancellations.write()
+	written = true
+	return exit, nil
+}
