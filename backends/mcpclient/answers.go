@@ -240,7 +240,8 @@ func encodedID(id jsonrpc.ID) json.RawMessage {
 	return encoded
 }
 
-// events is a body with the events of another body that the SDK can read.
+// events is a body with the events of another body that the SDK can read. They have no ids, because the SDK would resume
+// a stream whose rest could end the connection.
 type events struct {
 	io.Closer
 	lines *bufio.Reader
@@ -279,12 +280,8 @@ func (e *events) next() {
 			e.skip(text)
 		case string(field) == "data":
 			data = append(data, bytes.TrimPrefix(value, []byte(" ")))
-		case string(field) == "id": // without it, the SDK does not resume a stream whose rest could end the connection
-		default:
-			if string(field) == "event" {
-				name = string(bytes.TrimSpace(value))
-			}
-			e.ready = append(append(e.ready, text...), '\n')
+		case string(field) == "event":
+			name = string(bytes.TrimSpace(value))
 		}
 	}
 	if errors.Is(e.err, io.EOF) {

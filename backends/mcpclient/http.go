@@ -43,11 +43,6 @@ func (r *requests) RoundTrip(req *http.Request) (*http.Response, error) {
 		req.Header.Set("Mcp-Protocol-Version", *version)
 	}
 	asked := askedFor(req)
-	for _, name := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
-		if req.Header[name] != nil {
-			req.GetBody = nil // with such a header, net/http would send the request again after a broken connection
-		}
-	}
 	var wrote atomic.Bool
 	sent := req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{WroteHeaders: func() {
 		wrote.Store(true)
@@ -55,7 +50,7 @@ func (r *requests) RoundTrip(req *http.Request) (*http.Response, error) {
 	if asked != nil {
 		sendWhileAwaited(sent, deliveryOf(req.Context(), asked))
 	}
-	resp, err := outbound.Bounded(wire).RoundTrip(sent)
+	resp, err := outbound.Once(wire).RoundTrip(sent)
 	if err != nil {
 		if !wrote.Load() {
 			err = &unsentError{err}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -11,6 +12,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/gemworker/gem/handlers"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -237,5 +239,119 @@ func TestAHeaderWithAKeySendsNoCallTwice(t *testing.T) {
 		if n := effects.Load(); n != 1 {
 			t.Errorf("%s: the call took effect %d times", header, n)
 		}
+	}
+}
+
+// Each event precedes the answer to a call. None reaches other calls, or what the connection has agreed on.
+func TestAnOddEventEndsNoCall(t *testing.T) {
+	t.Parallel()
+	for name, event := range map[string]string{
+		"a notification without parameters": `data: {"jsonrpc":"2.0","method":"notifications/elicitation/complete"}`,
+		"an unknown notification":           `data: {"jsonrpc":"2.0","method":"notifications/unheard/of","params":3}`,
+		"a request that is asked twice": `data: {"jsonrpc":"2.0","id":"q","method":"ping"}` + "\n\n" +
+			`data: {"jsonrpc":"2.0","id":"q","method":"ping"}`,
+		"unknown fields":   "retry: 1\nfield: value\n: a comment\nid: 7",
+		"an unknown event": "event: other\ndata: {}",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p, f := withOneInFlight(t, func(w http.ResponseWriter, _ *http.Request, m called) bool {
+				if m.Params.Name != "echo" {
+					return false
+				}
+				w.Header().Set("Content-Type", "text/event-stream")
+				_, _ = io.WriteString(w, event+"\n\ndata: "+strings.ReplaceAll(fine, "ID", string(m.ID))+"\n\n")
+				return true
+			})
+			for range 3 {
+				if _, err := p.run(t.Context(), "echo", `{}`); err != nil {
+					t.Errorf("the call of the event: %v", err)
+				}
+			}
+			f.succeedsOnce(t)
+		})
+	}
+}
+
+// The rest of the event is larger than any message may be.
+func TestAnEventThatIsTooLargeEndsItsCallOnly(t *testing.T) {
+	t.Parallel()
+	for name, line := range map[string]string{"data": "data: 0123456789", "fields": "field: 0123456789"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p, f := withOneInFlight(t, func(w http.ResponseWriter, _ *http.Request, m called) bool {
+				if m.Params.Name != "echo" {
+					return false
+				}
+				w.Header().Set("Content-Type", "text/event-stream")
+				part := strings.Repeat(line+"\n", 1000)
+				for sent := 0; sent <= 17<<20; sent += len(part) {
+					_, _ = io.WriteString(w, part)
+				}
+				_, _ = io.WriteString(w, "\ndata: "+strings.ReplaceAll(fine, "ID", string(m.ID))+"\n\n")
+				return true
+			})
+			if _, err := p.run(t.Context(), "echo", `{}`); endsAs(err) != unknown {
+				t.Errorf("it ended as %s: %v", endsAs(err), err)
+			}
+			f.succeedsOnce(t)
+		})
+	}
+}
+
+func TestTheVersionOfAProtocolIsAgreedOnOnce(t *testing.T) {
+	t.Parallel()
+	var versions atomic.Pointer[string]
+	p, f := withOneInFlight(t, func(w http.ResponseWriter, r *http.Request, m called) bool {
+		if m.Params.Name == "" {
+			return false
+		}
+		versions.Store(new(r.Header.Get("Mcp-Protocol-Version")))
+		writeAnswer(w, `{"jsonrpc":"2.0","id":ID,"result":{"protocolVersion":"x\r\ny: 1","supportedVersions":[],"content":[]}}`,
+			m.ID)
+		return true
+	})
+	if _, err := p.run(t.Context(), "echo", `{}`); err != nil {
+		t.Error(err)
+	}
+	before := *versions.Load()
+	if _, err := p.run(t.Context(), "echo", `{}`); err != nil {
+		t.Error(err)
+	}
+	if after := *versions.Load(); before == "" || after != before {
+		t.Errorf("the version was %q, and is %q", before, after)
+	}
+	f.succeedsOnce(t)
+}
+
+func TestAResultThatIsNotTheEndLeavesTheOutcomeOpen(t *testing.T) {
+	t.Parallel()
+	for result, want := range map[string]string{ // no attempt that ends so is repeated, whatever the mode
+		`{"resultType":"task","status":"working"}`:                   unknown,
+		`{"resultType":"partial","content":[]}`:                      unknown,
+		`{"task":{"taskId":"1","status":"working"}}`:                 unknown,
+		`{"resultType":"input_required","requestState":"x"}`:         refused,
+		`{"resultType":"complete","content":[],"task":null}`:         succeeds,
+		`{"content":[{"type":"text","text":"x"}],"task":{"id":"1"}}`: succeeds,
+	} {
+		t.Run(result, func(t *testing.T) {
+			t.Parallel()
+			p, f := withOneInFlight(t, func(w http.ResponseWriter, _ *http.Request, m called) bool {
+				if m.Params.Name == "" {
+					return false
+				}
+				writeAnswer(w, `{"jsonrpc":"2.0","id":ID,"result":`+result+`}`, m.ID)
+				return true
+			})
+			_, err := p.run(t.Context(), "echo", `{}`)
+			got, failure := endsAs(err), (*handlers.Failure)(nil)
+			if errors.As(err, &failure) && failure.Code != "" {
+				got = failure.Code
+			}
+			if got != want {
+				t.Errorf("it ended as %s, want %s", got, want)
+			}
+			f.succeedsOnce(t)
+		})
 	}
 }

@@ -133,9 +133,15 @@ type result struct {
 	StructuredContent json.RawMessage   `json:"structuredContent"`
 	IsError           bool              `json:"isError"`
 	ResultType        string            `json:"resultType"`
+	Task              json.RawMessage   `json:"task"`
 	InputRequests     map[string]struct {
 		Method string `json:"method"`
 	} `json:"inputRequests"`
+}
+
+// isTask reports whether a result is only the description of a task.
+func (r result) isTask() bool {
+	return len(r.Content) == 0 && len(r.StructuredContent) == 0 && strings.HasPrefix(string(r.Task), "{")
 }
 
 // output makes an output of a result.
@@ -155,7 +161,14 @@ func (s *session) output(tool Tool, all json.RawMessage) (json.RawMessage, error
 	}
 	text, others := r.read()
 	switch {
-	case r.ResultType != "" && r.ResultType != "complete" || len(r.InputRequests) > 0:
+	case r.ResultType != "" && r.ResultType != "complete" && r.ResultType != "input_required" || r.isTask():
+		return nil, &handlers.Failure{
+			Code: "outcome_unknown",
+			Message: fmt.Sprintf("%s of the MCP server %s answered before it ended, and GEM does not wait for tasks: whether "+
+				"the call took effect is not known. Check whether it did.", s.shown(tool.Name), s.server.domain),
+			Details: map[string]string{"reason": "task"},
+		}
+	case r.ResultType == "input_required" || len(r.InputRequests) > 0:
 		kinds := map[string]bool{}
 		for _, asked := range r.InputRequests {
 			kinds[s.shown(asked.Method)] = true

@@ -66,6 +66,9 @@ func (s *session) client() *sdk.Client {
 				return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest,
 					Message: "GEM calls tools, and does not answer " + method}
 			}
+			if strings.HasPrefix(method, "notifications/") {
+				return nil, nil // GEM needs none, and some without parameters make the SDK panic
+			}
 			return next(ctx, method, req)
 		}
 	})
@@ -93,8 +96,8 @@ func (s *session) transport() (sdk.Transport, error) {
 	e.Transport = &sdk.StreamableClientTransport{
 		Endpoint:             settings.URL,
 		HTTPClient:           s.through(header, &e.version),
-		DisableStandaloneSSE: true, // GEM does not wait for a server's notifications
-		MaxEventSize:         maxMessage,
+		DisableStandaloneSSE: true,           // GEM does not wait for a server's notifications
+		MaxEventSize:         2 * maxMessage, // limitedBody limits it first
 	}
 	return e, nil
 }
@@ -153,13 +156,16 @@ func (e *exact) Connect(ctx context.Context) (sdk.Connection, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &exactConnection{Connection: c, exact: e}, nil
+	return &exactConnection{Connection: c, exact: e, asked: map[jsonrpc.ID]bool{}, handshakes: map[jsonrpc.ID]bool{}}, nil
 }
 
 type exactConnection struct {
 	sdk.Connection
 	exact *exact
-	asked atomic.Int64 // requests of the server's that have no answer yet
+
+	mu         sync.Mutex
+	asked      map[jsonrpc.ID]bool // requests of the server's that have no answer yet
+	handshakes map[jsonrpc.ID]bool // our requests with which the connection begins, if they have no answer yet
 }
 
 // mostAsked is the maximum number of a server's requests that wait for answers. The SDK would keep any number.
@@ -168,9 +174,40 @@ const mostAsked = 100
 // rawKey is the key under which the metadata of a result has the whole result, as text.
 const rawKey = "io.github.gemworker/raw"
 
+// asks adds a request of the server's, and returns the number of those without an answer.
+func (c *exactConnection) asks(id jsonrpc.ID) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.asked[id] = true
+	return len(c.asked)
+}
+
+// beginsWith reports whether the request with an id was one with which the connection began, and forgets it.
+func (c *exactConnection) beginsWith(id jsonrpc.ID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	known := c.handshakes[id]
+	delete(c.handshakes, id)
+	return known
+}
+
+// writes notes an answer to the server, or a request with which the connection begins.
+func (c *exactConnection) writes(msg jsonrpc.Message) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch msg := msg.(type) {
+	case *jsonrpc.Response:
+		delete(c.asked, msg.ID)
+	case *jsonrpc.Request:
+		if msg.Method == "initialize" || msg.Method == "server/discover" {
+			c.handshakes[msg.ID] = true
+		}
+	}
+}
+
 func (c *exactConnection) Read(ctx context.Context) (jsonrpc.Message, error) {
 	msg, err := c.Connection.Read(ctx)
-	if request, ok := msg.(*jsonrpc.Request); ok && request.IsCall() && c.asked.Add(1) > mostAsked {
+	if request, ok := msg.(*jsonrpc.Request); ok && request.IsCall() && c.asks(request.ID) > mostAsked {
 		return nil, fmt.Errorf("it asked for more than %d things, and did not wait for answers", mostAsked)
 	}
 	response, ok := msg.(*jsonrpc.Response)
@@ -184,14 +221,11 @@ func (c *exactConnection) Read(ctx context.Context) (jsonrpc.Message, error) {
 	if json.Unmarshal(response.Result, &fields) != nil || fields == nil {
 		return msg, err
 	}
-	if version, handshake := fields["protocolVersion"]; handshake {
+	if c.beginsWith(response.ID) {
 		var agreed string
-		if json.Unmarshal(version, &agreed) == nil {
+		if json.Unmarshal(fields["protocolVersion"], &agreed) == nil {
 			c.exact.version.Store(&agreed)
 		}
-		return msg, err
-	}
-	if _, handshake := fields["supportedVersions"]; handshake {
 		return msg, err
 	}
 	raw, encodeErr := json.Marshal(map[string]string{rawKey: string(response.Result)})
@@ -251,9 +285,7 @@ func (d *delivery) end() bool {
 }
 
 func (c *exactConnection) Write(ctx context.Context, msg jsonrpc.Message) (err error) {
-	if _, ok := msg.(*jsonrpc.Response); ok {
-		defer c.asked.Add(-1)
-	}
+	c.writes(msg)
 	d := deliveryOf(ctx, msg)
 	if c.exact.input == nil {
 		err = c.Connection.Write(ctx, msg) // its body notes when it is sent

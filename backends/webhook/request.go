@@ -49,7 +49,7 @@ func (w *webhook) run(ctx context.Context, _ handlers.Tx, call *handlers.Call) (
 	if err != nil {
 		return nil, err
 	}
-	resp, err := outbound.Bounded(w.transport).RoundTrip(req) // which follows no redirect and keeps no cookie
+	resp, err := outbound.Once(w.transport).RoundTrip(req) // which follows no redirect and keeps no cookie
 	if err != nil {
 		call.Called(w.domain, w.url, 0)
 		return nil, w.unanswered(ctx, call, err, sent.Load())
@@ -60,6 +60,10 @@ func (w *webhook) run(ctx context.Context, _ handlers.Tx, call *handlers.Call) (
 	switch {
 	case err != nil:
 		return nil, w.unanswered(ctx, call, err, true)
+	case len(answer) > maxBody && resp.StatusCode != http.StatusOK && w.once: // it may have a result
+		return nil, w.outcomeUnknown(call, fmt.Sprintf("it answered %d with more than %d bytes", resp.StatusCode, maxBody))
+	case len(answer) > maxBody && resp.StatusCode != http.StatusOK:
+		answer = answer[:maxBody]
 	case len(answer) > maxBody:
 		return nil, handlers.Fail("answer_too_large", fmt.Sprintf("%s answered %d with more than %d bytes (1 MiB).", w.domain,
 			resp.StatusCode, maxBody))

@@ -383,6 +383,8 @@ func TestEveryAnswerHasItsMeaning(t *testing.T) {
 		"too long an answer": {answer: answer{Status: 200,
 			Body: `{"result": {"n": 1, "x": "1MiB"}}`}, want: []string{"execution_error crm answered 200 with more than " +
 			"1048576 bytes", "answer_too_large"}},
+		"too long an error": {answer: answer{Status: 500, Body: `{"result": {"n": 1, "x": "1MiB"}}`},
+			want: []string{"outcome_unknown crm got the request, and it answered 500 with more than 1048576 bytes"}},
 		"unavailable": {answer: answer{Status: 503, Body: "later"},
 			want: []string{"execution_error crm answered 503: later"}},
 		"a gateway that gave up": {answer: answer{Status: 504, Body: "upstream"},

@@ -133,7 +133,7 @@ func (c *config) post(ctx context.Context, call *handlers.Call, endpoint *url.UR
 // its own connection, so a connection cannot have broken earlier.
 var twilioClient = &http.Client{
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	Transport: outbound.Bounded(&http.Transport{
+	Transport: outbound.Once(&http.Transport{
 		Proxy:                  http.ProxyFromEnvironment,
 		DialContext:            (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
 		TLSHandshakeTimeout:    10 * time.Second,

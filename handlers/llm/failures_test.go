@@ -102,6 +102,30 @@ func TestATargetThatIsAlwaysLimitedFailsTheCallWithItsPause(t *testing.T) {
 	}
 }
 
+// Each attempt lists all requests of the call, and no attempt ends it.
+func TestACallThatIsCancelledBetweenAttemptsListsEachRequestOnce(t *testing.T) {
+	t.Parallel()
+	s := newScene(t).target("a", llmtest.OpenAI, nil).route("default", "a")
+	s.server.Always("/a", llmtest.Script{Fault: llmtest.Limited(90*time.Second, llmtest.InSeconds)})
+	env := s.start(t)
+	id := env.Insert(asks("hello"))
+	const attempts = 3
+	for n := 1; n <= attempts; n++ {
+		if n > 1 {
+			env.Pass(91 * time.Second)
+		}
+		env.Until("an attempt", func() bool { return strings.Count(strings.Join(env.Journal(id), " "), "retried") == n })
+	}
+	if _, err := env.DB.Exec(t.Context(), "select cancel_tool_call($1)", id); err != nil {
+		t.Fatal(err)
+	}
+	r := env.Await(id)
+	failedWith(t, r, "cancelled")
+	if got := external(t, r); len(got) != attempts || len(s.server.Requests()) != attempts {
+		t.Errorf("%d requests, and the receipt lists %+v", len(s.server.Requests()), got)
+	}
+}
+
 func TestARefusalIsAnAnswer(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)

@@ -201,7 +201,7 @@ func (h *HTTP) send(ctx context.Context, call *handlers.Call, method string, tar
 	}
 	shown := receipts.Shorten(target.Scheme+"://"+target.Host+target.EscapedPath(), 2000)
 	// RoundTrip follows no redirects, keeps no cookies and adds no headers.
-	resp, err := outbound.Bounded(h.transport).RoundTrip(req)
+	resp, err := outbound.Once(h.transport).RoundTrip(req)
 	if err == nil {
 		call.Called("http", shown, resp.StatusCode)
 		return resp, nil

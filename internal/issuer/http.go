@@ -17,7 +17,7 @@ const maxAnswer = 1 << 20
 // that the issuer published.
 func httpClient(timeout time.Duration) *http.Client {
 	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &http.Client{Timeout: timeout, CheckRedirect: stay, Transport: outbound.Bounded(http.DefaultTransport)}
+	return &http.Client{Timeout: timeout, CheckRedirect: stay, Transport: outbound.Once(http.DefaultTransport)}
 }
 
 // send sends a request that asks for JSON, and returns the status and the body, which must not be longer than

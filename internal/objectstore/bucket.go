@@ -99,7 +99,7 @@ func Open(l Location, c *Config) (*Bucket, error) {
 			SessionToken: c.SessionToken.Reveal()},
 		signer: v4.NewSigner(func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true }),
 		http: &http.Client{
-			Transport:     outbound.Bounded(transport),
+			Transport:     outbound.Once(transport),
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 	}

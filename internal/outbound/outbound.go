@@ -2,9 +2,14 @@
 package outbound
 
 import (
+	"crypto/tls"
+	"errors"
+	"io"
 	"net/http"
+	"net/http/httptrace"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 )
 
 // IsLoopback reports whether a host, without a port, is a name or an address of this machine alone.
@@ -13,14 +18,44 @@ func IsLoopback(host string) bool {
 	return strings.EqualFold(host, "localhost") || err == nil && ip.Unmap().IsLoopback()
 }
 
-// Bounded returns a transport whose bodies end with the context of their request. The body of a 101 Switching Protocols
-// does not: it is the connection itself. It is closed, and the response has no body.
-func Bounded(next http.RoundTripper) http.RoundTripper { return transport{next} }
+// Once returns a transport that sends a request with a body once, except that it sends again what has not left over
+// HTTP/1. The bodies of its responses end with the context of their request. The body of a 101 Switching Protocols does
+// not: it is the connection itself. It is closed, and the response has no body.
+func Once(next http.RoundTripper) http.RoundTripper { return transport{next} }
+
+// errReset is the error of a request that net/http would send again.
+var errReset = errors.New("the server broke off the request and may have carried it out")
+
+// once returns a request that net/http does not send again. With HTTP/2 it does so many times after a reset, whatever the
+// server has done by then. With an idempotency key it does so after a broken connection.
+func once(r *http.Request) *http.Request {
+	body := r.GetBody
+	if body == nil {
+		return r
+	}
+	var http2 atomic.Bool
+	r = r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) {
+		secure, ok := c.Conn.(*tls.Conn)
+		http2.Store(ok && secure.ConnectionState().NegotiatedProtocol == "h2")
+	}}))
+	r.GetBody = func() (io.ReadCloser, error) {
+		if http2.Load() {
+			return nil, errReset
+		}
+		return body()
+	}
+	for _, name := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
+		if r.Header[name] != nil {
+			r.GetBody = nil
+		}
+	}
+	return r
+}
 
 type transport struct{ next http.RoundTripper }
 
 func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	resp, err := t.next.RoundTrip(r)
+	resp, err := t.next.RoundTrip(once(r))
 	if err == nil && resp.StatusCode == http.StatusSwitchingProtocols {
 		_ = resp.Body.Close()
 		resp.Body = http.NoBody

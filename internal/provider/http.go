@@ -66,7 +66,7 @@ type bounds struct {
 
 func (b bounds) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(r.Context())
-	resp, err := outbound.Bounded(b.next).RoundTrip(r.WithContext(ctx))
+	resp, err := outbound.Once(b.next).RoundTrip(r.WithContext(ctx))
 	if err != nil {
 		cancel(nil)
 		return nil, err

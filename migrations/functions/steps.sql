@@ -55,13 +55,17 @@ end
 $$;
 
 -- Returns the effects of a call's steps in the form of its receipt, including steps that were not kept because their
--- attempt ended.
+-- attempt ended. Each attempt lists all requests to models so far: the last entry of a request counts.
 create or replace function gem.step_effects(p_call uuid) returns jsonb language sql stable as $$
   select coalesce(jsonb_object_agg(kind, list), '{}') from (
-    select k.key as kind, jsonb_agg(one.value order by e.seq, one.ordinality) as list
-    from public.core_tool_events e, jsonb_each(e.data -> 'effects') k, jsonb_array_elements(k.value) with ordinality one
-    where e.call_id = p_call and e.event in ('step', 'retried', 'released', 'waiting')
-    group by k.key) kinds
+    select kind, jsonb_agg(value order by seq, ordinality) as list from (
+      select distinct on (k.key, request) k.key as kind, one.value, e.seq, one.ordinality
+      from public.core_tool_events e, jsonb_each(e.data -> 'effects') k,
+        jsonb_array_elements(k.value) with ordinality one,
+        coalesce(one.value #>> '{llm,request}', format('%s/%s', e.seq, one.ordinality)) request
+      where e.call_id = p_call and e.event in ('step', 'retried', 'released', 'waiting')
+      order by k.key, request, e.seq desc) entries
+    group by kind) kinds
 $$;
 
 select gem.grant_to('gem_worker', 'execute on function
