@@ -86,9 +86,9 @@ func (l *Late) Run(ctx context.Context, d *handlers.Durable, in Task) (Done, err
 	case "waits":
 		err = errors.Join(err, handlers.Sleep(clean, d, "a moment", time.Millisecond))
 	case "rests":
-		handlers.Step(clean, d, "first", note("first")) //nolint:errcheck // as the last one
+		_, undone := handlers.Step(clean, d, "first", note("first"))
 		_, rested := handlers.Receive[string](d, "rest").Wait(clean)
-		err = errors.Join(err, rested)
+		err = errors.Join(err, undone, rested)
 	case "hangs":
 		_, hung := handlers.Step(clean, d, "hang", func(ctx context.Context) (string, error) {
 			l.cleaning <- ctx
@@ -113,7 +113,8 @@ func startLate(t *testing.T, change func(*worker.Options)) (*handlertest.Env, *L
 	late := &Late{contexts: make(chan context.Context, 10_000), cleaning: make(chan context.Context, 2),
 		going: make(chan struct{}), lab: NewLab()}
 	late.goOn = sync.OnceFunc(func() { close(late.going) })
-	tools := labRegistry("1.0.0", tool{name: "late.run", calls: []string{"lab.*"}}, tool{name: "lab.nothing"}, tool{name: "lab.send"})
+	tools := labRegistry("1.0.0", tool{name: "late.run", calls: []string{"lab.*"}}, tool{name: "lab.nothing"},
+		tool{name: "lab.send"})
 	env := handlertest.Start(t, handlertest.Options{Registry: tools, Domains: []any{late.lab, late}, Worker: change,
 		NoWorker: true})
 	return env, late

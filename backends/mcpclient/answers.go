@@ -240,8 +240,8 @@ func encodedID(id jsonrpc.ID) json.RawMessage {
 	return encoded
 }
 
-// events is a body with the events of another body that the SDK can read. They have no ids, because the SDK would resume
-// a stream whose rest could end the connection.
+// events is a body with the events of another body that the SDK can read. They have no ids: with them, the SDK would
+// resume a stream whose rest could end the connection.
 type events struct {
 	io.Closer
 	lines *bufio.Reader

@@ -26,7 +26,8 @@ func Once(next http.RoundTripper) http.RoundTripper { return transport{next} }
 // errReset is the error of a request that net/http would send again.
 var errReset = errors.New("the server broke off the request and may have carried it out")
 
-// once returns a request that net/http does not send again. With HTTP/2 it does so many times after a reset, whatever the
+// once returns a request that net/http does not send again. With HTTP/2 it does so many times after a reset, whatever
+// the
 // server has done by then. With an idempotency key it does so after a broken connection.
 func once(r *http.Request) *http.Request {
 	body := r.GetBody
@@ -34,10 +35,11 @@ func once(r *http.Request) *http.Request {
 		return r
 	}
 	var http2 atomic.Bool
-	r = r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) {
-		secure, ok := c.Conn.(*tls.Conn)
+	connected := func(to httptrace.GotConnInfo) {
+		secure, ok := to.Conn.(*tls.Conn)
 		http2.Store(ok && secure.ConnectionState().NegotiatedProtocol == "h2")
-	}}))
+	}
+	r = r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{GotConn: connected}))
 	r.GetBody = func() (io.ReadCloser, error) {
 		if http2.Load() {
 			return nil, errReset

@@ -84,7 +84,8 @@ func copyServer(ctx context.Context, primary *pgserver.Server, folder string) er
 	for name, text := range map[string]string{"backup_label": label, "standby.signal": "",
 		"postgresql.auto.conf": "primary_conninfo = '" + primary.URL("postgres") + "'\n"} {
 		file := filepath.Join(folder, name)
-		err = errors.Join(err, os.WriteFile(file, []byte(text), 0o600), os.Chmod(file, 0o666)) //nolint:gosec // for the server's user
+		//nolint:gosec // the server has a user of its own
+		err = errors.Join(err, os.WriteFile(file, []byte(text), 0o600), os.Chmod(file, 0o666))
 	}
 	return err
 }

@@ -35,8 +35,8 @@ func (c *cancellations) of(ctx context.Context, need int, of []handlers.Await) e
 	return err
 }
 
-// noted notes that a wait returns err, and returns it. The journal gets it before what the handler does next, and not if
-// the handler returns.
+// noted notes that a wait returns err, and returns it. The journal gets it before the handler's next operation, and not
+// if the handler returns.
 func (c *cancellations) noted(need int, of []handlers.Await, err error) error {
 	if !errors.Is(err, handlers.ErrCancelled) {
 		return err

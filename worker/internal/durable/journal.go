@@ -50,7 +50,8 @@ const first = -1
 func Read(steps int, events []store.Event) (*Journal, *Exit) {
 	j := &Journal{events: steps, began: map[string]stepData{}, ended: map[string]stepData{},
 		children: map[string]child{}, arrived: map[string]handlers.Arrival{}, until: map[string]string{},
-		cancelled: map[string]bool{}, large: map[string]string{}, seqs: map[string]int{}, used: map[string]int{}, read: map[string]bool{}}
+		cancelled: map[string]bool{}, large: map[string]string{}, seqs: map[string]int{}, used: map[string]int{},
+		read: map[string]bool{}}
 	for _, e := range events {
 		if err := j.take(e); err != nil {
 			return j, &Exit{Why: WaitingForCode, Misfit: store.Misfit{Seq: e.Seq,
