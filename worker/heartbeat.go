@@ -40,7 +40,7 @@ func (w *Worker) heartbeat(ctx context.Context) error {
 	if store.IsNotRegistered(err) {
 		w.log.Warn("this worker was silent for so long that others removed it: registering again")
 		w.beginMeeting() // a failover may have lost the row
-		err = w.register(beating)
+		err = w.register(ctx)
 	}
 	if err != nil {
 		w.sweepSoon()

@@ -217,4 +217,5 @@ func TestAFailoverThatLosesTheFirstWorkerItselfIsNoticed(t *testing.T) {
 	if sent := lab.sentSoFar(); len(sent) != 1 {
 		t.Errorf("the call had %d effects", len(sent))
 	}
+	sound(t, env)
 }

@@ -245,28 +245,28 @@ func (w *Worker) Run(ctx context.Context) error {
 	return nil
 }
 
-// start records the registry and the rules, lets domains record their versions, and registers the worker.
 func (w *Worker) start(ctx context.Context) error {
-	starting, cancel := context.WithTimeout(ctx, statementTimeout)
-	defer cancel()
-	if err := w.recordRegistry(starting); err != nil {
+	if err := w.register(ctx); err != nil {
 		return err
-	}
-	if err := w.checkRules(starting); err != nil {
-		return err
-	}
-	if err := w.options.Handlers.Check(starting, w.options.Calls); err != nil {
-		return err
-	}
-	if err := w.register(starting); err != nil {
-		return fmt.Errorf("register the worker: %w", err)
 	}
 	w.warn(w.heartbeat(ctx), "send the first heartbeat")
 	return nil
 }
 
-// register registers the worker: at its start, and again if its row was removed after a long silence.
+// register records the registry and the rules, lets domains record their versions, and registers the worker: at its
+// start, and again if its row was removed after a long silence or lost in a failover.
 func (w *Worker) register(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
+	defer cancel()
+	if err := w.recordRegistry(ctx); err != nil {
+		return err
+	}
+	if err := w.checkRules(ctx); err != nil {
+		return err
+	}
+	if err := w.options.Handlers.Check(ctx, w.options.Calls); err != nil {
+		return err
+	}
 	w.registered.Store(true)
 	outside := w.outside()
 	server, err := store.StartWorker(ctx, w.options.Control, store.Worker{
@@ -274,7 +274,7 @@ func (w *Worker) register(ctx context.Context) error {
 		DeadAfter: w.options.DeadAfter, Capabilities: w.capabilities(), RulesVersion: w.rulesVersion(), Outside: outside,
 	})
 	if err != nil {
-		return err
+		return fmt.Errorf("register the worker: %w", err)
 	}
 	if w.knew.IsZero() { // otherwise w.meet finds out whether the server has changed
 		w.knew = server
