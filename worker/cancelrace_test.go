@@ -56,6 +56,15 @@ func (l *Late) Run(ctx context.Context, d *handlers.Durable, in Task) (Done, err
 		_, err = question.Wait(ctx)
 	case "child":
 		_, err = handlers.Start[Done](d, "slow", "lab.send", Task{Text: "slow", Gate: "slow"}).Wait(ctx)
+	case "step and wait":
+		_, err = handlers.Step(ctx, d, "work", func(ctx context.Context) (string, error) {
+			l.cleaning <- ctx
+			<-ctx.Done()
+			return note("work")(ctx)
+		})
+		if err == nil {
+			_, err = question.Wait(ctx)
+		}
 	case "sleep":
 		err = handlers.Sleep(ctx, d, "an hour", time.Hour)
 	case "hold":
@@ -83,6 +92,8 @@ func (l *Late) Run(ctx context.Context, d *handlers.Durable, in Task) (Done, err
 	}
 	clean := context.WithoutCancel(ctx)
 	switch in.Then {
+	case "returns":
+		return Done{}, err
 	case "waits":
 		err = errors.Join(err, handlers.Sleep(clean, d, "a moment", time.Millisecond))
 	case "rests":

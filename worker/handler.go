@@ -77,6 +77,9 @@ func (a *attempt) runHandler(ctx context.Context) (json.RawMessage, error) {
 			}
 		}()
 		output, err := a.handler.Run(ctx, a.call, a.tx, a.steps)
+		if a.handler.Durable {
+			a.steps.Returned()
+		}
 		next := result{output: output, err: plain.Error(err, a.claim.CallID)}
 		if err == nil {
 			next.faults, next.left = a.tool.CheckOutput(output, false)

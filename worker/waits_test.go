@@ -628,6 +628,31 @@ func TestWhatArrivesDuringACleanUpDoesNotEndIt(t *testing.T) {
 	}
 }
 
+// The answer arrives during a step, and the cancellation before its end. No operation follows the wait.
+func TestAHandlerThatReturnsACancellationReplaysTheSame(t *testing.T) {
+	t.Parallel()
+	env, late := startLate(t, nil)
+	env.StartWorker()
+	id := env.Insert(handlertest.Call{Tool: "late.run", Input: task(Task{Text: "step and wait", Then: "returns"})})
+	<-late.cleaning
+	if err := client.Answer(t.Context(), env.DB, id, "x", "question"); err != nil {
+		t.Fatal(err)
+	}
+	if came, err := client.Cancel(t.Context(), env.DB, id); err != nil || came != client.CancelRequested {
+		t.Fatal(came, err)
+	}
+	if e := handlertest.ErrorOf(t, env.Await(id)); e.Code != receipts.Cancelled {
+		t.Errorf("%+v", e)
+	}
+	if got := late.errs; len(got) != 1 || !errors.Is(got[0], handlers.ErrCancelled) {
+		t.Errorf("the wait returned %v", got)
+	}
+	if got := replay(t, env, id); got.Differs || got.Misfit != "" || got.Stopped != "" || len(got.Unread) > 0 {
+		t.Errorf("a replay: %+v", got)
+	}
+	sound(t, env)
+}
+
 // Nobody runs it, or its handler takes too long to clean up.
 func TestACallThatIsCancelledAgainEndsAtOnce(t *testing.T) {
 	t.Parallel()

@@ -35,8 +35,8 @@ func (c *cancellations) of(ctx context.Context, need int, of []handlers.Await) e
 	return err
 }
 
-// noted notes that a wait returns err, and returns it. The journal gets it before the handler's next operation, and not
-// if the handler returns.
+// noted notes that a wait returns err, and returns it. The journal gets it before the handler's next operation or its
+// end.
 func (c *cancellations) noted(need int, of []handlers.Await, err error) error {
 	if !errors.Is(err, handlers.ErrCancelled) {
 		return err
@@ -66,7 +66,11 @@ func (c *cancellations) write() {
 
 // cancelledName returns the name of the event. No other name in a journal has this form.
 func cancelledName(need int, of []handlers.Await) string {
-	name := fmt.Sprintf("cancelled#%d of %s", need, namesOf(of))
+	names := make([]string, len(of))
+	for i, one := range of {
+		names[i] = one.Name
+	}
+	name := fmt.Sprintf("cancelled#%d of %q", need, names)
 	if len(name) > maxStepName {
 		name = fmt.Sprintf("cancelled#%d of %d: %x", need, len(of), sha256.Sum256([]byte(name)))
 	}
@@ -88,4 +92,12 @@ func (r *Run) enter(ctx context.Context, turns int64, what string) (exit func(na
 	r.cancellations.write()
 	written = true
 	return exit, nil
+}
+
+// Returned completes the journal when the handler has returned. Like an operation of the handler, it may end the
+// attempt and not return.
+func (r *Run) Returned() {
+	if !r.options.Replay {
+		r.cancellations.write()
+	}
 }

@@ -244,3 +244,22 @@ func TestNothingBeginsWhileTheWorkerStops(t *testing.T) {
 		t.Errorf("the run left with %+v", exit)
 	}
 }
+
+func TestTheEventsOfCancelledWaitsHaveDifferentNames(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", 190)
+	seen := map[string]bool{}
+	for _, names := range [][]string{{"a", "b"}, {"b", "a"}, {"a, b"}, {`a" "b`}, {"a"}, {long, long + "a"}, {long + "a", long}} {
+		for need := range 2 {
+			var of []handlers.Await
+			for _, name := range names {
+				of = append(of, handlers.Await{Name: name})
+			}
+			name := durable.CancelledName(need+1, of)
+			if seen[name] || len(name) > 200 {
+				t.Errorf("the wait for %d of %q has the event %q", need+1, names, name)
+			}
+			seen[name] = true
+		}
+	}
+}

@@ -1,0 +1,4 @@
+package durable
+
+// CancelledName returns the name of the event of a cancelled wait.
+var CancelledName = cancelledName
