@@ -85,8 +85,8 @@
 //	start                  ms from before the worker's exec to its first claim, on a migrated database
 //	binary                 MB of the stripped program
 //	memory                 peak MB of the worker's process after 10,000 calls to os.create_note
-//	memory-ends            MB that two minutes of 1,000 calls to os.health_check a second add to the process: what it
-//	                       remembers for a failover
+//	memory-ends            MB by which the worker's process grows in two minutes of 1,000 calls to os.health_check per
+//	                       second: its memory of ends, kept for a failover
 //	llm-chats              calls to llm.chat per second. A provider in the bench's process answers at once. 200 slots and
 //	                       10 connections, as for all of llm-….
 //	llm-cpu-worker         CPU time of the worker per such call, in µs

@@ -213,8 +213,8 @@ func memoryOfWorker(ctx context.Context, b *bench, c contestant) ([]figure, erro
 	return []figure{{measure: "memory", unit: "MB", value: float64(peak) / 1e6}}, err
 }
 
-// memoryOfEnds measures what the worker's process needs to remember ends at a rate of 1,000 a second: the difference
-// between its memory when it has warmed up and at the end.
+// memoryOfEnds measures how much memory a worker's process needs to remember 1,000 ends a second: the growth from the
+// end of the warm-up to the end of the run.
 func memoryOfEnds(ctx context.Context, b *bench, c contestant) ([]figure, error) {
 	s, err := b.lab.stage(ctx, c)
 	if err != nil {

@@ -47,7 +47,7 @@ func (q Quotes) Send(ctx context.Context, call *handlers.Durable, in SendQuote) 
 		func(ctx context.Context, tx handlers.Tx) (id string, err error) {
 			err = tx.QueryRow(ctx, "insert into quotes (text, call_id) values ($1, $2) returning id::text", text,
 				call.ID).Scan(&id)
-			call.Wrote("quotes", "insert", id) // on the receipt
+			call.Wrote("quotes", "insert", id) // lists the row on the receipt
 			return id, err
 		})
 	if err != nil {

@@ -66,7 +66,7 @@ func newCells(t *testing.T, change ...func(*worker.Options)) *cells {
 	return c
 }
 
-// idleCells is newCells before the start of the worker.
+// idleCells returns cells whose worker has not started.
 func idleCells(t *testing.T, p *pair) *cells {
 	t.Helper()
 	c := &cells{pair: p, lab: NewLab(), ids: map[string]string{}}

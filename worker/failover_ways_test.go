@@ -53,7 +53,7 @@ func TestManyCallsOfEachKindAreRestored(t *testing.T) {
 	restoresEachKind(t, newCells(t), n)
 }
 
-// restoresEachKind loses the ends of n calls of each kind in a failover.
+// restoresEachKind loses the ends of n calls of each kind in a failover, and checks that they are restored.
 func restoresEachKind(t *testing.T, c *cells, n int) {
 	t.Helper()
 	c.claims.Lock()
@@ -114,7 +114,7 @@ func TestManyCallsOfEachKindAreRestoredUnderAManager(t *testing.T) {
 		t.Skip("it needs Patroni, etcd and pg_auto_failover, which .ci/long installs: set GEM_TEST_LONG=1")
 	}
 	for name, start := range map[string]func(testing.TB) *clusters.Cluster{
-		// More is lost than Patroni's default permits.
+		// The test loses more than Patroni's default permits.
 		"Patroni":          func(t testing.TB) *clusters.Cluster { return clusters.Patroni(t, 100*clusters.PatronisLag) },
 		"pg_auto_failover": clusters.AutoFailover,
 	} {

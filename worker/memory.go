@@ -11,9 +11,9 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// The limits of a worker's memory. A manager such as Patroni promotes a standby that lags by less than a size, however
-// old what it lacks is: 1 MB may be the ends of several minutes. Only the time between answered heartbeats counts: an
-// outage makes no end older.
+// The limits of a worker's memory. A manager such as Patroni promotes a standby that lags by less than a number of
+// bytes, however old the missing commits are: 1 MB may hold the ends of several minutes. Only the time between answered
+// heartbeats counts: an outage makes no end older.
 const (
 	keepEnds    = 10 * time.Minute
 	maxEnds     = 100_000
@@ -29,21 +29,21 @@ type remembered struct {
 	outside       bool          // the handler may have had effects outside of Postgres
 	served        time.Duration // how long heartbeats had been answered when it was written
 	tool          string
-	// packed has the name of a step and the key of its attempt, or the code of a call and what else a restore needs of the
-	// call and its end.
+	// packed has, for a step, its name and the key of its attempt. For an end, it has the call's code and, if full, all
+	// else that a restore needs.
 	packed string
-	full   bool // packed has more than the code
+	full   bool
 }
 
 // memory has what this worker wrote lately, in order. After a failover the new server may lack it.
 type memory struct {
 	mu     sync.Mutex
 	served time.Duration // how long heartbeats have been answered
-	beatAt time.Time     // when the last one was
+	beatAt time.Time     // the time of the last answered heartbeat
 	list   []remembered
 	bytes  int // of packed
-	room   int // the most that bytes may be before ends lose all but their code
-	first  int // the ends before this index have lost it
+	room   int // the limit of bytes: above it, the oldest ends lose all but their code
+	first  int // the ends before this index have only their code
 }
 
 // add remembers an end, or the beginning of the step with the given name.
@@ -82,7 +82,7 @@ func (m *memory) add(lost store.Lost, outside bool, step string) {
 	}
 }
 
-// drop forgets the first n.
+// drop forgets the n oldest entries.
 func (m *memory) drop(n int) {
 	for i := range m.list[:n] {
 		m.bytes -= len(m.list[i].packed)
@@ -107,7 +107,7 @@ func (m *memory) beat(now time.Time, interval time.Duration) {
 	m.drop(old)
 }
 
-// all returns a copy.
+// all returns a copy of the list.
 func (m *memory) all() []remembered {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -127,7 +127,7 @@ func (m *memory) find(a store.Attempt) (lost store.Lost, known bool) {
 	return lost, false
 }
 
-// of returns the attempt.
+// of returns the attempt, which is one of the given worker.
 func (r *remembered) of(workerID string) store.Attempt {
 	return store.Attempt{CallID: textID(r.call), Number: int(r.attempt), WorkerID: workerID}
 }
@@ -138,7 +138,7 @@ func (r *remembered) begun() (name, key string) {
 	return next(), next()
 }
 
-// lost returns what is known of an end.
+// lost returns what the memory still has of an end.
 func (r *remembered) lost(workerID string) store.Lost {
 	l := store.Lost{Attempt: r.of(workerID), Tool: r.tool, Ended: true, ReceiptID: textID(r.receipt)}
 	next := unpack(r.packed)
@@ -157,10 +157,10 @@ func (r *remembered) lost(workerID string) store.Lost {
 	return l
 }
 
-// binaryID returns a UUID; zero for an empty text.
+// binaryID returns the bytes of a UUID, and zeros for an empty text.
 func binaryID(text string) [16]byte {
 	var id pgtype.UUID
-	_ = id.Scan(text) // Postgres wrote it
+	_ = id.Scan(text) // valid, since Postgres wrote it
 	return id.Bytes
 }
 
@@ -172,7 +172,7 @@ func textID(id [16]byte) string {
 	return pgtype.UUID{Bytes: id, Valid: true}.String()
 }
 
-// pack joins texts to one, in one allocation.
+// pack joins texts into one.
 func pack(texts ...string) string {
 	size := 0
 	for _, text := range texts {

@@ -10,11 +10,11 @@ import (
 	"go.uber.org/zap"
 )
 
-const maxCompared = 1000 // ends in one statement
+const maxCompared = 1000 // remembered ends and steps per batch
 
 // remember keeps the end of an attempt, and returns what a restore needs. receiptID is empty if Postgres did not accept
-// the receipt because the attempt no longer holds its call. For a handler without effects outside of Postgres, the
-// memory has neither the call nor its end, and the call runs again.
+// the receipt because the attempt no longer holds its call. If the handler has no effects outside of Postgres,
+// the memory has neither input nor result, and the call runs again.
 func (a *attempt) remember(final *store.Final, receiptID string) store.Lost {
 	outside := a.call != nil && !inside(a.handler)
 	lost := store.Lost{Attempt: a.claim.Attempt, Tool: a.claim.Tool, Code: a.claim.Code, Ended: true, ReceiptID: receiptID}
@@ -27,8 +27,7 @@ func (a *attempt) remember(final *store.Final, receiptID string) store.Lost {
 
 // rememberStep keeps the name of a step that must not run twice and that has begun.
 func (a *attempt) rememberStep(name string) {
-	lost := store.Lost{Attempt: a.claim.Attempt, Tool: a.claim.Tool, Key: a.holds}
-	a.worker.memory.add(lost, false, name)
+	a.worker.memory.add(store.Lost{Attempt: a.claim.Attempt, Tool: a.claim.Tool, Key: a.holds}, false, name)
 }
 
 // endAgain ends the calls that this worker holds and has ended before: the database has lost their ends, for example in

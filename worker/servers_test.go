@@ -33,7 +33,7 @@ type pair struct {
 	sender string
 }
 
-// newPair starts the two. The standby is promoted when promote is called.
+// newPair starts a primary and a standby, which promote promotes.
 func newPair(t *testing.T) *pair {
 	t.Helper()
 	settings := map[string]string{"wal_level": "replica", "max_wal_senders": "4", "hot_standby": "on",
@@ -58,7 +58,7 @@ func newPair(t *testing.T) *pair {
 	return p
 }
 
-// managedPair is a pair whose standby is promoted by the manager of a cluster once the primary is gone.
+// managedPair returns the servers of a cluster as a pair. Its manager promotes the standby once the primary is gone.
 func managedPair(t *testing.T, c *clusters.Cluster) *pair {
 	t.Helper()
 	if err := migrations.Up(t.Context(), c.Primary); err != nil {
@@ -69,7 +69,7 @@ func managedPair(t *testing.T, c *clusters.Cluster) *pair {
 	return p
 }
 
-// either returns a URL for the one of two servers that can write.
+// either returns a URL that leads to whichever of two servers can write.
 func either(t *testing.T, a, b string) string {
 	t.Helper()
 	one, two := hostOf(t, a), hostOf(t, b)

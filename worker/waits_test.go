@@ -579,8 +579,8 @@ func TestACancelledHandlerCleansUp(t *testing.T) {
 	}
 }
 
-// The clean-up has begun and waits. A wait that the cancellation ended stays so, whatever arrives for it meanwhile.
-func TestWhatArrivesDuringACleanUpDoesNotEndIt(t *testing.T) {
+// The clean-up has begun and waits. A wait that the cancellation ended stays ended, whatever arrives meanwhile.
+func TestNothingThatArrivesEndsACleanUp(t *testing.T) {
 	t.Parallel()
 	for _, waitsFor := range []string{"wait", "first", "all", "child"} {
 		t.Run(waitsFor, func(t *testing.T) {
@@ -628,8 +628,8 @@ func TestWhatArrivesDuringACleanUpDoesNotEndIt(t *testing.T) {
 	}
 }
 
-// The answer arrives during a step, and the cancellation before its end. No operation follows the wait.
-func TestAHandlerThatReturnsACancellationReplaysTheSame(t *testing.T) {
+// The answer and then the cancellation arrive during a step. No operation follows the wait.
+func TestAReplayReturnsTheSameCancellation(t *testing.T) {
 	t.Parallel()
 	env, late := startLate(t, nil)
 	env.StartWorker()

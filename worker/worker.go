@@ -253,8 +253,8 @@ func (w *Worker) start(ctx context.Context) error {
 	return nil
 }
 
-// register records the registry and the rules, lets domains record their versions, and registers the worker: at its
-// start, and again if its row was removed after a long silence or lost in a failover.
+// register records the registry and the rules, lets domains record their versions, and registers the worker. It is
+// called at the start, and again if the worker's row was removed after a long silence or lost in a failover.
 func (w *Worker) register(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()

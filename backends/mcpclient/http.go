@@ -168,8 +168,7 @@ var errRedirect = errors.New("the server redirects: write the address to which i
 // refuseRedirect prevents redirects, so that other hosts do not get the headers.
 func refuseRedirect(*http.Request, []*http.Request) error { return errRedirect }
 
-// limitedBody is the body of an answer, which fails beyond its limit. The SDK limits each event of a stream, and this
-// limits their sum.
+// limitedBody is the body of an answer. Reading it fails beyond its limit.
 type limitedBody struct {
 	io.ReadCloser
 	left int

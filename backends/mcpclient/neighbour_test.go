@@ -242,7 +242,7 @@ func TestAHeaderWithAKeySendsNoCallTwice(t *testing.T) {
 	}
 }
 
-// Each event precedes the answer to a call. None reaches other calls, or what the connection has agreed on.
+// Each event comes before the answer to a call. None affects other calls.
 func TestAnOddEventEndsNoCall(t *testing.T) {
 	t.Parallel()
 	for name, event := range map[string]string{
@@ -273,8 +273,8 @@ func TestAnOddEventEndsNoCall(t *testing.T) {
 	}
 }
 
-// The rest of the event is larger than any message may be.
-func TestAnEventThatIsTooLargeEndsItsCallOnly(t *testing.T) {
+// The event is larger than any message may be.
+func TestAnEventThatIsTooLargeEndsOnlyItsCall(t *testing.T) {
 	t.Parallel()
 	for name, line := range map[string]string{"data": "data: 0123456789", "fields": "field: 0123456789"} {
 		t.Run(name, func(t *testing.T) {
@@ -299,7 +299,7 @@ func TestAnEventThatIsTooLargeEndsItsCallOnly(t *testing.T) {
 	}
 }
 
-func TestTheVersionOfAProtocolIsAgreedOnOnce(t *testing.T) {
+func TestTheProtocolVersionIsAgreedOnOnce(t *testing.T) {
 	t.Parallel()
 	var versions atomic.Pointer[string]
 	p, f := withOneInFlight(t, func(w http.ResponseWriter, r *http.Request, m called) bool {
@@ -324,9 +324,9 @@ func TestTheVersionOfAProtocolIsAgreedOnOnce(t *testing.T) {
 	f.succeedsOnce(t)
 }
 
-func TestAResultThatIsNotTheEndLeavesTheOutcomeOpen(t *testing.T) {
+func TestOnlyAResultThatIsNotTheEndLeavesTheOutcomeOpen(t *testing.T) {
 	t.Parallel()
-	for result, want := range map[string]string{ // no attempt that ends so is repeated, whatever the mode
+	for result, want := range map[string]string{
 		`{"resultType":"task","status":"working"}`:                   unknown,
 		`{"resultType":"partial","content":[]}`:                      unknown,
 		`{"task":{"taskId":"1","status":"working"}}`:                 unknown,

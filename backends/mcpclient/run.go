@@ -139,7 +139,7 @@ type result struct {
 	} `json:"inputRequests"`
 }
 
-// isTask reports whether a result is only the description of a task.
+// isTask reports whether a result describes a task and has nothing else.
 func (r result) isTask() bool {
 	return len(r.Content) == 0 && len(r.StructuredContent) == 0 && strings.HasPrefix(string(r.Task), "{")
 }
@@ -164,8 +164,8 @@ func (s *session) output(tool Tool, all json.RawMessage) (json.RawMessage, error
 	case r.ResultType != "" && r.ResultType != "complete" && r.ResultType != "input_required" || r.isTask():
 		return nil, &handlers.Failure{
 			Code: "outcome_unknown",
-			Message: fmt.Sprintf("%s of the MCP server %s answered before it ended, and GEM does not wait for tasks: whether "+
-				"the call took effect is not known. Check whether it did.", s.shown(tool.Name), s.server.domain),
+			Message: fmt.Sprintf("%s of the MCP server %s answered before its work was done, and GEM does not wait for "+
+				"tasks: whether the call took effect is not known. Check whether it did.", s.shown(tool.Name), s.server.domain),
 			Details: map[string]string{"reason": "task"},
 		}
 	case r.ResultType == "input_required" || len(r.InputRequests) > 0:

@@ -67,7 +67,7 @@ func (s *session) client() *sdk.Client {
 					Message: "GEM calls tools, and does not answer " + method}
 			}
 			if strings.HasPrefix(method, "notifications/") {
-				return nil, nil // GEM needs none, and some without parameters make the SDK panic
+				return nil, nil // GEM needs none, and some make the SDK panic if they have no parameters
 			}
 			return next(ctx, method, req)
 		}
@@ -97,7 +97,7 @@ func (s *session) transport() (sdk.Transport, error) {
 		Endpoint:             settings.URL,
 		HTTPClient:           s.through(header, &e.version),
 		DisableStandaloneSSE: true,           // GEM does not wait for a server's notifications
-		MaxEventSize:         2 * maxMessage, // limitedBody limits it first
+		MaxEventSize:         2 * maxMessage, // never reached: limitedBody fails at maxMessage
 	}
 	return e, nil
 }
@@ -164,8 +164,8 @@ type exactConnection struct {
 	exact *exact
 
 	mu         sync.Mutex
-	asked      map[jsonrpc.ID]bool // requests of the server's that have no answer yet
-	handshakes map[jsonrpc.ID]bool // our requests with which the connection begins, if they have no answer yet
+	asked      map[jsonrpc.ID]bool // the server's requests that have no answer yet
+	handshakes map[jsonrpc.ID]bool // our requests that open the connection and have no answer yet
 }
 
 // mostAsked is the maximum number of a server's requests that wait for answers. The SDK would keep any number.
@@ -174,7 +174,7 @@ const mostAsked = 100
 // rawKey is the key under which the metadata of a result has the whole result, as text.
 const rawKey = "io.github.gemworker/raw"
 
-// asks adds a request of the server's, and returns the number of those without an answer.
+// asks adds a request of the server, and returns how many have no answer yet.
 func (c *exactConnection) asks(id jsonrpc.ID) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -182,8 +182,8 @@ func (c *exactConnection) asks(id jsonrpc.ID) int {
 	return len(c.asked)
 }
 
-// beginsWith reports whether the request with an id was one with which the connection began, and forgets it.
-func (c *exactConnection) beginsWith(id jsonrpc.ID) bool {
+// endsHandshake reports whether an id is that of a request that opened the connection, and forgets it.
+func (c *exactConnection) endsHandshake(id jsonrpc.ID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	known := c.handshakes[id]
@@ -191,7 +191,7 @@ func (c *exactConnection) beginsWith(id jsonrpc.ID) bool {
 	return known
 }
 
-// writes notes an answer to the server, or a request with which the connection begins.
+// writes notes that an answer to the server, or a request that opens the connection, is written.
 func (c *exactConnection) writes(msg jsonrpc.Message) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -221,7 +221,7 @@ func (c *exactConnection) Read(ctx context.Context) (jsonrpc.Message, error) {
 	if json.Unmarshal(response.Result, &fields) != nil || fields == nil {
 		return msg, err
 	}
-	if c.beginsWith(response.ID) {
+	if c.endsHandshake(response.ID) {
 		var agreed string
 		if json.Unmarshal(fields["protocolVersion"], &agreed) == nil {
 			c.exact.version.Store(&agreed)

@@ -60,7 +60,7 @@ func (w *webhook) run(ctx context.Context, _ handlers.Tx, call *handlers.Call) (
 	switch {
 	case err != nil:
 		return nil, w.unanswered(ctx, call, err, true)
-	case len(answer) > maxBody && resp.StatusCode != http.StatusOK && w.once: // it may have a result
+	case len(answer) > maxBody && resp.StatusCode != http.StatusOK && w.once: // the answer may contain a result
 		return nil, w.outcomeUnknown(call, fmt.Sprintf("it answered %d with more than %d bytes", resp.StatusCode, maxBody))
 	case len(answer) > maxBody && resp.StatusCode != http.StatusOK:
 		answer = answer[:maxBody]

@@ -102,7 +102,7 @@ func TestATargetThatIsAlwaysLimitedFailsTheCallWithItsPause(t *testing.T) {
 	}
 }
 
-// Each attempt lists all requests of the call, and no attempt ends it.
+// Each attempt lists all requests of the call so far. The cancellation ends the call, not an attempt.
 func TestACallThatIsCancelledBetweenAttemptsListsEachRequestOnce(t *testing.T) {
 	t.Parallel()
 	s := newScene(t).target("a", llmtest.OpenAI, nil).route("default", "a")

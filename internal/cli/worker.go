@@ -61,11 +61,12 @@ The environment:
 	return cmd
 }
 
-// maxGarbage is about how many bytes of garbage a worker collects before it frees them, unless its heap is large.
+// maxGarbage is roughly the number of bytes of garbage that may pile up before a collection. A large heap may have
+// more.
 const maxGarbage = 24 << 20
 
-// tuneMemory makes a worker collect garbage less often: its live heap is a few megabytes, and Go would collect after
-// each few more. GOGC and GOMEMLIMIT override it.
+// tuneMemory adapts garbage collection to the live heap: less often than Go would while the heap is small, more often
+// when it is large. GOGC and GOMEMLIMIT override it.
 func tuneMemory(ctx context.Context) {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(256 << 20) // above this it collects as often as needed, for large inputs

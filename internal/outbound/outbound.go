@@ -18,17 +18,18 @@ func IsLoopback(host string) bool {
 	return strings.EqualFold(host, "localhost") || err == nil && ip.Unmap().IsLoopback()
 }
 
-// Once returns a transport that sends a request with a body once, except that it sends again what has not left over
-// HTTP/1. The bodies of its responses end with the context of their request. The body of a 101 Switching Protocols does
-// not: it is the connection itself. It is closed, and the response has no body.
+// Once returns a transport that sends a request with a body only once. It tries again only over HTTP/1, if nothing of
+// the request was sent and it has no idempotency key. The bodies of its responses end with the context of their
+// request. The body of a 101 Switching Protocols does not: it is the connection itself. It is closed, and the response
+// has no body.
 func Once(next http.RoundTripper) http.RoundTripper { return transport{next} }
 
 // errReset is the error of a request that net/http would send again.
 var errReset = errors.New("the server broke off the request and may have carried it out")
 
-// once returns a request that net/http does not send again. With HTTP/2 it does so many times after a reset, whatever
-// the
-// server has done by then. With an idempotency key it does so after a broken connection.
+// once returns a request that net/http does not send again. Over HTTP/2, net/http would send it several more times
+// after resets, whatever the server has done by then. If it has an idempotency key, net/http would send it again after
+// a broken connection.
 func once(r *http.Request) *http.Request {
 	body := r.GetBody
 	if body == nil {

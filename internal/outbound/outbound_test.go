@@ -34,7 +34,8 @@ func TestAResponseThatSwitchesProtocolsHasNoBodyAndNoConnection(t *testing.T) {
 	_ = resp.Body.Close()
 }
 
-// resetting starts a server that takes each request over HTTP/2 and then resets it, with an error code of RFC 9113, 7.
+// resetting starts a server that takes each request over HTTP/2 and then resets it, with an error code of RFC 9113,
+// section 7.
 func resetting(t *testing.T, code byte) (server *httptest.Server, requests *atomic.Int64) {
 	t.Helper()
 	requests = new(atomic.Int64)

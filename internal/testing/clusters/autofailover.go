@@ -18,7 +18,7 @@ func AutoFailover(t testing.TB) *Cluster {
 		args := append([]string{"create", kind, "--pgdata", data, "--pgport", port, "--hostname", "127.0.0.1",
 			"--auth", "trust", "--no-ssl"}, more...)
 		c.run(name, "pg_autoctl", args...)
-		c.serverEnds(data)
+		c.stopAtEnd(data)
 		cmd := c.start(name, "pg_autoctl", "run", "--pgdata", data)
 		if name == "a" {
 			c.manager = cmd

@@ -21,10 +21,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// binaries is the folder of the Postgres that Debian's packages of the managers need.
+// binaries is the folder of the Postgres version that Debian's packages of the managers use.
 const binaries = "/usr/lib/postgresql/15/bin"
 
-// Cluster is a primary and its standby, each with a manager.
+// Cluster is a primary and its standby, each run by a manager's process.
 type Cluster struct {
 	testing.TB
 	Primary, Standby string // the URLs of the database postgres, for the superuser
@@ -69,7 +69,7 @@ func need(t testing.TB, program, hint string) {
 	}
 }
 
-// command returns a command that runs as the servers' user. Its output goes to a file of the folder.
+// command returns a command that runs as the servers' user. Its output goes to a file in the cluster's folder.
 func (c *Cluster) command(log, program string, args ...string) *exec.Cmd {
 	c.Helper()
 	cmd, err := pgserver.Command(program, args...)
@@ -86,7 +86,7 @@ func (c *Cluster) command(log, program string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// run runs a command to its end.
+// run runs a command and waits for its end.
 func (c *Cluster) run(log, program string, args ...string) {
 	c.Helper()
 	if err := c.command(log, program, args...).Run(); err != nil {
@@ -110,7 +110,7 @@ func (c *Cluster) start(log, program string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// kill ends a command and what it started in its session.
+// kill ends a command and its process group.
 func kill(cmd *exec.Cmd) {
 	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 	_ = cmd.Wait()
@@ -144,8 +144,8 @@ func (c *Cluster) KillPrimary() {
 	}
 }
 
-// serverEnds makes the end of the test end the Postgres of a data folder.
-func (c *Cluster) serverEnds(data string) {
+// stopAtEnd stops the Postgres of a data folder when the test ends.
+func (c *Cluster) stopAtEnd(data string) {
 	c.Cleanup(func() {
 		if err := killServer(data); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, syscall.ESRCH) {
 			c.Errorf("end the server: %v", err)

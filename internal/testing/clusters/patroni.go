@@ -28,8 +28,8 @@ postgresql:
   parameters: {unix_socket_directories: %[6]s}
 `
 
-// PatronisLag is the lag in bytes up to which Patroni promotes a standby by default. It compares what the standby has
-// with what the primary had when it last reported, up to ten seconds before.
+// PatronisLag is the lag in bytes up to which Patroni promotes a standby by default. Patroni compares the standby's
+// position with the last one that the primary reported, which may be ten seconds old.
 const PatronisLag = 1 << 20
 
 // Patroni starts a primary and an asynchronous standby under Patroni with etcd. A standby that lags by more than
@@ -53,7 +53,7 @@ func Patroni(t testing.TB, maximumLag int) *Cluster {
 		if name == "a" {
 			c.manager = cmd
 		}
-		c.serverEnds(filepath.Join(c.folder, name))
+		c.stopAtEnd(filepath.Join(c.folder, name))
 		return "postgres://postgres@127.0.0.1:" + postgres + "/postgres?sslmode=disable"
 	}
 	c.Primary = server("a", p[2], p[3])

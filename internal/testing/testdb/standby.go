@@ -90,7 +90,7 @@ func copyServer(ctx context.Context, primary *pgserver.Server, folder string) er
 	return err
 }
 
-// copyChanging copies a folder whose files may be removed meanwhile, as the user of the servers.
+// copyChanging copies a folder, as the servers' user. Files may disappear from it meanwhile.
 func copyChanging(from, to string) error {
 	cmd, err := pgserver.Command("cp", "-pR", from, to)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/gemworker/gem/internal/store"
 )
 
-// cancellations has the waits that returned [handlers.ErrCancelled]. In later runs they return it again, even if what
-// they waited for has arrived by then: otherwise a handler would leave its clean-up in the middle.
+// cancellations has the waits that returned [handlers.ErrCancelled]. Later they return it again, even if their answer
+// has arrived by then. Otherwise a handler would leave its clean-up half done.
 type cancellations struct {
 	course *course
 	pen    *pen
@@ -35,8 +35,8 @@ func (c *cancellations) of(ctx context.Context, need int, of []handlers.Await) e
 	return err
 }
 
-// noted notes that a wait returns err, and returns it. The journal gets it before the handler's next operation or its
-// end.
+// noted returns err, which a wait returns. If it is a cancellation, the journal gets the wait before the handler's next
+// operation, or when the handler returns.
 func (c *cancellations) noted(need int, of []handlers.Await, err error) error {
 	if !errors.Is(err, handlers.ErrCancelled) {
 		return err
@@ -64,7 +64,8 @@ func (c *cancellations) write() {
 	}
 }
 
-// cancelledName returns the name of the event. No other name in a journal has this form.
+// cancelledName returns the name of the event. In all other names of a journal, a # begins the name, or only a number
+// follows it.
 func cancelledName(need int, of []handlers.Await) string {
 	names := make([]string, len(of))
 	for i, one := range of {
@@ -89,7 +90,7 @@ func (r *Run) enter(ctx context.Context, turns int64, what string) (exit func(na
 			exit("")
 		}
 	}()
-	r.cancellations.write()
+	r.cancellations.write() // may end the attempt and not return
 	written = true
 	return exit, nil
 }

@@ -24,7 +24,7 @@ type stepData struct {
 const (
 	refusedCall handlers.StepKind = "call"    // a call that could not be made
 	codeVersion handlers.StepKind = "version" // a version of the code
-	// a wait that returned [handlers.ErrCancelled] to a handler that then continued
+	// a wait that returned [handlers.ErrCancelled] to the handler
 	cancelledWait handlers.StepKind = "cancelled"
 )
 
