@@ -63,7 +63,7 @@ func (m *memory) add(lost store.Lost, outside bool, step string) {
 			signedIn = "yes"
 		}
 		r.packed = pack(string(lost.Code), lost.Key, string(c.Input), c.CreatedBy, c.SessionID, signedIn, c.ParentID,
-			c.ParentStep, c.ClientKey, string(f.Status), string(f.Result), string(f.Effects), f.Context)
+			c.ParentStep, c.ClientKey, string(f.Status), string(f.Result), f.Context, string(f.Effects))
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -151,9 +151,8 @@ func (r *remembered) lost(workerID string) store.Lost {
 	l.Key = next()
 	l.Call = &store.Call{Input: []byte(next()), CreatedBy: next(), SessionID: next(), SignedIn: next() != "",
 		ParentID: next(), ParentStep: next(), ClientKey: next()}
-	l.Final = &store.Final{Outcome: receipts.Outcome{Status: receipts.Status(next()), Result: []byte(next())},
-		Effects: []byte(next())}
-	l.Final.Context = next()
+	l.Final = &store.Final{Outcome: receipts.Outcome{Status: receipts.Status(next()), Result: []byte(next()),
+		Context: next()}, Effects: []byte(next())}
 	return l
 }
 

@@ -588,9 +588,9 @@ func TestNothingThatArrivesEndsACleanUp(t *testing.T) {
 			env, late := startLate(t, nil)
 			env.StartWorker()
 			id := env.Insert(handlertest.Call{Tool: "late.run", Input: task(Task{Text: waitsFor, Then: "rests"})})
-			kind := "answer"
+			kind, arrival := "answer", "answered"
 			if waitsFor == "child" {
-				kind = "call"
+				kind, arrival = "call", "returned"
 				late.lab.awaitBegin(t)
 			}
 			env.UntilItWaits(id, kind)
@@ -612,10 +612,7 @@ func TestNothingThatArrivesEndsACleanUp(t *testing.T) {
 			} else {
 				arrives("question")
 			}
-			env.Until("it to arrive", func() bool {
-				journal := env.Journal(id)
-				return slices.Contains(journal, "returned") && waitsFor == "child" || slices.Contains(journal, "answered")
-			})
+			env.Until("it to arrive", func() bool { return slices.Contains(env.Journal(id), arrival) })
 			arrives("rest")
 			if e := handlertest.ErrorOf(t, env.Await(id)); e.Code != receipts.Cancelled {
 				t.Errorf("%+v", e)

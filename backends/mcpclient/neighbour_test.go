@@ -242,6 +242,20 @@ func TestAHeaderWithAKeySendsNoCallTwice(t *testing.T) {
 	}
 }
 
+// answersAfter answers a call of echo with an event, written some times, and then with the result. It returns false for
+// other messages.
+func answersAfter(w http.ResponseWriter, m called, event string, times int) bool {
+	if m.Params.Name != "echo" {
+		return false
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	for range times {
+		_, _ = io.WriteString(w, event)
+	}
+	_, _ = io.WriteString(w, "\n\ndata: "+strings.ReplaceAll(fine, "ID", string(m.ID))+"\n\n")
+	return true
+}
+
 // Each event comes before the answer to a call. None affects other calls.
 func TestAnOddEventEndsNoCall(t *testing.T) {
 	t.Parallel()
@@ -256,12 +270,7 @@ func TestAnOddEventEndsNoCall(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p, f := withOneInFlight(t, func(w http.ResponseWriter, _ *http.Request, m called) bool {
-				if m.Params.Name != "echo" {
-					return false
-				}
-				w.Header().Set("Content-Type", "text/event-stream")
-				_, _ = io.WriteString(w, event+"\n\ndata: "+strings.ReplaceAll(fine, "ID", string(m.ID))+"\n\n")
-				return true
+				return answersAfter(w, m, event, 1)
 			})
 			for range 3 {
 				if _, err := p.run(t.Context(), "echo", `{}`); err != nil {
@@ -280,16 +289,8 @@ func TestAnEventThatIsTooLargeEndsOnlyItsCall(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p, f := withOneInFlight(t, func(w http.ResponseWriter, _ *http.Request, m called) bool {
-				if m.Params.Name != "echo" {
-					return false
-				}
-				w.Header().Set("Content-Type", "text/event-stream")
 				part := strings.Repeat(line+"\n", 1000)
-				for sent := 0; sent <= 17<<20; sent += len(part) {
-					_, _ = io.WriteString(w, part)
-				}
-				_, _ = io.WriteString(w, "\ndata: "+strings.ReplaceAll(fine, "ID", string(m.ID))+"\n\n")
-				return true
+				return answersAfter(w, m, part, 1+17<<20/len(part))
 			})
 			if _, err := p.run(t.Context(), "echo", `{}`); endsAs(err) != unknown {
 				t.Errorf("it ended as %s: %v", endsAs(err), err)

@@ -161,7 +161,7 @@ func (s *session) output(tool Tool, all json.RawMessage) (json.RawMessage, error
 	}
 	text, others := r.read()
 	switch {
-	case r.ResultType != "" && r.ResultType != "complete" && r.ResultType != "input_required" || r.isTask():
+	case !slices.Contains([]string{"", "complete", "input_required"}, r.ResultType) || r.isTask():
 		return nil, &handlers.Failure{
 			Code: "outcome_unknown",
 			Message: fmt.Sprintf("%s of the MCP server %s answered before its work was done, and GEM does not wait for "+

@@ -60,13 +60,14 @@ func (w *webhook) run(ctx context.Context, _ handlers.Tx, call *handlers.Call) (
 	switch {
 	case err != nil:
 		return nil, w.unanswered(ctx, call, err, true)
-	case len(answer) > maxBody && resp.StatusCode != http.StatusOK && w.once: // the answer may contain a result
-		return nil, w.outcomeUnknown(call, fmt.Sprintf("it answered %d with more than %d bytes", resp.StatusCode, maxBody))
-	case len(answer) > maxBody && resp.StatusCode != http.StatusOK:
-		answer = answer[:maxBody]
-	case len(answer) > maxBody:
+	case len(answer) <= maxBody:
+	case resp.StatusCode == http.StatusOK:
 		return nil, handlers.Fail("answer_too_large", fmt.Sprintf("%s answered %d with more than %d bytes (1 MiB).", w.domain,
 			resp.StatusCode, maxBody))
+	case w.once: // the answer may contain a result
+		return nil, w.outcomeUnknown(call, fmt.Sprintf("it answered %d with more than %d bytes", resp.StatusCode, maxBody))
+	default:
+		answer = answer[:maxBody]
 	}
 	return w.read(call, resp.StatusCode, resp.Header, w.withoutSecrets(answer))
 }

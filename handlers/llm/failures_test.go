@@ -84,12 +84,18 @@ func TestOneTargetThatComesBackIsWaitedForWhateverTheOthersSay(t *testing.T) {
 	}
 }
 
+// alwaysLimited makes a call whose only target asks for a pause of 90 s each time.
+func alwaysLimited(t *testing.T) (s *scene, env *handlertest.Env, id string) {
+	t.Helper()
+	s = newScene(t).target("a", llmtest.OpenAI, nil).route("default", "a")
+	s.server.Always("/a", llmtest.Script{Fault: llmtest.Limited(90*time.Second, llmtest.InSeconds)})
+	env = s.start(t)
+	return s, env, env.Insert(asks("hello"))
+}
+
 func TestATargetThatIsAlwaysLimitedFailsTheCallWithItsPause(t *testing.T) {
 	t.Parallel()
-	s := newScene(t).target("a", llmtest.OpenAI, nil).route("default", "a")
-	s.server.Always("/a", llmtest.Script{Fault: llmtest.Limited(90*time.Second, llmtest.InSeconds)})
-	env := s.start(t)
-	id := env.Insert(asks("hello"))
+	s, env, id := alwaysLimited(t)
 	for n := 1; n < 12; n++ {
 		env.Until("an attempt", func() bool { return strings.Count(strings.Join(env.Journal(id), " "), "retried") == n })
 		env.Pass(91 * time.Second)
@@ -105,10 +111,7 @@ func TestATargetThatIsAlwaysLimitedFailsTheCallWithItsPause(t *testing.T) {
 // Each attempt lists all requests of the call so far. The cancellation ends the call, not an attempt.
 func TestACallThatIsCancelledBetweenAttemptsListsEachRequestOnce(t *testing.T) {
 	t.Parallel()
-	s := newScene(t).target("a", llmtest.OpenAI, nil).route("default", "a")
-	s.server.Always("/a", llmtest.Script{Fault: llmtest.Limited(90*time.Second, llmtest.InSeconds)})
-	env := s.start(t)
-	id := env.Insert(asks("hello"))
+	s, env, id := alwaysLimited(t)
 	const attempts = 3
 	for n := 1; n <= attempts; n++ {
 		if n > 1 {

@@ -35,6 +35,11 @@ func once(r *http.Request) *http.Request {
 	if body == nil {
 		return r
 	}
+	if r.Header["Idempotency-Key"] != nil || r.Header["X-Idempotency-Key"] != nil {
+		r = r.WithContext(r.Context())
+		r.GetBody = nil
+		return r
+	}
 	var http2 atomic.Bool
 	connected := func(to httptrace.GotConnInfo) {
 		secure, ok := to.Conn.(*tls.Conn)
@@ -46,11 +51,6 @@ func once(r *http.Request) *http.Request {
 			return nil, errReset
 		}
 		return body()
-	}
-	for _, name := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
-		if r.Header[name] != nil {
-			r.GetBody = nil
-		}
 	}
 	return r
 }
