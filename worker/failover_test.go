@@ -47,15 +47,17 @@ func (s Sender) Keyed(ctx context.Context, call *handlers.Call, in Task) (Done, 
 var failoverTools = labRegistry("1.0.0", tool{name: "lab.send"}, tool{name: "lab.write"}, tool{name: "sender.flow"},
 	tool{name: "sender.keyed", mode: "keyed", keyField: "key"})
 
-// cells is a pair of servers with a worker whose claims and keys a test can hold back, and with calls in each state
-// that a failover may meet.
+// cells is a pair of servers with a worker whose claims, keys and handlers a test can hold back, and with calls in each
+// state that a failover may meet.
 type cells struct {
 	*pair
 	env    *handlertest.Env
 	lab    *Lab
 	claims sync.RWMutex
 	keys   sync.RWMutex
-	ids    map[string]string // by text
+	starts sync.RWMutex       // of handlers
+	at     func(point string) // is called at each point of the worker, unless nil
+	ids    map[string]string  // by text
 	worker *handlertest.Running
 }
 
@@ -93,6 +95,9 @@ func (c *cells) start(change ...func(*worker.Options)) {
 	c.worker = c.env.StartWorker(append(change, func(o *worker.Options) {
 		o.Concurrency = 30 // one caller may not crowd it
 		worker.SetHook(o, func(point string) {
+			if c.at != nil {
+				c.at(point)
+			}
 			switch point {
 			case "before claim":
 				c.claims.RLock()
@@ -100,6 +105,9 @@ func (c *cells) start(change ...func(*worker.Options)) {
 			case "before key":
 				c.keys.RLock()
 				defer c.keys.RUnlock()
+			case "before handler":
+				c.starts.RLock()
+				defer c.starts.RUnlock()
 			}
 		})
 	})...)
@@ -339,6 +347,46 @@ func TestAnAttemptTakesTheKeyAgainThatAFailoverLost(t *testing.T) {
 		}
 	}
 	if sent := c.lab.sentSoFar(); len(sent) != 2 {
+		t.Errorf("the effects: %v", sent)
+	}
+	sound(t, c.env)
+}
+
+// The claim is lost before its handler begins. The next one has the same number, and no heartbeat in between tells the
+// worker that it no longer holds the call.
+func TestAClaimThatAFailoverLostDoesNotBegin(t *testing.T) {
+	t.Parallel()
+	c := idleCells(t, newPair(t))
+	heartbeats := c.connect(c.standby)
+	defer heartbeats.Close(context.Background())
+	c.at = func(point string) {
+		if point != "after meet" {
+			return
+		}
+		if _, err := heartbeats.Exec(context.Background(), "begin; select from core_workers for update"); err != nil {
+			t.Error(err)
+		}
+	}
+	c.start(func(o *worker.Options) { o.HeartbeatInterval, o.DeadAfter = time.Minute, 5*time.Minute })
+	c.starts.Lock()
+	c.claims.Lock()
+	c.call("lab.send", "once", false)
+	c.loseCommits()
+	c.claims.Unlock()
+	claimed := func(server string) func() bool {
+		return func() bool { return c.ask(server, "select status from core_tool_calls") == "running" }
+	}
+	c.env.Until("the call is claimed", claimed(c.primary))
+	c.failover()
+	c.env.DB.Reset()
+	c.env.Until("the call is claimed again", claimed(c.standby))
+	c.starts.Unlock()
+	c.end("once")
+	if _, err := heartbeats.Exec(t.Context(), "rollback"); err != nil {
+		t.Fatal(err)
+	}
+	c.worker.Stop()
+	if sent := c.lab.sentSoFar(); len(sent) != 1 {
 		t.Errorf("the effects: %v", sent)
 	}
 	sound(t, c.env)

@@ -17,8 +17,13 @@ type claimedCall struct {
 	end       context.CancelCauseFunc
 	ctx       context.Context // ends with life, or when the call's cancellation is requested
 	cancel    context.CancelCauseFunc
-	// begun has the key of the attempt, or "", once its handler may have effects outside of Postgres.
-	begun atomic.Pointer[string]
+	start     atomic.Pointer[start] // nil until the handler begins, or can no longer begin
+}
+
+// start is how an attempt's handler has begun. An attempt that begins no more has &start{}.
+type start struct {
+	key     string // that the attempt holds, or ""
+	outside bool   // the handler may have effects outside of Postgres
 }
 
 // uncancelled returns a context with the values of ctx. It ends with the attempt, and not when the call's cancellation

@@ -320,10 +320,10 @@ func (a *attempt) execute(ctx context.Context) *end {
 	if end := a.noteOutside(ctx); end != nil {
 		return end
 	}
-	a.call = a.newCall()
-	if !inside(a.handler) {
-		a.claim.begun.Store(new(a.holds))
+	if !a.claim.start.CompareAndSwap(nil, &start{key: a.holds, outside: !inside(a.handler)}) {
+		return &end{how: notHeld}
 	}
+	a.call = a.newCall()
 	if a.handler.Durable {
 		return a.executeSteps(ctx)
 	}

@@ -103,15 +103,19 @@ func (w *Worker) meet(ctx context.Context) error {
 	return nil
 }
 
-// restore restores what an epoch's server lacks. It may be repeated.
+// restore restores what an epoch's server lacks, and ends the attempts whose handlers have not begun. It may be
+// repeated.
 func (w *Worker) restore(ctx context.Context, epoch int64) error {
 	w.meeting.reran = nil
 	w.mu.Lock()
 	running := slices.Collect(maps.Values(w.running))
 	w.mu.Unlock()
 	for _, c := range running {
-		if key := c.begun.Load(); key != nil && c.Code != nil {
-			lost := store.Lost{Attempt: c.Attempt, Tool: c.Tool, Code: c.Code, Call: &c.Call, Key: *key}
+		if c.start.CompareAndSwap(nil, &start{}) {
+			// If the claim is lost, this worker may soon claim the call again, under the same number.
+			c.end(errNotHeld)
+		} else if s := c.start.Load(); s.outside && c.Code != nil {
+			lost := store.Lost{Attempt: c.Attempt, Tool: c.Tool, Code: c.Code, Call: &c.Call, Key: s.key}
 			if err := w.restoreOne(ctx, epoch, lost); err != nil {
 				return err
 			}

@@ -228,13 +228,12 @@ func (w *world) meet(m *memorable) {
 		w.Fatal(err)
 	}
 	m.met, m.knew, m.epoch = true, epoch.Server, epoch.Number
+	m.running = slices.DeleteFunc(m.running, func(b *believed) bool { return !b.begun })
 	if !epoch.MayLackCommits {
 		w.Fatalf("met %+v", epoch)
 	}
 	for _, b := range m.running {
-		if b.begun {
-			w.restore(m, b.lost())
-		}
+		w.restore(m, b.lost())
 	}
 	ends := make([]store.Attempt, len(m.ended))
 	for i, l := range m.ended {
