@@ -148,6 +148,9 @@ func TestThePrimaryIsReadWhileTheReplicaCannotBe(t *testing.T) {
 	testdb.Exec(t, at, "select pg_wal_replay_resume()")
 	testdb.Exec(t, d.db, "update core_workers set heartbeat_at = now()")
 	shows("it is used again", fromReplica)
+	server = d.serve(as(t, strings.Replace(d.standby.URL("postgres"), "/postgres?", "/nowhere?", 1), "gem_monitor"))
+	shows("its URL is wrong", `the standby cannot be read: database &#34;nowhere&#34; does not exist`)
+	server = d.serve(d.replica)
 	if err := d.standby.Stop(); err != nil {
 		t.Fatal(err)
 	}

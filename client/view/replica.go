@@ -74,9 +74,8 @@ func (r *Replica) Read(ctx context.Context, primary *pgxpool.Pool, do func(ctx c
 	return source, Read(ctx, primary, do)
 }
 
-// Check returns whether the standby can be used. It asks the standby at most once a second, and the primary whether it
-// is
-// of the same database, until it is found to be.
+// Check returns whether the standby can be used. It asks the standby at most once a second. Until it has learned that
+// both are of the same database, it also asks the primary.
 func (r *Replica) Check(ctx context.Context, primary *pgxpool.Pool) Source {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -102,7 +101,7 @@ func (r *Replica) Check(ctx context.Context, primary *pgxpool.Pool) Source {
 	}
 	s, keep := Source{}, broken
 	switch {
-	case err != nil && pgpool.IsAway(err) || within.Err() != nil:
+	case err != nil && pgpool.IsAway(err) && !pgpool.IsPermanent(err) || within.Err() != nil:
 		s.Why = "cannot be reached"
 	case err != nil:
 		s.Why = "cannot be read: " + pgpool.Reason(err)

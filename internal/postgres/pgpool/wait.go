@@ -31,7 +31,7 @@ func Wait(ctx context.Context, connect func(context.Context) error, patience tim
 			return err
 		}
 		reason := Reason(err)
-		if permanent(err) || time.Now().Add(pause).After(deadline) {
+		if IsPermanent(err) || time.Now().Add(pause).After(deadline) {
 			return fmt.Errorf("Postgres cannot be reached: %s", reason) //nolint:staticcheck // a name begins it
 		}
 		if reason != last {
@@ -59,9 +59,9 @@ func IsAway(err error) bool {
 			strings.HasPrefix(pgErr.Code, "08"))
 }
 
-// permanent reports whether waiting cannot help: the password, the role or the database is wrong, the server does not
+// IsPermanent reports whether waiting for a connection cannot help: the password, the role or the database is wrong, the server does not
 // support TLS although the connection string requires it, or its certificate is not valid.
-func permanent(err error) bool {
+func IsPermanent(err error) bool {
 	var (
 		pgErr       *pgconn.PgError
 		certificate *tls.CertificateVerificationError
