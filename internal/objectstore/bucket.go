@@ -268,7 +268,10 @@ func refusal(status int, code string) error {
 	if codeForm.MatchString(code) {
 		text += " (" + code + ")"
 	}
-	if status/100 == 3 {
+	switch {
+	case code == "AuthorizationHeaderMalformed": // AWS's answer to a signature for another region
+		text += ": set AWS_REGION to the region of the bucket"
+	case status/100 == 3:
 		text += ": the bucket is elsewhere; set AWS_REGION, or AWS_ENDPOINT_URL_S3"
 	}
 	return errors.New(text)

@@ -161,6 +161,14 @@ func TestARefusalIsNotRepeatedAndNamesTheObjectWithoutSecrets(t *testing.T) {
 		"AWS_ENDPOINT_URL_S3") || len(store.Requests()) != 4 {
 		t.Errorf("%v %v", err, store.Requests())
 	}
+	store.Fail(func(w http.ResponseWriter, _ *http.Request, _ func()) bool {
+		fakestore.Refuse(w, http.StatusBadRequest, "AuthorizationHeaderMalformed")
+		return true
+	})
+	err = b.Put(t.Context(), "of/k", "text/plain", []byte("v"))
+	if err == nil || !strings.HasSuffix(err.Error(), ": set AWS_REGION to the region of the bucket") {
+		t.Error(err)
+	}
 }
 
 // A wrong address may lead to a page for people, which is there whatever is sent to it.
