@@ -20,7 +20,7 @@ func TestAChangeOfTheServerIsShownWithWhatItLost(t *testing.T) {
 			(2, '01a21db1-c790-779e-aefa-f408d87d490b', 1, 'web-2', '<b>', 'ran_twice', null,
 				'succeeded, attempt 1', null, now())`)
 	for path, wanted := range map[string][]string{
-		"/":              {"The Postgres server changed", "1 receipt was restored, 1 ran twice", `href="/epochs/2"`},
+		"/":              {"The Postgres server changed", "1 receipt was restored; calls that ran twice: 1", `href="/epochs/2"`},
 		"/epochs":        {"promotion", `href="/epochs/1"`},
 		"/epochs/2":      {"01a21db1-c790-779e-aefa-f408d87d490b", "it ran twice", "2 calls whose ends were lost run again", "&lt;b&gt;"},
 		"/epochs/1":      {"A restart loses no commit"},
