@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -28,15 +29,7 @@ func TestTheGateAnswersAsItsModel(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
 	testdb.Exec(t, db, ownClock)
-	checks := "12"
-	if os.Getenv("GEM_TEST_LONG") != "" {
-		checks = "1000"
-	}
-	for name, value := range map[string]string{"rapid.checks": checks, "rapid.steps": "60"} {
-		if err := flag.Set(name, value); err != nil {
-			t.Fatal(err)
-		}
-	}
+	drawMany()
 	histories := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		histories++
@@ -45,6 +38,19 @@ func TestTheGateAnswersAsItsModel(t *testing.T) {
 		h.counters()
 	})
 }
+
+// drawMany sets how many random runs a test has, and their length, once for all tests.
+var drawMany = sync.OnceFunc(func() {
+	checks := "12"
+	if os.Getenv("GEM_TEST_LONG") != "" {
+		checks = "1000"
+	}
+	for name, value := range map[string]string{"rapid.checks": checks, "rapid.steps": "60"} {
+		if err := flag.Set(name, value); err != nil {
+			panic(err)
+		}
+	}
+})
 
 // history is a run of calls through the gate and through the model. Others in the same database have other names.
 type history struct {

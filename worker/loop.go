@@ -160,7 +160,7 @@ func (w *Worker) claim(ctx context.Context, limit int) (int, error) {
 	if len(calls) > 0 {
 		w.at("after", "claim")
 	}
-	w.admit(ctx, calls)
+	w.accept(ctx, calls)
 	return len(calls), nil
 }
 
@@ -216,8 +216,8 @@ func (c *claimCursor) advance(calls []store.Call, full bool, took time.Duration)
 	}
 }
 
-// admit adds claimed calls to running, and starts slots for them.
-func (w *Worker) admit(ctx context.Context, calls []store.Call) {
+// accept adds claimed calls to running, and starts slots for them.
+func (w *Worker) accept(ctx context.Context, calls []store.Call) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := time.Now()

@@ -41,31 +41,64 @@ func (a *attempt) ruledCall() rules.Call {
 		SignedIn:  a.claim.SignedIn, Child: a.claim.Child()}
 }
 
-// pass takes the key, if the call has one, and applies the rules about earlier calls and about people.
-func (a *attempt) pass(ctx context.Context, key, keyField string, refuse bool) (held store.Key, end *end, err error) {
-	gate := store.Gate{Key: key, KeyField: keyField, Refuse: refuse, Checks: a.judged.Checks,
-		Version: a.worker.rulesVersion(),
-		Again:   a.claim.Number > 1}
+// pass takes the key, if the call has one, and, if there are rules, applies those about earlier calls and about people.
+func (a *attempt) pass(ctx context.Context, gate store.Gate, rules bool) (held store.Key, end *end, err error) {
+	what, doing := "key", "take the idempotency key"
+	if rules {
+		what, doing = "gate", "check the rules"
+	}
 	if a.handler.Durable {
 		gate.Deadline = a.tool.Deadline
 	}
 	gate.Open = a.openOfRules(gate.Checks)
-	var answer rules.Answer
-	err = a.persist(ctx, "check the rules", func(ctx context.Context) (err error) {
+	admission := store.Admission{}
+	item, err := gate.Item(a.claim.Attempt)
+	if err != nil {
+		return held, nil, err
+	}
+	a.worker.at("before", what)
+	err = a.persist(ctx, doing, func(ctx context.Context) (err error) {
+		if item != nil {
+			var sent bool
+			admission, sent, err = a.worker.admissions.Do(ctx, item)
+			if admission.Decided || ctx.Err() != nil {
+				return err
+			}
+			item, gate.Again = nil, sent && err != nil // from now on alone
+		}
+		// The statements search twice, for a success or a denial. The second search must see new commits.
 		return pgpool.ReadCommitted(ctx, a.worker.options.Calls, func(db pgpool.Querier) (err error) {
-			held, answer, err = gate.Do(ctx, db, a.claim.Attempt)
+			if !rules {
+				admission.Key, err = store.HoldKey(ctx, db, a.claim.Attempt, gate.Key, gate.KeyField, gate.Refuse)
+				return err
+			}
+			admission.Key, admission.Answer, err = gate.Do(ctx, db, a.claim.Attempt)
 			gate.Again = true
 			return err
 		})
 	})
+	a.worker.at("after", what)
 	switch {
-	case store.IsRefusal(err):
+	case store.IsRefusal(err) && rules:
 		return held, failed(receipts.RuleError, "The rules could not be checked for this call: "+plain.OwnMessage(err), nil),
 			nil
-	case err != nil || answer.Outcome == "":
-		return held, nil, err
+	case err != nil || admission.Answer.Outcome == "":
+		return admission.Key, nil, err
 	}
-	return held, a.ruledBy(answer), nil
+	return admission.Key, a.ruledBy(admission.Answer), nil
+}
+
+// admit admits calls in one statement, each of which an attempt waits for.
+func (w *Worker) admit(gates []json.RawMessage) (all []store.Admission, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), w.tryTimeout())
+	defer cancel()
+	w.at("before", "admission")
+	err = pgpool.ReadCommitted(ctx, w.options.Calls, func(db pgpool.Querier) (err error) {
+		all, err = store.Admit(ctx, db, w.id, w.rulesVersion(), gates)
+		return err
+	})
+	w.at("after", "admission")
+	return all, err
 }
 
 // ruledBy records the verdicts of the rules, and returns how they end the attempt, or nil.

@@ -12,7 +12,6 @@ import (
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/binding"
 	"github.com/gemworker/gem/internal/lanes"
-	"github.com/gemworker/gem/internal/postgres/pgpool"
 	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/registry"
@@ -258,31 +257,15 @@ func (a *attempt) takeKey(ctx context.Context) *end {
 		}
 		a.key = key
 	}
-	var (
-		held   store.Key
-		ruled  *end
-		err    error
-		refuse = a.tool.Idempotency.OnOtherInput == registry.Refuse
-	)
-	switch {
-	case len(a.judged.Checks) > 0 || a.claim.Number > 1 && !a.claim.OfRules():
-		// a person may have denied the call, even if the current rules do not ask
-		a.worker.at("before", "gate")
-		held, ruled, err = a.pass(ctx, a.key, a.tool.Idempotency.KeyField, refuse)
-		a.worker.at("after", "gate")
-	case a.key == "":
+	refuse := a.tool.Idempotency.OnOtherInput == registry.Refuse
+	gate := store.Gate{Key: a.key, KeyField: a.tool.Idempotency.KeyField, Refuse: refuse, Checks: a.judged.Checks,
+		Version: a.worker.rulesVersion(), Again: a.claim.Number > 1}
+	// a person may have denied an earlier attempt, even if the current rules do not ask
+	rules := len(gate.Checks) > 0 || gate.Again && !a.claim.OfRules()
+	if !rules && a.key == "" {
 		return nil
-	default:
-		a.worker.at("before", "key")
-		err = a.persist(ctx, "take the idempotency key", func(ctx context.Context) (err error) {
-			// gem.hold_key searches twice for a success, and the second search must see new commits
-			return pgpool.ReadCommitted(ctx, a.worker.options.Calls, func(db pgpool.Querier) (err error) {
-				held, err = store.HoldKey(ctx, db, a.claim.Attempt, a.key, a.tool.Idempotency.KeyField, refuse)
-				return err
-			})
-		})
-		a.worker.at("after", "key")
 	}
+	held, ruled, err := a.pass(ctx, gate, rules)
 	switch {
 	case err != nil:
 		if end := a.endedBefore(ctx); end != nil {

@@ -15,6 +15,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
@@ -24,6 +25,7 @@ import (
 
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/binding"
+	"github.com/gemworker/gem/internal/batch"
 	"github.com/gemworker/gem/internal/lanes"
 	"github.com/gemworker/gem/internal/postgres/pgpool"
 	"github.com/gemworker/gem/internal/store"
@@ -107,6 +109,8 @@ type Worker struct {
 	judge     *rules.Judge // nil without rules
 	lanes     *lanes.Lanes
 	telemetry *telemetry // nil without a Tracer and a Meter
+	// encoded gates of calls whose keys and rules are decided together
+	admissions *batch.Queue[json.RawMessage, store.Admission]
 
 	// The loop's fields. Each channel carries at most one signal.
 	wake       chan struct{} // a call may be ready
@@ -191,6 +195,7 @@ func New(o Options) (*Worker, error) {
 		running: map[store.Attempt]*claimedCall{},
 		memory:  memory{room: maxPayloads},
 	}
+	w.admissions = batch.NewQueue(func(gate json.RawMessage) int { return len(gate) }, w.admit)
 	if o.Rules != nil {
 		w.judge = o.Rules.For(o.Registry)
 	}

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"time"
 
 	"github.com/gemworker/gem/rules"
@@ -48,6 +49,61 @@ func (g Gate) Do(ctx context.Context, db DB, a Attempt) (k Key, answer rules.Ans
 		}
 	}
 	return k, answer, err
+}
+
+// Admission is the result of [Admit] for a call. If it was not decided, the call needs a [Gate] of its own.
+type Admission struct {
+	Decided bool
+	Key     Key
+	Answer  rules.Answer
+}
+
+// Item encodes the gate for [Admit]. It returns nil if another attempt came before this one, or people are asked.
+func (g Gate) Item(a Attempt) (json.RawMessage, error) {
+	if g.Again || a.Number != 1 || slices.ContainsFunc(g.Checks, func(c rules.Check) bool { return c.Digest != "" }) {
+		return nil, nil
+	}
+	return json.Marshal(struct {
+		Call     string        `json:"call"`
+		Key      string        `json:"key,omitempty"`
+		KeyField string        `json:"key_field,omitempty"`
+		Refuse   bool          `json:"refuse,omitempty"`
+		Checks   []rules.Check `json:"checks,omitempty"`
+		Deadline int64         `json:"deadline_ms,omitempty"`
+	}{a.CallID, g.Key, g.KeyField, g.Refuse, g.Checks, g.Deadline.Milliseconds()})
+}
+
+// Admit decides many gates of a worker in one statement, in their order. It leaves a gate undecided if that would have
+// to wait for another transaction, or if the attempt no longer holds its call.
+func Admit(ctx context.Context, db DB, workerID, rulesVersion string, gates []json.RawMessage) ([]Admission, error) {
+	list, err := json.Marshal(gates)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := db.Query(ctx, "select place, verdict, receipt_id::text, result::text, differs, outcome, at, starts_at, "+
+		"met::text from gem.admit($1, $2, $3)", workerID, string(list), rulesVersion)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	all := make([]Admission, len(gates))
+	for rows.Next() {
+		var place int
+		var a Admission
+		var met []byte
+		err := rows.Scan(&place, &a.Key.Verdict, (*zeronull.Text)(&a.Key.ReceiptID), &a.Key.Result, &a.Key.InputDiffers,
+			(*zeronull.Text)(&a.Answer.Outcome), (*zeronull.Timestamptz)(&a.Answer.At),
+			(*zeronull.Timestamptz)(&a.Answer.StartsAt), &met)
+		if err == nil && a.Answer.Outcome != "" {
+			err = json.Unmarshal(met, &a.Answer.Met)
+		}
+		if err != nil {
+			return nil, err
+		}
+		a.Decided = true
+		all[place] = a
+	}
+	return all, rows.Err()
 }
 
 // NoteRuling writes the rules' verdicts on a call to its journal.

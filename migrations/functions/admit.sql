@@ -1,0 +1,77 @@
+-- Admission in bulk: one statement takes the keys and answers the checks of many calls, as gem.hold_key and gem.gate do
+-- for one call. Each of these would otherwise be a transaction of its own.
+
+-- Admits calls that a worker has claimed for the first time. p_calls lists them in the order of the claim, as {call,
+-- key, key_field, refuse, checks, deadline_ms}. None of the checks asks people. Returns a row for each call that it
+-- could decide; place is its index from 0, and the other columns are as in gem.gate. outcome is null for a call without
+-- checks. differs reports whether the call of receipt_id had another input (gem.input_differs).
+--
+-- The worker admits the others one by one: their row or key is locked or taken, or the attempt no longer holds the call.
+-- The function locks rows without waiting, then keys in their order, then counters in theirs. Two of its statements
+-- therefore never wait for each other.
+create or replace function gem.admit(p_worker text, p_calls jsonb, p_version text)
+returns table (place integer, verdict text, receipt_id uuid, result jsonb, differs boolean, outcome text,
+  at timestamptz, starts_at timestamptz, met jsonb)
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off set jit = off -- use the indexes, whatever the statistics are
+  set plan_cache_mode = force_generic_plan -- planned once
+as $$
+#variable_conflict use_variable
+declare
+  mine uuid[] := array(
+    select c.id from public.core_tool_calls c
+    where c.id = any (array(select (k ->> 'call')::uuid from jsonb_array_elements(p_calls) k))
+      and c.attempt = 1 and c.claimed_by = p_worker and c.status = 'running'
+    order by c.id for no key update skip locked);
+  done integer[] := '{}'; -- the places of calls that run only if the worker asks again, or whose key decided
+  this record;
+begin
+  for this in
+    select k.ordinality - 1 as place, (k.value ->> 'call')::uuid as call, k.value ->> 'key' as key, k.value as item
+    from jsonb_array_elements(p_calls) with ordinality k
+    where k.value ? 'key'
+    order by k.value ->> 'key' collate "C", k.ordinality
+  loop
+    continue when this.call <> all (mine);
+    if exists (
+        select from public.core_tool_calls c
+        where c.computed_key = this.key and (c.status in ('running', 'queued') or c.status = 'waiting'
+          and c.waits_for <> 'key')) then
+      done := done || this.place;
+      continue;
+    end if;
+    select h.verdict, h.receipt_id, h.result into verdict, receipt_id, result
+    from gem.hold_key(this.call, 1, p_worker, this.key) h;
+    if verdict <> 'run' then
+      place := this.place;
+      differs := receipt_id is not null and coalesce(gem.input_differs(this.call, receipt_id, this.item ->> 'key_field',
+        (this.item ->> 'refuse')::boolean), false);
+      done := done || place;
+      return next;
+    end if;
+  end loop;
+
+  perform pg_advisory_xact_lock(hashtextextended('gem.rule ' || counter, 0)) from (
+    select distinct c ->> 'counter' as counter
+    from jsonb_array_elements(p_calls) k, jsonb_array_elements(k -> 'checks') c where c ? 'counter'
+    order by 1) counters;
+  for this in
+    select k.ordinality - 1 as place, (k.value ->> 'call')::uuid as call, k.value -> 'checks' as checks, k.value as item
+    from jsonb_array_elements(p_calls) with ordinality k
+    order by k.ordinality
+  loop
+    continue when this.call <> all (mine) or this.place = any (done);
+    select this.place, 'run', null, null, false, null, null, null, null
+      into place, verdict, receipt_id, result, differs, outcome, at, starts_at, met;
+    if this.checks is not null then
+      select g.verdict, g.outcome, g.at, g.starts_at, g.met into verdict, outcome, at, starts_at, met
+      from gem.gate(this.call, 1, p_worker, null, this.checks, p_version, false,
+        (this.item ->> 'deadline_ms')::bigint) g;
+    end if;
+    return next;
+  end loop;
+end
+$$;
+
+select gem.grant_to('gem_worker', 'execute on function gem.admit(text, jsonb, text)');
+revoke all on all functions in schema gem from public;
