@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -40,6 +41,7 @@ const (
 	doomedPool  = "GEM_TEST_POOL_MODE"
 	doomedMode  = "GEM_TEST_MODE"
 	doomedSink  = "GEM_TEST_SINK"
+	doomedSlots = "GEM_TEST_SLOTS"
 )
 
 func TestMain(m *testing.M) {
@@ -190,9 +192,24 @@ func doomed() {
 	}
 	options := worker.Options{Calls: pool, Control: pool, Registry: reg, Handlers: bound, Concurrency: 1, Name: "doomed",
 		HeartbeatInterval: 50 * time.Millisecond, DeadAfter: 400 * time.Millisecond}
+	if slots := os.Getenv(doomedSlots); slots != "" {
+		if options.Concurrency, err = strconv.Atoi(slots); err != nil {
+			die(err)
+		}
+	}
 	passed := map[string]int{}
-	at := func(p string) { // calls run one after another here
+	var passing sync.Mutex
+	all := sync.NewCond(&passing)
+	at := func(p string) {
+		passing.Lock()
+		defer passing.Unlock()
 		passed[p]++
+		all.Broadcast()
+		second := passed[p] == 2 && options.Concurrency > 1
+		// The first admission ends once all slots have a call, and the second never.
+		for p == "before admission" && (passed["before key"] < options.Concurrency || second) {
+			all.Wait()
+		}
 		if p == point || fmt.Sprintf("%s %d", p, passed[p]) == point {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 			select {} // until it comes
@@ -316,6 +333,35 @@ func TestAWorkerThatDiesAtAnyPointCostsNoCallAndDoublesNone(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// The first two admissions usually have one call each, and the third has the others. The second does not end.
+func TestAWorkerThatDiesAtAnAdmissionOfSeveralCallsCostsNoneAndDoublesNone(t *testing.T) {
+	t.Parallel()
+	for _, point := range []string{"before admission 3", "after admission 2"} {
+		t.Run(point, func(t *testing.T) {
+			t.Parallel()
+			env := handlertest.Start(t, handlertest.Options{Registry: crashRegistry("keyed"), NoWorker: true,
+				Domains: []any{Crash{}}})
+			testdb.Exec(t, env.DB, "create table lab_rows (text text)")
+			ids := make([]string, 8)
+			for i := range ids {
+				ids[i] = env.Insert(handlertest.Call{Tool: "crash.write", Input: task(Task{Text: "x", Key: fmt.Sprint(i % 7)}),
+					CreatedBy: fmt.Sprint("caller ", i)}) // one caller may not have all slots
+			}
+			dieOn(t, nil, point, testdb.RouteTo(t, env.URL), "keyed", "", doomedSlots+"=8")
+			env.StartWorker(func(o *worker.Options) { o.HeartbeatInterval = 50 * time.Millisecond })
+			for _, id := range ids {
+				if r := env.Await(id); r.Status != receipts.Succeeded {
+					t.Errorf("%s: %s", r.Status, r.Result)
+				}
+			}
+			if n := rowsWith(t, env, "x"); n != 7 {
+				t.Errorf("%d rows for 7 keys", n)
+			}
+			sound(t, env)
+		})
 	}
 }
 
