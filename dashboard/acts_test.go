@@ -17,6 +17,7 @@ import (
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/dashboard"
 	"github.com/gemworker/gem/internal/testing/testdb"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -49,6 +50,23 @@ func made(t *testing.T, db *pgxpool.Pool, c client.NewCall) (id string) {
 	return id
 }
 
+// failedOfUser is failed for a call to notes.find of the signed-in user eve.
+func failedOfUser(t *testing.T, db *pgxpool.Pool) (id string) {
+	t.Helper()
+	err := pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
+		return tx.QueryRow(t.Context(), `with eve as (select set_config('request.jwt.claims',
+				'{"role": "authenticated", "sub": "eve"}', true) as claims)
+			insert into core_tool_calls (tool_name) select 'notes.find' from eve where claims <> '' returning id::text`).
+			Scan(&id)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	testdb.Exec(t, db, "select gem.claim('w', 500, true)")
+	fails(t, db, id, "execution_error", "no")
+	return id
+}
+
 // running inserts a call, which the worker w claims.
 func running(t *testing.T, db *pgxpool.Pool, c client.NewCall) (id string) {
 	t.Helper()
@@ -61,13 +79,19 @@ func running(t *testing.T, db *pgxpool.Pool, c client.NewCall) (id string) {
 func failed(t *testing.T, db *pgxpool.Pool, c client.NewCall, code, message string) (id string) {
 	t.Helper()
 	id = running(t, db, c)
+	fails(t, db, id, code, message)
+	return id
+}
+
+// fails ends the first attempt of a call.
+func fails(t *testing.T, db *pgxpool.Pool, id, code, message string) {
+	t.Helper()
 	result, err := json.Marshal(map[string]any{"error": map[string]any{"error_code": code, "message": message,
 		"details": map[string]any{}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	testdb.Exec(t, db, "select gem.finish($1, 1, 'w', 'failed', $2::text::jsonb, '{}', '1')", id, string(result))
-	return id
 }
 
 var hiddenField = regexp.MustCompile(`<input type="hidden" name="([^"]*)" value="([^"]*)">`)
@@ -177,9 +201,6 @@ func TestAFormThatIsSentTwiceAtOnceActsOnce(t *testing.T) {
 func TestAFormMakesACallAgainOnceOverProcesses(t *testing.T) {
 	t.Parallel()
 	server, db := with(t, operator)
-	id := failed(t, db, client.NewCall{Tool: "notes.find"}, "execution_error", "no")
-	path := "/calls/" + id + "/again"
-	form := fill(t, server, path, path)
 	h, err := dashboard.New(dashboard.Options{Read: db, Act: db,
 		User: func(*http.Request) (dashboard.User, error) { return operator, nil }})
 	if err != nil {
@@ -187,11 +208,36 @@ func TestAFormMakesACallAgainOnceOverProcesses(t *testing.T) {
 	}
 	other := httptest.NewServer(h)
 	t.Cleanup(other.Close)
-	_, first, _ := send(t, server, path, form)
-	_, second, _ := send(t, other, path, form)
-	if first.Path != second.Path || first.Path == path {
-		t.Errorf("%s, %s", first, second)
+	testdb.Exec(t, db, "update gem.tools set frontends = true")
+	for whose, id := range map[string]string{"a server's": failed(t, db, client.NewCall{Tool: "notes.find"},
+		"execution_error", "no"), "a user's": failedOfUser(t, db)} {
+		path := "/calls/" + id + "/again"
+		form := fill(t, server, path, path)
+		_, first, _ := send(t, server, path, form)
+		_, second, _ := send(t, other, path, form)
+		if first.Path != second.Path || first.Path == path {
+			t.Errorf("%s: %s, %s", whose, first, second)
+		}
 	}
+}
+
+// One call that cannot be repeated does not stop the others.
+func TestABulkActLeavesOutWhatIsRefused(t *testing.T) {
+	t.Parallel()
+	server, db := with(t, operator)
+	testdb.Exec(t, db, "update gem.tools set frontends = true")
+	failed(t, db, client.NewCall{Tool: "notes.find"}, "execution_error", "no")
+	refused := failedOfUser(t, db)
+	failed(t, db, client.NewCall{Tool: "notes.find"}, "execution_error", "no")
+	testdb.Exec(t, db, `create function public.no() returns trigger language plpgsql as $$
+		begin raise check_violation using message = 'not this one'; end $$;
+		create trigger no before insert on core_tool_calls for each row when (new.created_by = 'eve') execute function no()`)
+	status, _, page := send(t, server, "/calls/bulk", fill(t, server, "/calls/bulk?do=again&all=yes&code=execution_error",
+		"/calls/bulk"))
+	if status != http.StatusOK {
+		t.Errorf("status %d", status)
+	}
+	says(t, page, "Run again: 2 calls. Unchanged: 1 call.", "Not this one.", refused)
 }
 
 func post(t *testing.T, server *httptest.Server, path string, form url.Values) *http.Request {

@@ -102,12 +102,16 @@ func refusalOf(err error) *pageError {
 	if errors.As(err, &page) || !errors.As(err, &pg) {
 		return page
 	}
+	text := strings.TrimSpace(sentence(pg.Message) + " " + sentence(pg.Hint))
+	if pg.Code == "23503" || pg.Code == "23514" { // the guards of new calls
+		return &pageError{http.StatusConflict, text}
+	}
 	code, ours := strings.CutPrefix(pg.Code, "PT")
 	status, _ := strconv.Atoi(code) // 0 if it is not a number
 	if !ours || status < 400 || status > 499 {
 		return nil
 	}
-	return &pageError{status, strings.TrimSpace(sentence(pg.Message) + " " + sentence(pg.Hint))}
+	return &pageError{status, text}
 }
 
 // sentence turns a message of Postgres into a sentence.
