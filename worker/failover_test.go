@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -14,6 +15,8 @@ import (
 	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/worker"
 	"github.com/jackc/pgx/v5"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 )
 
 // Sender is a domain whose handler sends within a step that must not run twice, and then waits for an answer.
@@ -71,8 +74,14 @@ func newCells(t *testing.T, change ...func(*worker.Options)) *cells {
 // idleCells returns cells whose worker has not started.
 func idleCells(t *testing.T, p *pair) *cells {
 	t.Helper()
+	return newIdleCells(t, p, failoverTools, func(lab *Lab) any { return Sender{lab} })
+}
+
+// newIdleCells is idleCells with other tools, some of a domain besides the lab's.
+func newIdleCells(t *testing.T, p *pair, tools []byte, domain func(*Lab) any) *cells {
+	t.Helper()
 	c := &cells{pair: p, lab: NewLab(), ids: map[string]string{}}
-	c.env = handlertest.Start(t, handlertest.Options{Registry: failoverTools, Domains: []any{c.lab, Sender{c.lab}},
+	c.env = handlertest.Start(t, handlertest.Options{Registry: tools, Domains: []any{c.lab, domain(c.lab)},
 		NoWorker: true, Database: c.url})
 	testdb.Exec(t, c.env.DB, "create table lab_rows (id bigint generated always as identity primary key, text text)")
 	t.Cleanup(func() {
@@ -352,22 +361,35 @@ func TestAnAttemptTakesTheKeyAgainThatAFailoverLost(t *testing.T) {
 	sound(t, c.env)
 }
 
+// holdHeartbeats lets no heartbeat arrive on the standby after a worker has met it, until the result is called.
+func (c *cells) holdHeartbeats() (letThem func()) {
+	c.Helper()
+	conn := c.connect(c.standby)
+	before := c.at
+	c.at = func(point string) {
+		if before != nil {
+			before(point)
+		}
+		if point != "after meet" {
+			return
+		}
+		if _, err := conn.Exec(context.Background(), "begin; select from core_workers for update"); err != nil {
+			c.Error(err)
+		}
+	}
+	return func() { _ = conn.Close(context.Background()) }
+}
+
+// seldom makes the worker send heartbeats only when they are requested.
+func seldom(o *worker.Options) { o.HeartbeatInterval, o.DeadAfter = time.Minute, 5*time.Minute }
+
 // The claim is lost before its handler begins. The next one has the same number, and no heartbeat in between tells the
 // worker that it no longer holds the call.
 func TestAClaimThatAFailoverLostDoesNotBegin(t *testing.T) {
 	t.Parallel()
 	c := idleCells(t, newPair(t))
-	heartbeats := c.connect(c.standby)
-	defer heartbeats.Close(context.Background())
-	c.at = func(point string) {
-		if point != "after meet" {
-			return
-		}
-		if _, err := heartbeats.Exec(context.Background(), "begin; select from core_workers for update"); err != nil {
-			t.Error(err)
-		}
-	}
-	c.start(func(o *worker.Options) { o.HeartbeatInterval, o.DeadAfter = time.Minute, 5*time.Minute })
+	defer c.holdHeartbeats()()
+	c.start(seldom)
 	c.starts.Lock()
 	c.claims.Lock()
 	c.call("lab.send", "once", false)
@@ -382,9 +404,53 @@ func TestAClaimThatAFailoverLostDoesNotBegin(t *testing.T) {
 	c.env.Until("the call is claimed again", claimed(c.standby))
 	c.starts.Unlock()
 	c.end("once")
-	if _, err := heartbeats.Exec(t.Context(), "rollback"); err != nil {
-		t.Fatal(err)
+	c.worker.Stop()
+	if sent := c.lab.sentSoFar(); len(sent) != 1 {
+		t.Errorf("the effects: %v", sent)
 	}
+	sound(t, c.env)
+}
+
+// A durable call is claimed again under the number of an attempt that still runs. Of the two, only one begins the step,
+// although the first does not know whether its earlier try to begin it was accepted.
+func TestTwoRunsOfAnAttemptAfterAFailoverBeginAStepOnce(t *testing.T) {
+	t.Parallel()
+	c := idleCells(t, newPair(t))
+	begins, dead, tries, again := make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan struct{})
+	var first, second sync.Once
+	c.at = func(point string) {
+		if point == "before began" {
+			first.Do(func() { close(begins); <-dead })
+		}
+	}
+	letThem := c.holdHeartbeats()
+	defer letThem()
+	c.start(seldom, func(o *worker.Options) {
+		o.Log = o.Log.WithOptions(zap.Hooks(func(e zapcore.Entry) error {
+			if strings.Contains(e.Message, "write a step, trying again") {
+				second.Do(func() { close(tries); <-again })
+			}
+			return nil
+		}))
+	})
+	c.claims.Lock()
+	c.call("sender.flow", "once", false)
+	c.loseCommits()
+	c.claims.Unlock()
+	<-begins
+	c.killPrimary()
+	c.signal(c.sender, syscall.SIGKILL)
+	close(dead)
+	<-tries
+	c.promote()
+	c.env.DB.Reset()
+	c.env.Until("another run has sent and waits", func() bool {
+		return c.ask(c.standby, "select status from core_tool_calls") == "waiting"
+	})
+	close(again)
+	letThem()
+	c.env.Answer(c.ids["once"], "yes", "go")
+	c.end("once")
 	c.worker.Stop()
 	if sent := c.lab.sentSoFar(); len(sent) != 1 {
 		t.Errorf("the effects: %v", sent)

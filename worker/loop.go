@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/internal/store"
+	"go.uber.org/zap"
 )
 
 // claimedCall is a call that this worker has claimed and that has not ended.
@@ -216,12 +217,27 @@ func (c *claimCursor) advance(calls []store.Call, full bool, took time.Duration)
 	}
 }
 
-// accept adds claimed calls to running, and starts slots for them.
+// accept adds claimed calls to running, and starts slots for them. It releases calls of which this worker still runs an
+// attempt with the same number, because the database has lost its claim: of two runs with one number, each would take
+// what the other writes for its own.
 func (w *Worker) accept(ctx context.Context, calls []store.Call) {
+	var twice []store.Attempt
+	defer func() {
+		if len(twice) > 0 {
+			w.log.Warn("the database lost claims of running calls: releasing the calls", zap.Int("calls", len(twice)),
+				zap.String("first_call_id", twice[0].CallID))
+			w.sweepSoon()
+			w.warn(w.releaseAll(ctx, twice), "release calls")
+		}
+	}()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := time.Now()
 	for _, call := range calls {
+		if w.running[call.Attempt] != nil {
+			twice = append(twice, call.Attempt)
+			continue
+		}
 		c := &claimedCall{Call: call, claimedAt: now}
 		// The end of the grace time ends a call, not the order to stop.
 		c.life, c.end = context.WithCancelCause(context.WithoutCancel(ctx))
@@ -272,9 +288,7 @@ func (w *Worker) slot() {
 func (w *Worker) forget(c *claimedCall) {
 	c.end(nil)
 	w.mu.Lock()
-	if w.running[c.Attempt] == c { // after a failover set the database back, this worker may have claimed the call again
-		delete(w.running, c.Attempt)
-	}
+	delete(w.running, c.Attempt)
 	w.rate.ended++
 	if c.Suspect() {
 		w.suspects--

@@ -100,6 +100,7 @@ func (w *Worker) meet(ctx context.Context) error {
 			zap.Int("steps", found.steps), zap.Int("run_again", len(found.reran)))
 	}
 	w.setMeeting(nil)
+	w.at("after", "meeting")
 	return nil
 }
 
@@ -121,6 +122,7 @@ func (w *Worker) restore(ctx context.Context, epoch int64) error {
 			}
 		}
 	}
+	var outside []store.Lost
 	for batch := range slices.Chunk(w.memory.all(), maxCompared) {
 		var steps []store.BegunStep
 		var ends []store.Attempt
@@ -130,7 +132,7 @@ func (w *Worker) restore(ctx context.Context, epoch int64) error {
 			attempt := r.of(w.id)
 			if r.step {
 				name, key := r.begun()
-				steps = append(steps, store.BegunStep{Attempt: attempt, Name: name, Key: key})
+				steps = append(steps, store.BegunStep{Attempt: attempt, Tool: r.tool, Name: name, Key: key})
 			} else {
 				ends, byAttempt[attempt] = append(ends, attempt), r
 			}
@@ -145,17 +147,41 @@ func (w *Worker) restore(ctx context.Context, epoch int64) error {
 			return err
 		}
 		for _, attempt := range missing {
-			if r := byAttempt[attempt]; !r.outside {
+			if r := byAttempt[attempt]; r.outside {
+				outside = append(outside, r.lost(w.id))
+			} else {
 				w.meeting.reran = append(w.meeting.reran, r.lost(w.id))
-			} else if err := w.restoreOne(ctx, epoch, r.lost(w.id)); err != nil {
-				return err
 			}
+		}
+	}
+	for _, lost := range parentsFirst(outside) {
+		if err := w.restoreOne(ctx, epoch, lost); err != nil {
+			return err
 		}
 	}
 	if len(w.meeting.reran) == 0 {
 		return nil
 	}
 	return store.CountReran(ctx, w.options.Control, w.id, epoch, w.meeting.reran)
+}
+
+// parentsFirst returns the ends with each call after its parent.
+func parentsFirst(ends []store.Lost) []store.Lost {
+	parents := map[string]string{}
+	for _, l := range ends {
+		parents[l.CallID] = ""
+		if l.Call != nil {
+			parents[l.CallID] = l.Call.ParentID
+		}
+	}
+	depth := func(l store.Lost) (n int) {
+		for parent := parents[l.CallID]; parent != "" && n < len(parents); parent = parents[parent] {
+			n++
+		}
+		return n
+	}
+	slices.SortStableFunc(ends, func(a, b store.Lost) int { return depth(a) - depth(b) })
+	return ends
 }
 
 func (w *Worker) restoreOne(ctx context.Context, epoch int64, lost store.Lost) error {

@@ -145,6 +145,7 @@ with event as (
   group by w.call_id
 ), aside as ( -- events that change no state, with the last earlier event that did
   select call_id, seq, event, attempt, worker_id, state,
+    event in ('began', 'called') and data ? 'restored' as restored, -- the claim may be lost
     max(seq) filter (where state is not null) over (partition by call_id order by seq) as after
   from event
 ), of_none as (
@@ -158,10 +159,12 @@ with event as (
       when a.event = 'answered' then a.state is null and p.event <> 'cancel_requested'
       when a.event = 'returned' then p.event in ('claimed', 'waiting', 'woken', 'retried', 'released', 'delayed',
         'lost')
+        or p.event = 'queued' and exists (select from public.core_tool_events m
+          where m.call_id = a.call_id and m.event = 'called' and m.data ? 'restored' offset 0)
       when a.event = 'timed_out' and p.event = 'waiting' then p.data ? 'for'
       else p.event = 'claimed' and p.worker_id = a.worker_id
     end
-  where a.state is null and p.call_id is null
+  where a.state is null and p.call_id is null and not a.restored
   group by a.call_id
 ), replayed as (
   select c.id as call, w.*, c.events as counted, s.cancels, n.first as of_none, r.id as receipt_id,

@@ -108,21 +108,23 @@ func Restore(ctx context.Context, db DB, epoch int64, l Lost, registryVersion st
 // BegunStep is a step that must not run twice and that an attempt has begun.
 type BegunStep struct {
 	Attempt
+	Tool string
 	Name string
 	Key  string // that the attempt held; empty for none
 }
 
-// RestoreSteps writes the beginnings of steps, all of one worker, that the server of an epoch lacks. It returns their
-// number.
+// RestoreSteps writes the beginnings of steps, all of one worker, that the server of an epoch lacks, and lists those
+// that it cannot write. It returns the number of those that it wrote.
 func RestoreSteps(ctx context.Context, db DB, workerID string, epoch int64, steps []BegunStep) (
 	written int, err error) {
-	attempts, names, keys := make([]Attempt, len(steps)), make([]string, len(steps)), make([]string, len(steps))
+	attempts, names := make([]Attempt, len(steps)), make([]string, len(steps))
+	keys, tools := make([]string, len(steps)), make([]string, len(steps))
 	for i, s := range steps {
-		attempts[i], names[i], keys[i] = s.Attempt, s.Name, s.Key
+		attempts[i], names[i], keys[i], tools[i] = s.Attempt, s.Name, s.Key, s.Tool
 	}
 	calls, numbers := split(attempts)
-	err = db.QueryRow(ctx, "select gem.restore_steps($1, $2, $3::uuid[], $4, $5, $6)", workerID, epoch, calls, numbers,
-		names, keys).Scan(&written)
+	err = db.QueryRow(ctx, "select gem.restore_steps($1, $2, $3::uuid[], $4, $5, $6, $7)", workerID, epoch, calls,
+		numbers, names, keys, tools).Scan(&written)
 	return written, err
 }
 

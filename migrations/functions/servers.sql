@@ -200,6 +200,34 @@ begin
 end
 $$;
 
+-- Writes into the journal of its parent that a call was made, if the parent lacks this: its handler would otherwise make
+-- the call again, under another id.
+create or replace function gem.call_again(p_call public.core_tool_calls, p_worker text, p_epoch bigint) returns void
+language plpgsql as $$
+declare
+  at     constant timestamptz := gem.now();
+  parent record;
+begin
+  if p_call.parent_step is null then
+    return;
+  end if;
+  select c.attempt, c.status into parent from public.core_tool_calls c where c.id = p_call.parent_call_id
+  for no key update;
+  if gem.is_final(parent.status) or exists (
+      select from public.core_tool_events e
+      where e.call_id = p_call.parent_call_id and e.event = 'called' and e.data ->> 'name' = p_call.parent_step) then
+    return;
+  end if;
+  with made as (
+    update public.core_tool_calls c set steps = c.steps + 1, updated_at = at, events = c.events + 1
+    where c.id = p_call.parent_call_id returning c.events
+  )
+  insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
+  select p_call.parent_call_id, events, at, 'called', parent.attempt, p_worker, jsonb_build_object('name',
+    p_call.parent_step, 'call_id', p_call.id, 'tool', p_call.tool_name, 'restored', p_epoch) from made;
+end
+$$;
+
 -- Gives an attempt that holds its call the key that it had taken. If another call holds the key or has succeeded with
 -- it, the attempt has no key, and the function returns false.
 create or replace function gem.take_key_again(p_call uuid, p_key text) returns boolean language plpgsql as $$
@@ -242,17 +270,28 @@ begin
 end
 $$;
 
+-- Lists what became of an attempt whose end or step was lost.
+create or replace function gem.list_lost(p_epoch bigint, p_call uuid, p_attempt integer, p_worker text, p_tool text,
+  p_what text, p_found text, p_receipt uuid default null, p_effects jsonb default null) returns void
+language sql volatile as $$
+  insert into gem.epoch_calls (epoch, call_id, attempt, worker_id, tool_name, what, receipt_id, found, effects, at)
+  select p_epoch, p_call, p_attempt, p_worker, p_tool, p_what, p_receipt, p_found, p_effects, gem.now()
+  where (select count(*) from gem.epoch_calls c where c.epoch = p_epoch) < 10000
+  on conflict do nothing
+$$;
+
 -- Restores an attempt of a worker that the server lacks. p_code is the code of the claim. p_call is the call as it was
 -- claimed: {id, tool_name, input, created_by, signed_in, session_id, parent_call_id, parent_step, idempotency_key}, or
 -- only {id, tool_name} if the worker has forgotten the rest. p_end is {key} for an attempt that still runs. If p_ended,
 -- it is as in gem.end_again.
 --
--- Only an attempt whose handler may have had effects outside of Postgres is restored. Returns one of these:
+-- Only an attempt whose handler may have had effects outside of Postgres is restored. A lost call is not inserted again
+-- without its parent. Returns one of these:
 --   restored   The receipt is written, with the id that it had.
 --   unknown    The call ends, or had already ended, as outcome_unknown.
---   ran_twice  Another attempt has run meanwhile, or another call has the key. An attempt that still runs no longer
---              holds its call.
---   missing    The server lacks the call, and the worker has forgotten its input.
+--   ran_twice  Another attempt has run meanwhile, or another call has the key or the name. An attempt that still runs
+--              no longer holds its call.
+--   missing    The server lacks the call, and the worker has forgotten its input, or its parent is missing as well.
 --   claimed    The attempt still runs, and holds the call again.
 --   null       The server lacks nothing.
 -- gem.epoch_calls lists the ended attempts with one of the first four results.
@@ -284,6 +323,17 @@ begin
   found_ := coalesce(call_.status || ', attempt ' || call_.attempt, 'missing');
 
   if call_.id is null and p_call ? 'input' then
+    what_ := case
+      when p_call ->> 'parent_call_id' is null then null
+      when not exists (select from public.core_tool_calls c where c.id = (p_call ->> 'parent_call_id')::uuid)
+        then 'missing'
+      when exists (select from public.core_tool_calls c where c.parent_call_id = (p_call ->> 'parent_call_id')::uuid
+        and c.parent_step = p_call ->> 'parent_step') then 'ran_twice' end;
+    if what_ is not null and not p_ended then
+      return null; -- at its end it is restored again
+    end if;
+  end if;
+  if call_.id is null and p_call ? 'input' and what_ is null then
     insert into public.core_tool_calls (id, tool_name, input, created_by, session_id, parent_call_id, parent_step,
       idempotency_key)
     values (id_, p_call ->> 'tool_name', p_call -> 'input', p_call ->> 'created_by', p_call ->> 'session_id',
@@ -291,6 +341,7 @@ begin
     update public.core_tool_calls c
     set signed_in = (p_call ->> 'signed_in')::boolean, created_by = p_call ->> 'created_by' -- not those of this session
     where c.id = id_ returning c.* into call_;
+    perform gem.call_again(call_, p_worker, p_epoch);
   end if;
   if call_.attempt < p_attempt and not gem.is_final(call_.status) then
     call_ := gem.claim_again(call_, p_attempt, p_worker, p_epoch);
@@ -318,11 +369,8 @@ begin
   elsif call_.id is not null then
     what_ := 'ran_twice';
   end if;
-  insert into gem.epoch_calls (epoch, call_id, attempt, worker_id, tool_name, what, receipt_id, found, effects, at)
-  select p_epoch, id_, p_attempt, p_worker, coalesce(p_call ->> 'tool_name', ''), what_,
-    (p_end ->> 'receipt_id')::uuid, found_, p_end -> 'effects', gem.now()
-  where (select count(*) from gem.epoch_calls c where c.epoch = p_epoch) < 10000
-  on conflict do nothing;
+  perform gem.list_lost(p_epoch, id_, p_attempt, p_worker, coalesce(p_call ->> 'tool_name', ''), what_, found_,
+    (p_end ->> 'receipt_id')::uuid, p_end -> 'effects');
   return what_;
 end
 $$;
@@ -330,37 +378,62 @@ $$;
 -- Writes the beginnings of steps that must not run twice, and that the server lacks, into the journals of their calls.
 -- p_keys has the keys that the attempts held, or empty texts.
 -- If the server lacks the attempt too, it is claimed again, and the worker releases it: the step is then not run again.
+-- If the server lacks the call, another attempt has begun the step too, or the call has ended without it, it is listed
+-- as missing, ran_twice or unknown.
 -- Returns how many were written.
 drop function if exists gem.restore_steps(text, bigint, uuid[], integer[], text[]);
+drop function if exists gem.restore_steps(text, bigint, uuid[], integer[], text[], text[]);
 create or replace function gem.restore_steps(p_worker text, p_epoch bigint, p_calls uuid[], p_attempts integer[],
-  p_names text[], p_keys text[]) returns integer
+  p_names text[], p_keys text[], p_tools text[]) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   lost    record;
   call_   public.core_tool_calls;
+  what_   text;
+  data_   jsonb;
   written integer := 0;
 begin
   perform gem.check_restoring(p_epoch);
   for lost in
-    select m.call_id, m.attempt, m.name, m.key
-    from unnest(p_calls, p_attempts, p_names, p_keys) with ordinality m (call_id, attempt, name, key, place)
+    select m.call_id, m.attempt, m.name, m.key, m.tool
+    from unnest(p_calls, p_attempts, p_names, p_keys, p_tools) with ordinality m (call_id, attempt, name, key, tool,
+      place)
     where not exists (
       select from public.core_tool_events e
-      where e.call_id = m.call_id and e.event = 'began' and e.data ->> 'name' = m.name offset 0)
+      where e.call_id = m.call_id and e.event = 'began' and e.attempt = m.attempt and e.worker_id = p_worker
+        and e.data ->> 'name' = m.name offset 0)
     order by m.place
   loop
     select c.* into call_ from public.core_tool_calls c where c.id = lost.call_id for no key update;
-    if call_.attempt < lost.attempt and not gem.is_final(call_.status) then
+    what_ := case
+      when call_.id is null then 'missing'
+      when exists (
+        select from public.core_tool_events e
+        where e.call_id = lost.call_id and e.event = 'began' and e.data ->> 'name' = lost.name) then 'ran_twice'
+      when gem.is_final(call_.status) then 'unknown' end;
+    if what_ is not null then
+      perform gem.list_lost(p_epoch, lost.call_id, lost.attempt, p_worker, lost.tool, what_,
+        coalesce(call_.status || ', attempt ' || call_.attempt, 'missing'));
+      continue;
+    end if;
+    if call_.attempt < lost.attempt then
       call_ := gem.claim_again(call_, lost.attempt, p_worker, p_epoch);
     end if;
+    data_ := jsonb_build_object('name', lost.name, 'restored', p_epoch);
     if call_.status = 'running' and call_.attempt = lost.attempt and call_.claimed_by = p_worker then
       if lost.key <> '' then
         perform gem.take_key_again(lost.call_id, lost.key); -- if another call has it, this one ends without
       end if;
-      perform gem.step(lost.call_id, lost.attempt, p_worker, 'began',
-        jsonb_build_object('name', lost.name, 'restored', p_epoch), call_.steps, false);
-      written := written + 1;
+      perform gem.step(lost.call_id, lost.attempt, p_worker, 'began', data_, call_.steps, false);
+    else -- a later attempt, which no longer holds the call: it must know of the step first
+      with later as (
+        update public.core_tool_calls c set steps = c.steps + 1, updated_at = gem.now(), events = c.events + 1
+        where c.id = lost.call_id returning c.events, c.updated_at
+      )
+      insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
+      select lost.call_id, events, updated_at, 'began', lost.attempt, p_worker, data_ from later;
     end if;
+    written := written + 1;
   end loop;
   return written;
 end
@@ -416,6 +489,6 @@ select gem.grant_to('gem_mcp', 'execute on function gem.may_have_lost(timestampt
 select gem.grant_to('gem_worker', 'execute on function gem.server(), gem.meet_server(text, timestamptz),
   gem.compare_ends(text, uuid[], integer[]), gem.end_again(uuid, integer, text, jsonb, bigint),
   gem.restore(text, bigint, integer, bytea, jsonb, boolean, jsonb),
-  gem.restore_steps(text, bigint, uuid[], integer[], text[], text[]),
+  gem.restore_steps(text, bigint, uuid[], integer[], text[], text[], text[]),
   gem.count_reran(text, bigint, uuid[], integer[], text[])');
 revoke all on all functions in schema gem from public;
