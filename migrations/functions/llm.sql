@@ -35,10 +35,11 @@ $$;
 -- subject, period, limit}]}. p_max_cost limits the total cost of the call's requests. The attempt's number proves that
 -- it holds the call, because each claim has a new number. The function closes requests that earlier attempts of the
 -- call left open as lost.
+drop function if exists gem.llm_begin(uuid, integer, text, text, text, bigint, jsonb);
 create or replace function gem.llm_begin(p_call uuid, p_attempt integer, p_label text, p_route text, p_version text,
   p_max_cost bigint,
   p_targets jsonb, out id bigint, out n integer, out target text, out skipped jsonb, out exceeded jsonb,
-    out wait_ms bigint)
+    out wait_ms bigint, out began timestamptz)
 language plpgsql security definer set search_path = pg_catalog, pg_temp
   -- use the indexes on ids, whatever the statistics are
   set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
@@ -170,7 +171,7 @@ begin
   values (p_call, p_attempt, n, p_label, coalesce(call.tool_name, ''), p_route, this.target, this.provider, this.model,
     p_version, call.created_by,
     call.session_id, 'sent', moment, this.reserve, this.estimated_input, spends)
-  returning r.id into id;
+  returning r.id, r.at into id, began;
   if state.backoff > 0 then
     update gem.llm_targets s set probe = id, probing_since = moment where s.target = this.target;
   end if;
@@ -197,7 +198,8 @@ create or replace function gem.llm_full(p_target text, p_most integer) returns b
       where r.target = p_target and r.status = 'sent' and c.status = 'running' and c.attempt = r.attempt) >= p_most
 $$;
 
--- Ends a request. Only its first end counts. Returns the new status, or null if the request had already ended. The
+-- Ends a request, which began at p_began. After a failover, a request of another call may have the same id: null if it is
+-- known that there was none. Only its first end counts. Returns the new status, or null if the request had already ended. The
 -- status is `lost` if the attempt no longer holds the call, because the cost on the call's receipt must not change
 -- later.
 --
@@ -205,12 +207,14 @@ $$;
 -- failed. After three failures within a minute the target cools down for 30 s. Then one request probes it. If the probe
 -- fails, too, the cooldown doubles, up to 5 min. A success resets all this, unless its request began before the
 -- cooldown. The figures of a working target are samples: they omit a request if another request has locked the row.
+drop function if exists gem.llm_end(bigint, text, text, integer, text, text, bigint, bigint, bigint, bigint, bigint,
+  text, bigint, bigint, bigint, bigint, bigint, text, boolean, jsonb);
 create or replace function gem.llm_end(p_id bigint, p_status text, p_kind text, p_http integer, p_request_id text,
   p_answered text,
   p_input bigint, p_output bigint, p_cache_read bigint, p_cache_write bigint, p_reasoning bigint, p_source text,
     p_cost bigint,
   p_provider_cost bigint, p_first_ms bigint, p_ms bigint, p_cooldown_ms bigint, p_cooldown_why text, p_failure boolean,
-  p_reported jsonb default null)
+  p_reported jsonb default null, p_began timestamptz default null)
 returns text language plpgsql security definer set search_path = pg_catalog, pg_temp
   -- use the indexes on ids, whatever the statistics are
   set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
@@ -224,7 +228,8 @@ declare
   probed  boolean;
   rate    double precision; -- tokens per second
 begin
-  select r.call_id into req from public.core_llm_requests r where r.id = p_id and r.status = 'sent';
+  select r.call_id into req from public.core_llm_requests r
+  where r.id = p_id and r.status = 'sent' and (p_began is null or r.at = p_began);
   if not found then
     return null;
   end if;
@@ -492,5 +497,5 @@ select gem.grant_to('gem_worker', 'execute on function gem.record_routes(text, t
   gem.llm_begin(uuid, integer, text, text, text, bigint, jsonb),
   gem.llm_target_states(text[]),
   gem.llm_end(bigint, text, text, integer, text, text, bigint, bigint, bigint, bigint, bigint, text, bigint, bigint,
-    bigint, bigint, bigint, text, boolean, jsonb)');
+    bigint, bigint, bigint, text, boolean, jsonb, timestamptz)');
 revoke all on all functions in schema gem from public;

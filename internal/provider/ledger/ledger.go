@@ -40,8 +40,8 @@ const (
 // Begin is a request that is about to be sent, with the targets that may serve it. The call's owner is in the
 // call's row.
 //
-// The attempt's number, without the worker's name, proves that the attempt holds the call: each claim increments it, so
-// only one worker ever has it.
+// The attempt's number, without the worker's name, shows that the attempt holds the call: each claim increments it. Only
+// after a failover may two workers have had it.
 type Begin struct {
 	CallID  string
 	Attempt int
@@ -92,6 +92,8 @@ const (
 type Begun struct {
 	// ID is the row's id; 0 if no target may serve.
 	ID int64
+	// At is when the request began; nil if no target may serve. After a failover, another request may have its id.
+	At *time.Time
 	// N numbers the requests of the call, from 1.
 	N      int
 	Target string
@@ -141,7 +143,8 @@ type Exceeded struct {
 // End is the end of a request.
 type End struct {
 	ID     int64
-	Status Status // not Sent
+	Began  *time.Time // [Begun.At]; nil if no failover can have come since
+	Status Status     // not Sent
 	// Kind is empty for a complete answer.
 	Kind       provider.ErrorKind
 	HTTPStatus int

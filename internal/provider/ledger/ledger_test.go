@@ -937,3 +937,29 @@ func TestOnlyOperatorsCorrectBudgets(t *testing.T) {
 		t.Errorf("budgets are corrected by %s", got)
 	}
 }
+
+// A failover loses the row of a request that is under way, and the id is given again.
+func TestARequestThatAFailoverLostSettlesNoOther(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	budget := ledger.Budget{Name: "all", Period: ledger.Day, Limit: 10 * provider.USD}
+	x, y := b.running(), b.running()
+	lost, _ := b.send(begin(x, 1, target("t", provider.USD, budget)))
+	b.run("update gem.llm_spend set reserved = 0, requests = 0")
+	b.run("delete from core_llm_requests")
+	b.run("select setval(pg_get_serial_sequence('public.core_llm_requests', 'id'), 1, false)")
+	b.pass(time.Second)
+	later, _ := b.send(begin(y, 1, target("t", 9*provider.USD, budget)))
+	if later.ID != lost.ID {
+		t.Fatalf("the ids are %d and %d", lost.ID, later.ID)
+	}
+	end := done(lost.ID, 1000)
+	if end.Began = lost.At; b.end(end) {
+		t.Error("the lost request was settled")
+	}
+	end = done(later.ID, 9*provider.USD)
+	if end.Began = later.At; !b.end(end) {
+		t.Error("the later request was not settled")
+	}
+	b.addsUp()
+}

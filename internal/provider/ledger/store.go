@@ -36,11 +36,10 @@ func (b Begin) Send(ctx context.Context, db handlers.DB) (Begun, error) {
 		target                *string
 		skipped, exceededJSON []byte
 	)
-	err = db.QueryRow(ctx, "select id, n, target, skipped, exceeded, wait_ms from gem.llm_begin($1, $2, $3, $4, $5, $6, "+
-		"$7)",
+	err = db.QueryRow(ctx, "select id, n, target, skipped, exceeded, wait_ms, began from gem.llm_begin($1, $2, $3, $4, "+
+		"$5, $6, $7)",
 		b.CallID, b.Attempt, b.Label, b.Route, b.RoutesVersion, b.MaxCost, targets).Scan(&id, &n, &target, &skipped,
-		&exceededJSON,
-		&wait)
+		&exceededJSON, &wait, &begun.At)
 	var pgErr *pgconn.PgError
 	switch {
 	case errors.As(err, &pgErr) && pgErr.Code == notHeld:
@@ -125,12 +124,12 @@ func (e End) Settle(ctx context.Context, db handlers.DB) (settled bool, err erro
 	}
 	var status *string
 	err = db.QueryRow(ctx, `select gem.llm_end($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17,
-		$18, $19, $20)`,
+		$18, $19, $20, $21)`,
 		e.ID, string(e.Status), null(string(e.Kind)), null(e.HTTPStatus), null(e.RequestID), null(e.Model), usage[0],
 		usage[1], usage[2], usage[3], usage[4],
 		source, (*int64)(e.Cost), (*int64)(e.ProviderCost), null(ceiling(e.FirstContent)), ceiling(e.Took),
 		ceiling(e.Cooldown),
-		null(e.CooldownWhy), e.failed(), reported).Scan(&status)
+		null(e.CooldownWhy), e.failed(), reported, e.Began).Scan(&status)
 	if err != nil {
 		return false, fmt.Errorf("end a request to a model: %w", err)
 	}

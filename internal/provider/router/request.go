@@ -220,7 +220,8 @@ const mostEncoded = 1<<20 - 64<<10
 
 // endOf returns the end of a request.
 func (r *round) endOf(begun ledger.Begun, c routes.Candidate, got came) ledger.End {
-	end := ledger.End{ID: begun.ID, Status: ledger.Done, RequestID: got.answer.RequestID, Model: got.answer.Model,
+	end := ledger.End{ID: begun.ID, Began: begun.At, Status: ledger.Done, RequestID: got.answer.RequestID,
+		Model:        got.answer.Model,
 		Usage:        got.answer.Usage,
 		FirstContent: got.firstContent, Took: got.took, HTTPStatus: 200}
 	wrong, ok := errors.AsType[*provider.Error](got.err)
