@@ -181,3 +181,48 @@ func TestStepsOfTwoWorkersAreRestoredInAnyOrder(t *testing.T) {
 	}
 	sound(t, c.env)
 }
+
+// The first worker knows that the key became free, and the second that its call then succeeded with it.
+func TestAKeyThatTwoWorkersHeldInTurnIsRestoredInAnyOrder(t *testing.T) {
+	t.Parallel()
+	c := idleCells(t, newPair(t))
+	var claims [2]sync.RWMutex
+	tried := make(chan struct{})
+	var once sync.Once
+	for i := range claims {
+		claims[i].Lock()
+		c.env.StartWorker(func(o *worker.Options) {
+			o.Concurrency = 30
+			worker.SetHook(o, func(point string) {
+				switch {
+				case point == "before claim":
+					claims[i].RLock()
+					defer claims[i].RUnlock()
+				case point == "before meet" && i == 0:
+					<-tried
+				case point == "after restore" && i == 1:
+					once.Do(func() { close(tried) })
+				}
+			})
+		})
+	}
+	claims[0].Unlock()
+	c.keyed("first", "a", "fail", true)
+	c.begun(1)
+	c.keyed("second", "a", "", false)
+	c.env.UntilItWaits(c.ids["second"], "key")
+	claims[0].Lock()
+	claims[1].Unlock()
+	c.loseCommits()
+	c.lab.tell(t, "first", Order{})
+	before := c.end("first", "second")
+	c.failover()
+	c.env.DB.Reset()
+	claims[0].Unlock()
+	c.kept(before)
+	c.keyed("third", "a", "", false)
+	if r := c.env.Await(c.ids["third"]); r.ReplayOf != before["second"] {
+		t.Errorf("the third call repeats %q: %s", r.ReplayOf, r.Result)
+	}
+	sound(t, c.env)
+}

@@ -161,6 +161,14 @@ func (c *cells) end(names ...string) map[string]string {
 // kept waits for the receipts of calls, which must have the ids that they had before.
 func (c *cells) kept(before map[string]string) {
 	c.Helper()
+	c.env.Until("the calls are there", func() bool { // after a failover a call may be missing
+		for name := range before {
+			if number(c.T, c.env, "select count(*) from core_tool_calls where id = '"+c.ids[name]+"'") == 0 {
+				return false
+			}
+		}
+		return true
+	})
 	for name, id := range c.end(slices.Collect(maps.Keys(before))...) {
 		if id != before[name] {
 			c.Errorf("the receipt of %q was %s, and is %s", name, before[name], id)

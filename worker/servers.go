@@ -106,20 +106,18 @@ func (w *Worker) meet(ctx context.Context) error {
 
 // restore restores what an epoch's server lacks, and ends the attempts whose handlers have not begun. It may be
 // repeated.
-func (w *Worker) restore(ctx context.Context, epoch int64) error {
+func (w *Worker) restore(ctx context.Context, epoch int64) (err error) {
 	w.meeting.reran = nil
 	w.mu.Lock()
 	running := slices.Collect(maps.Values(w.running))
 	w.mu.Unlock()
+	var lost []store.Lost
 	for _, c := range running {
 		if c.start.CompareAndSwap(nil, &start{}) {
 			// If the claim is lost, this worker may soon claim the call again, under the same number.
 			c.end(errNotHeld)
 		} else if s := c.start.Load(); s.outside && c.Code != nil {
-			lost := store.Lost{Attempt: c.Attempt, Tool: c.Tool, Code: c.Code, Call: &c.Call, Key: s.key}
-			if err := w.restoreOne(ctx, epoch, lost); err != nil {
-				return err
-			}
+			lost = append(lost, store.Lost{Attempt: c.Attempt, Tool: c.Tool, Code: c.Code, Call: &c.Call, Key: s.key})
 		}
 	}
 	var outside []store.Lost
@@ -154,9 +152,20 @@ func (w *Worker) restore(ctx context.Context, epoch int64) error {
 			}
 		}
 	}
-	for _, lost := range parentsFirst(outside) {
-		if err := w.restoreOne(ctx, epoch, lost); err != nil {
+	for lost = append(lost, parentsFirst(outside)...); len(lost) > 0; {
+		lost = slices.DeleteFunc(lost, func(l store.Lost) bool {
+			if err != nil {
+				return false
+			}
+			var later bool
+			later, err = w.restoreOne(ctx, epoch, l)
+			return !later
+		})
+		if err != nil {
 			return err
+		}
+		if len(lost) > 0 {
+			sleep(ctx, restorePause)
 		}
 	}
 	if len(w.meeting.reran) == 0 {
@@ -184,21 +193,25 @@ func parentsFirst(ends []store.Lost) []store.Lost {
 	return ends
 }
 
-func (w *Worker) restoreOne(ctx context.Context, epoch int64, lost store.Lost) error {
+// restoreOne restores an attempt. It reports whether that must wait for another worker.
+func (w *Worker) restoreOne(ctx context.Context, epoch int64, lost store.Lost) (later bool, err error) {
 	w.at("before", "restore")
 	what, err := store.Restore(ctx, w.options.Control, epoch, lost, w.options.Registry.Version)
 	if store.IsRefusal(err) { // the others can be restored nevertheless
 		w.log.Error("could not restore an attempt", zap.String("call_id", lost.CallID), zap.Int("attempt", lost.Number),
 			zap.Error(err))
-		return nil
+		return false, nil
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
 	w.at("after", "restore")
 	w.meeting.counts[what]++
-	return nil
+	return what == store.RestoreLater, nil
 }
+
+// restorePause is the time between two tries to restore what must wait for another worker.
+const restorePause = 200 * time.Millisecond
 
 // restoreWithin is how long after a failover the functions in servers.sql restore ends.
 const restoreWithin = 15 * time.Minute
@@ -221,8 +234,14 @@ func (a *attempt) refused(decided *end) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), controlTimeout)
 	defer cancel()
-	_, err := store.Restore(ctx, a.worker.options.Control, epoch.Number, lost, a.worker.options.Registry.Version)
-	a.worker.warn(err, "restore the end of a call")
+	for {
+		what, err := store.Restore(ctx, a.worker.options.Control, epoch.Number, lost, a.worker.options.Registry.Version)
+		a.worker.warn(err, "restore the end of a call")
+		if err != nil || what != store.RestoreLater {
+			return
+		}
+		sleep(ctx, restorePause)
+	}
 }
 
 // finalOf returns what an end writes, or nil if it is not the outcome of a handler.

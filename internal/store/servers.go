@@ -64,6 +64,8 @@ const (
 	RanTwice       Restored = "ran_twice" // another attempt has run meanwhile
 	CallMissing    Restored = "missing"   // the server lacks the call, and the worker has forgotten its input
 	ClaimedAgain   Restored = "claimed"   // the attempt still runs, and holds its call again
+	// RestoreLater means that the attempt's key is held by another one, of a worker that may still restore its end.
+	RestoreLater Restored = "later"
 )
 
 // Lost is an attempt that a server may lack.

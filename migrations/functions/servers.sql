@@ -270,6 +270,22 @@ begin
 end
 $$;
 
+-- Reports whether an attempt of another worker holds a key with which nothing has succeeded, and that worker may still
+-- restore the end of the attempt. It has the five seconds in which no call is claimed, or fifteen if it has not met the
+-- server yet.
+create or replace function gem.key_may_become_free(p_call uuid, p_worker text, p_key text) returns boolean
+language sql stable as $$
+  select p_key is not null and exists (
+      select from public.core_tool_calls c
+      join public.core_workers w on w.worker_id = c.claimed_by and w.worker_id <> p_worker and w.stopped_at is null
+      join gem.epochs e on e.server = gem.server() and e.at > gem.now() - case when w.server = e.server
+        then interval '5 seconds' else interval '15 seconds' end
+      where c.computed_key = p_key and c.status = 'running' and c.id <> p_call)
+    and not exists (
+      select from public.core_tool_receipts r
+      where r.idempotency_key = p_key and r.status = 'succeeded' and r.replay_of is null)
+$$;
+
 -- Lists what became of an attempt whose end or step was lost.
 create or replace function gem.list_lost(p_epoch bigint, p_call uuid, p_attempt integer, p_worker text, p_tool text,
   p_what text, p_found text, p_receipt uuid default null, p_effects jsonb default null) returns void
@@ -293,6 +309,8 @@ $$;
 --              no longer holds its call.
 --   missing    The server lacks the call, and the worker has forgotten its input, or its parent is missing as well.
 --   claimed    The attempt still runs, and holds the call again.
+--   later      An attempt of another worker holds the key, and that worker may still restore its end. Nothing has
+--              changed.
 --   null       The server lacks nothing.
 -- gem.epoch_calls lists the ended attempts with one of the first four results.
 create or replace function gem.restore(p_worker text, p_epoch bigint, p_attempt integer, p_code bytea, p_call jsonb,
@@ -319,6 +337,9 @@ begin
       select from public.core_tool_receipts r
       where r.call_id = id_ and r.attempt = p_attempt and r.worker_id = p_worker) then
     return null;
+  end if;
+  if p_end ->> 'status' is distinct from 'failed' and gem.key_may_become_free(id_, p_worker, p_end ->> 'key') then
+    return 'later';
   end if;
   found_ := coalesce(call_.status || ', attempt ' || call_.attempt, 'missing');
 
