@@ -34,8 +34,8 @@ type toAdmit struct {
 	stale  bool // the attempt no longer holds the call
 }
 
-// Calls that are admitted together get the same verdicts, rows and events as one by one in the same order. Those that
-// are locked come last.
+// Calls that are admitted together get the same verdicts, rows and events as one by one in the same order. Locked
+// calls come last.
 func TestCallsAreAdmittedTogetherAsOneByOne(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))

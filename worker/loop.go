@@ -217,9 +217,9 @@ func (c *claimCursor) advance(calls []store.Call, full bool, took time.Duration)
 	}
 }
 
-// accept adds claimed calls to running, and starts slots for them. It releases calls of which this worker still runs an
-// attempt with the same number, because the database has lost its claim: of two runs with one number, each would take
-// what the other writes for its own.
+// accept adds claimed calls to running, and starts slots for them. If this worker still runs an attempt with the
+// number of a new claim, the database has lost the earlier claim, and accept releases the call: two runs with one
+// number would each take what the other writes for its own.
 func (w *Worker) accept(ctx context.Context, calls []store.Call) {
 	var twice []store.Attempt
 	defer func() {

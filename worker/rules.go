@@ -88,7 +88,7 @@ func (a *attempt) pass(ctx context.Context, gate store.Gate, rules bool) (held s
 	return admission.Key, a.ruledBy(admission.Answer), nil
 }
 
-// admit admits calls in one statement, each of which an attempt waits for.
+// admit admits calls in one statement. An attempt waits for each of them.
 func (w *Worker) admit(gates []json.RawMessage) (all []store.Admission, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), w.tryTimeout())
 	defer cancel()

@@ -115,8 +115,8 @@ type BegunStep struct {
 	Key  string // that the attempt held; empty for none
 }
 
-// RestoreSteps writes the beginnings of steps, all of one worker, that the server of an epoch lacks, and lists those
-// that it cannot write. It returns the number of those that it wrote.
+// RestoreSteps writes the beginnings of steps, all of one worker, that the server of an epoch lacks. It lists the
+// others, which it cannot write, and returns the number of steps that it wrote.
 func RestoreSteps(ctx context.Context, db DB, workerID string, epoch int64, steps []BegunStep) (
 	written int, err error) {
 	attempts, names := make([]Attempt, len(steps)), make([]string, len(steps))

@@ -1,14 +1,14 @@
 -- Admission in bulk: one statement takes the keys and answers the checks of many calls, as gem.hold_key and gem.gate do
 -- for one call. Each of these would otherwise be a transaction of its own.
 
--- Admits calls that a worker has claimed for the first time. p_calls lists them in the order of the claim, as {call,
--- key, key_field, refuse, checks, deadline_ms}. None of the checks asks people. Returns a row for each call that it
+-- Admits calls that a worker has claimed for the first time. p_calls lists them in order, as {call, key, key_field,
+-- refuse, checks, deadline_ms}. None of the checks asks people. Returns a row for each call that it
 -- could decide; place is its index from 0, and the other columns are as in gem.gate. outcome is null for a call without
 -- checks. differs reports whether the call of receipt_id had another input (gem.input_differs).
 --
--- The worker admits the others one by one: their row or key is locked or taken, or the attempt no longer holds the call.
--- The function locks rows without waiting, then keys in their order, then counters in theirs. Two of its statements
--- therefore never wait for each other.
+-- The worker admits the others one by one: their row or key is locked or taken, or the attempt no longer holds the
+-- call. The function locks rows without waiting, then keys in their order, then counters in theirs. Two of its
+-- statements therefore cannot deadlock.
 create or replace function gem.admit(p_worker text, p_calls jsonb, p_version text)
 returns table (place integer, verdict text, receipt_id uuid, result jsonb, differs boolean, outcome text,
   at timestamptz, starts_at timestamptz, met jsonb)

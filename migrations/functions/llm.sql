@@ -198,10 +198,10 @@ create or replace function gem.llm_full(p_target text, p_most integer) returns b
       where r.target = p_target and r.status = 'sent' and c.status = 'running' and c.attempt = r.attempt) >= p_most
 $$;
 
--- Ends a request, which began at p_began. After a failover, a request of another call may have the same id: null if it is
--- known that there was none. Only its first end counts. Returns the new status, or null if the request had already ended. The
--- status is `lost` if the attempt no longer holds the call, because the cost on the call's receipt must not change
--- later.
+-- Ends a request, which began at p_began: after a failover, a request of another call may have the same id. p_began is
+-- null if there was no failover. Only the first end counts. Returns the new status, or null if the request had already
+-- ended. The status is `lost` if the attempt no longer holds the call, because the cost on the call's receipt must not
+-- change later.
 --
 -- p_cooldown_ms is the minimum cooldown of the target; a cooldown that ends later remains. p_failure: the provider
 -- failed. After three failures within a minute the target cools down for 30 s. Then one request probes it. If the probe

@@ -200,8 +200,8 @@ begin
 end
 $$;
 
--- Writes into the journal of its parent that a call was made, if the parent lacks this: its handler would otherwise make
--- the call again, under another id.
+-- Writes into the journal of its parent that a call was made, if the parent lacks this: its handler would otherwise
+-- make the call again, under another id.
 create or replace function gem.call_again(p_call public.core_tool_calls, p_worker text, p_epoch bigint) returns void
 language plpgsql as $$
 declare

@@ -59,8 +59,8 @@ func IsAway(err error) bool {
 			strings.HasPrefix(pgErr.Code, "08"))
 }
 
-// IsPermanent reports whether waiting for a connection cannot help: the password, the role or the database is wrong, the server does not
-// support TLS although the connection string requires it, or its certificate is not valid.
+// IsPermanent reports whether waiting for a connection cannot help: the password, the role or the database is wrong,
+// the server does not support TLS although the connection string requires it, or its certificate is not valid.
 func IsPermanent(err error) bool {
 	var (
 		pgErr       *pgconn.PgError

@@ -40,8 +40,8 @@ const (
 // Begin is a request that is about to be sent, with the targets that may serve it. The call's owner is in the
 // call's row.
 //
-// The attempt's number, without the worker's name, shows that the attempt holds the call: each claim increments it. Only
-// after a failover may two workers have had it.
+// The attempt's number, without the worker's name, shows that the attempt holds the call: each claim increments it.
+// Only after a failover may two workers have had it.
 type Begin struct {
 	CallID  string
 	Attempt int

@@ -226,7 +226,7 @@ var layers = [][]string{
 	{"internal/provider"},
 	{"internal/postgres/pgserver", "internal/postgrest", "internal/schema"},
 	{"defects", "internal/envvar", "internal/npm", "internal/oneline", "internal/plainfile", "internal/plainjson",
-		"internal/outbound", "internal/postgres/pgerror", "internal/postgres/pgpool", "internal/scrub", "internal/shares",
+		"internal/batch", "internal/outbound", "internal/postgres/pgerror", "internal/postgres/pgpool", "internal/scrub", "internal/shares",
 		"internal/telemetry", "receipts"},
 }
 
