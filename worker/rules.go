@@ -41,10 +41,11 @@ func (a *attempt) ruledCall() rules.Call {
 		SignedIn:  a.claim.SignedIn, Child: a.claim.Child()}
 }
 
-// pass takes the key, if the call has one, and, if there are rules, applies those about earlier calls and about people.
-func (a *attempt) pass(ctx context.Context, gate store.Gate, rules bool) (held store.Key, end *end, err error) {
+// pass takes the key, if the call has one. If the call is gated, it also applies the rules about earlier calls and about
+// people.
+func (a *attempt) pass(ctx context.Context, gate store.Gate, gated bool) (held store.Key, end *end, err error) {
 	what, doing := "key", "take the idempotency key"
-	if rules {
+	if gated {
 		what, doing = "gate", "check the rules"
 	}
 	if a.handler.Durable {
@@ -68,7 +69,7 @@ func (a *attempt) pass(ctx context.Context, gate store.Gate, rules bool) (held s
 		}
 		// The statements search twice, for a success or a denial. The second search must see new commits.
 		return pgpool.ReadCommitted(ctx, a.worker.options.Calls, func(db pgpool.Querier) (err error) {
-			if !rules {
+			if !gated {
 				admission.Key, err = store.HoldKey(ctx, db, a.claim.Attempt, gate.Key, gate.KeyField, gate.Refuse)
 				return err
 			}
@@ -79,7 +80,7 @@ func (a *attempt) pass(ctx context.Context, gate store.Gate, rules bool) (held s
 	})
 	a.worker.at("after", what)
 	switch {
-	case store.IsRefusal(err) && rules:
+	case store.IsRefusal(err) && gated:
 		return held, failed(receipts.RuleError, "The rules could not be checked for this call: "+plain.OwnMessage(err), nil),
 			nil
 	case err != nil || admission.Answer.Outcome == "":

@@ -261,11 +261,11 @@ func (a *attempt) takeKey(ctx context.Context) *end {
 	gate := store.Gate{Key: a.key, KeyField: a.tool.Idempotency.KeyField, Refuse: refuse, Checks: a.judged.Checks,
 		Version: a.worker.rulesVersion(), Again: a.claim.Number > 1}
 	// a person may have denied an earlier attempt, even if the current rules do not ask
-	rules := len(gate.Checks) > 0 || gate.Again && !a.claim.OfRules()
-	if !rules && a.key == "" {
+	gated := len(gate.Checks) > 0 || gate.Again && !a.claim.OfRules()
+	if !gated && a.key == "" {
 		return nil
 	}
-	held, ruled, err := a.pass(ctx, gate, rules)
+	held, ruled, err := a.pass(ctx, gate, gated)
 	switch {
 	case err != nil:
 		if end := a.endedBefore(ctx); end != nil {

@@ -232,15 +232,16 @@ func (a *attempt) refused(decided *end) {
 	if epoch == nil || !epoch.MayLackCommits || time.Since(epoch.at) > restoreWithin {
 		return // if the failover has not been noticed yet, meet restores the end
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), controlTimeout)
-	defer cancel()
-	for {
-		what, err := store.Restore(ctx, a.worker.options.Control, epoch.Number, lost, a.worker.options.Registry.Version)
-		a.worker.warn(err, "restore the end of a call")
-		if err != nil || what != store.RestoreLater {
-			return
+	w, what := a.worker, store.RestoreLater
+	for what == store.RestoreLater && !w.givingUp() { // for at most fifteen seconds: see gem.key_may_become_free
+		ctx, cancel := context.WithTimeout(context.Background(), controlTimeout)
+		var err error
+		what, err = store.Restore(ctx, w.options.Control, epoch.Number, lost, w.options.Registry.Version)
+		w.warn(err, "restore the end of a call")
+		if what == store.RestoreLater {
+			sleep(ctx, restorePause)
 		}
-		sleep(ctx, restorePause)
+		cancel()
 	}
 }
 
