@@ -41,8 +41,8 @@ func (a *attempt) ruledCall() rules.Call {
 		SignedIn:  a.claim.SignedIn, Child: a.claim.Child()}
 }
 
-// pass takes the key, if the call has one. If the call is gated, it also applies the rules about earlier calls and about
-// people.
+// pass takes the key, if the call has one. If the call is gated, it also applies the rules about earlier calls and
+// about people.
 func (a *attempt) pass(ctx context.Context, gate store.Gate, gated bool) (held store.Key, end *end, err error) {
 	what, doing := "key", "take the idempotency key"
 	if gated {
