@@ -76,7 +76,7 @@ func (g Gate) Item(a Attempt) (json.RawMessage, error) {
 // Admit decides many gates of a worker in one statement, in their order. It leaves a gate undecided if that would have
 // to wait for another transaction, or if the attempt no longer holds its call.
 func Admit(ctx context.Context, db DB, workerID, rulesVersion string, gates []json.RawMessage) ([]Admission, error) {
-	list, err := json.Marshal(gates)
+	list, err := json.Marshal(append([]json.RawMessage{}, gates...)) // a list, even without gates
 	if err != nil {
 		return nil, err
 	}
