@@ -213,7 +213,7 @@ func (a *admitting) together() map[string]admitted {
 		a.Fatal(err)
 	}
 	defer func() { _ = lock.Rollback(ctx) }()
-	var gates []json.RawMessage
+	var gates []string
 	for _, c := range a.calls {
 		if c.locked {
 			if _, err := lock.Exec(ctx, "select from core_tool_calls where id = $1 for update", c.CallID); err != nil {
@@ -221,7 +221,7 @@ func (a *admitting) together() map[string]admitted {
 			}
 		}
 		gate, err := c.Item(c.Attempt)
-		if err != nil || gate == nil {
+		if err != nil || gate == "" {
 			a.Fatal(err)
 		}
 		gates = append(gates, gate)

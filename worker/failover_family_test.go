@@ -64,6 +64,33 @@ func (c *cells) untilListed(want string) {
 	})
 }
 
+// startTwo starts two workers whose claims are held back. After the failover, the first one does not meet the server
+// before the second has reached a point.
+func (c *cells) startTwo(point string) (claims *[2]sync.RWMutex) {
+	c.Helper()
+	claims = new([2]sync.RWMutex)
+	reached := make(chan struct{})
+	var once sync.Once
+	for i := range claims {
+		claims[i].Lock()
+		c.env.StartWorker(func(o *worker.Options) {
+			o.Concurrency = 30
+			worker.SetHook(o, func(at string) {
+				switch {
+				case at == "before claim":
+					claims[i].RLock()
+					defer claims[i].RUnlock()
+				case at == "before meet" && i == 0:
+					<-reached
+				case at == point && i == 1:
+					once.Do(func() { close(reached) })
+				}
+			})
+		})
+	}
+	return claims
+}
+
 // The child is put back, and with it its place in the journal of its parent, which would otherwise make another one.
 func TestAChildIsRestoredWithItsPlaceInTheParentsJournal(t *testing.T) {
 	t.Parallel()
@@ -138,25 +165,7 @@ func TestAStepThatRanInAMissingCallIsListed(t *testing.T) {
 func TestStepsOfTwoWorkersAreRestoredInAnyOrder(t *testing.T) {
 	t.Parallel()
 	c := kin(t)
-	var claims [2]sync.RWMutex
-	second := make(chan struct{})
-	var met sync.Once
-	for i := range claims {
-		claims[i].Lock()
-		c.env.StartWorker(func(o *worker.Options) {
-			worker.SetHook(o, func(point string) {
-				switch {
-				case point == "before claim":
-					claims[i].RLock()
-					defer claims[i].RUnlock()
-				case point == "before meet" && i == 0:
-					<-second
-				case point == "after meeting" && i == 1:
-					met.Do(func() { close(second) })
-				}
-			})
-		})
-	}
+	claims := c.startTwo("after meeting")
 	c.call("kin.twice", "t", false)
 	id := c.ids["t"]
 	c.loseCommits()
@@ -186,26 +195,7 @@ func TestStepsOfTwoWorkersAreRestoredInAnyOrder(t *testing.T) {
 func TestAKeyThatTwoWorkersHeldInTurnIsRestoredInAnyOrder(t *testing.T) {
 	t.Parallel()
 	c := idleCells(t, newPair(t))
-	var claims [2]sync.RWMutex
-	tried := make(chan struct{})
-	var once sync.Once
-	for i := range claims {
-		claims[i].Lock()
-		c.env.StartWorker(func(o *worker.Options) {
-			o.Concurrency = 30
-			worker.SetHook(o, func(point string) {
-				switch {
-				case point == "before claim":
-					claims[i].RLock()
-					defer claims[i].RUnlock()
-				case point == "before meet" && i == 0:
-					<-tried
-				case point == "after restore" && i == 1:
-					once.Do(func() { close(tried) })
-				}
-			})
-		})
-	}
+	claims := c.startTwo("after restore")
 	claims[0].Unlock()
 	c.keyed("first", "a", "fail", true)
 	c.begun(1)

@@ -52,20 +52,20 @@ func (a *attempt) pass(ctx context.Context, gate store.Gate, gated bool) (held s
 		gate.Deadline = a.tool.Deadline
 	}
 	gate.Open = a.openOfRules(gate.Checks)
-	admission := store.Admission{}
+	var admission store.Admission
 	item, err := gate.Item(a.claim.Attempt)
 	if err != nil {
 		return held, nil, err
 	}
 	a.worker.at("before", what)
 	err = a.persist(ctx, doing, func(ctx context.Context) (err error) {
-		if item != nil {
+		if item != "" {
 			var sent bool
 			admission, sent, err = a.worker.admissions.Do(ctx, item)
 			if admission.Decided || ctx.Err() != nil {
 				return err
 			}
-			item, gate.Again = nil, sent && err != nil // from now on alone
+			item, gate.Again = "", sent && err != nil // from now on alone
 		}
 		// The statements search twice, for a success or a denial. The second search must see new commits.
 		return pgpool.ReadCommitted(ctx, a.worker.options.Calls, func(db pgpool.Querier) (err error) {
@@ -90,7 +90,7 @@ func (a *attempt) pass(ctx context.Context, gate store.Gate, gated bool) (held s
 }
 
 // admit admits calls in one statement. An attempt waits for each of them.
-func (w *Worker) admit(gates []json.RawMessage) (all []store.Admission, err error) {
+func (w *Worker) admit(gates []string) (all []store.Admission, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), w.tryTimeout())
 	defer cancel()
 	w.at("before", "admission")

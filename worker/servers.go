@@ -106,7 +106,7 @@ func (w *Worker) meet(ctx context.Context) error {
 
 // restore restores what an epoch's server lacks, and ends the attempts whose handlers have not begun. It may be
 // repeated.
-func (w *Worker) restore(ctx context.Context, epoch int64) (err error) {
+func (w *Worker) restore(ctx context.Context, epoch int64) error {
 	w.meeting.reran = nil
 	w.mu.Lock()
 	running := slices.Collect(maps.Values(w.running))
@@ -153,18 +153,17 @@ func (w *Worker) restore(ctx context.Context, epoch int64) (err error) {
 		}
 	}
 	for lost = append(lost, parentsFirst(outside)...); len(lost) > 0; {
-		lost = slices.DeleteFunc(lost, func(l store.Lost) bool {
+		var later []store.Lost
+		for _, l := range lost {
+			wait, err := w.restoreOne(ctx, epoch, l)
 			if err != nil {
-				return false
+				return err
 			}
-			var later bool
-			later, err = w.restoreOne(ctx, epoch, l)
-			return !later
-		})
-		if err != nil {
-			return err
+			if wait {
+				later = append(later, l)
+			}
 		}
-		if len(lost) > 0 {
+		if lost = later; len(lost) > 0 {
 			sleep(ctx, restorePause)
 		}
 	}

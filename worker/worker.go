@@ -15,7 +15,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
@@ -110,7 +109,7 @@ type Worker struct {
 	lanes     *lanes.Lanes
 	telemetry *telemetry // nil without a Tracer and a Meter
 	// encoded gates of calls whose keys and rules are decided together
-	admissions *batch.Queue[json.RawMessage, store.Admission]
+	admissions *batch.Queue[string, store.Admission]
 
 	// The loop's fields. Each channel carries at most one signal.
 	wake       chan struct{} // a call may be ready
@@ -195,7 +194,7 @@ func New(o Options) (*Worker, error) {
 		running: map[store.Attempt]*claimedCall{},
 		memory:  memory{room: maxPayloads},
 	}
-	w.admissions = batch.NewQueue(func(gate json.RawMessage) int { return len(gate) }, w.admit)
+	w.admissions = batch.NewQueue(func(gate string) int { return len(gate) }, w.admit)
 	if o.Rules != nil {
 		w.judge = o.Rules.For(o.Registry)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gemworker/gem/rules"
@@ -58,12 +59,12 @@ type Admission struct {
 	Answer  rules.Answer
 }
 
-// Item encodes the gate for [Admit]. It returns nil if another attempt came before this one, or people are asked.
-func (g Gate) Item(a Attempt) (json.RawMessage, error) {
+// Item encodes the gate for [Admit]. It returns "" if another attempt came before this one, or people are asked.
+func (g Gate) Item(a Attempt) (string, error) {
 	if g.Again || a.Number != 1 || slices.ContainsFunc(g.Checks, func(c rules.Check) bool { return c.Digest != "" }) {
-		return nil, nil
+		return "", nil
 	}
-	return json.Marshal(struct {
+	encoded, err := json.Marshal(struct {
 		Call     string        `json:"call"`
 		Key      string        `json:"key,omitempty"`
 		KeyField string        `json:"key_field,omitempty"`
@@ -71,17 +72,14 @@ func (g Gate) Item(a Attempt) (json.RawMessage, error) {
 		Checks   []rules.Check `json:"checks,omitempty"`
 		Deadline int64         `json:"deadline_ms,omitempty"`
 	}{a.CallID, g.Key, g.KeyField, g.Refuse, g.Checks, g.Deadline.Milliseconds()})
+	return string(encoded), err
 }
 
-// Admit decides many gates of a worker in one statement, in their order. It leaves a gate undecided if that would have
-// to wait for another transaction, or if the attempt no longer holds its call.
-func Admit(ctx context.Context, db DB, workerID, rulesVersion string, gates []json.RawMessage) ([]Admission, error) {
-	list, err := json.Marshal(append([]json.RawMessage{}, gates...)) // a list, even without gates
-	if err != nil {
-		return nil, err
-	}
+// Admit decides many gates of a worker, each encoded by [Gate.Item], in one statement and in their order. It leaves a
+// gate undecided if that would have to wait for another transaction, or if the attempt no longer holds its call.
+func Admit(ctx context.Context, db DB, workerID, rulesVersion string, gates []string) ([]Admission, error) {
 	rows, err := db.Query(ctx, "select place, verdict, receipt_id::text, result::text, differs, outcome, at, starts_at, "+
-		"met::text from gem.admit($1, $2, $3)", workerID, string(list), rulesVersion)
+		"met::text from gem.admit($1, $2, $3)", workerID, "["+strings.Join(gates, ",")+"]", rulesVersion)
 	if err != nil {
 		return nil, err
 	}

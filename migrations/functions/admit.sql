@@ -2,9 +2,9 @@
 -- for one call. Each of these would otherwise be a transaction of its own.
 
 -- Admits calls that a worker has claimed for the first time. p_calls lists them in order, as {call, key, key_field,
--- refuse, checks, deadline_ms}. None of the checks asks people. Returns a row for each call that it
--- could decide; place is its index from 0, and the other columns are as in gem.gate. outcome is null for a call without
--- checks. differs reports whether the call of receipt_id had another input (gem.input_differs).
+-- refuse, checks, deadline_ms}. None of the checks asks people. Returns a row for each call that it could decide; place
+-- is its index from 0, and the other columns are as in gem.gate. outcome is null for a call without checks. differs
+-- reports whether the call of receipt_id had another input (gem.input_differs).
 --
 -- The worker admits the others one by one: their row or key is locked or taken, or the attempt no longer holds the
 -- call. The function locks rows without waiting, then keys in their order, then counters in theirs. Two of its

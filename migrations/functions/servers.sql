@@ -200,12 +200,23 @@ begin
 end
 $$;
 
+-- Writes an event of progress that the server lacks into the journal of a call, whichever attempt now holds the call.
+create or replace function gem.progress_again(p_call uuid, p_attempt integer, p_worker text, p_event text,
+  p_data jsonb) returns void language sql volatile as $$
+  with later as (
+    update public.core_tool_calls c set steps = c.steps + 1, retries = 0, losses = 0, updated_at = gem.now(),
+      events = c.events + 1
+    where c.id = p_call returning c.events, c.updated_at
+  )
+  insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
+  select p_call, events, updated_at, p_event, p_attempt, p_worker, p_data from later
+$$;
+
 -- Writes into the journal of its parent that a call was made, if the parent lacks this: its handler would otherwise
 -- make the call again, under another id.
 create or replace function gem.call_again(p_call public.core_tool_calls, p_worker text, p_epoch bigint) returns void
 language plpgsql as $$
 declare
-  at     constant timestamptz := gem.now();
   parent record;
 begin
   if p_call.parent_step is null then
@@ -218,14 +229,16 @@ begin
       where e.call_id = p_call.parent_call_id and e.event = 'called' and e.data ->> 'name' = p_call.parent_step) then
     return;
   end if;
-  with made as (
-    update public.core_tool_calls c set steps = c.steps + 1, updated_at = at, events = c.events + 1
-    where c.id = p_call.parent_call_id returning c.events
-  )
-  insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
-  select p_call.parent_call_id, events, at, 'called', parent.attempt, p_worker, jsonb_build_object('name',
-    p_call.parent_step, 'call_id', p_call.id, 'tool', p_call.tool_name, 'restored', p_epoch) from made;
+  perform gem.progress_again(p_call.parent_call_id, parent.attempt, p_worker, 'called', jsonb_build_object('name',
+    p_call.parent_step, 'call_id', p_call.id, 'tool', p_call.tool_name, 'restored', p_epoch));
 end
+$$;
+
+-- Reports whether a call has succeeded with a key. It sees commits that are newer than the calling statement.
+create or replace function gem.key_has_succeeded(p_key text) returns boolean language sql volatile as $$
+  select exists (select from gem.kept_keys k where k.key = p_key) or exists (
+    select from public.core_tool_receipts r
+    where r.idempotency_key = p_key and r.status = 'succeeded' and r.replay_of is null)
 $$;
 
 -- Gives an attempt that holds its call the key that it had taken. If another call holds the key or has succeeded with
@@ -234,9 +247,7 @@ create or replace function gem.take_key_again(p_call uuid, p_key text) returns b
 begin
   update public.core_tool_calls c set computed_key = p_key
   where c.id = p_call and c.computed_key is distinct from p_key;
-  if found and (exists (select from gem.kept_keys k where k.key = p_key) or exists (
-      select from public.core_tool_receipts r
-      where r.idempotency_key = p_key and r.status = 'succeeded' and r.replay_of is null)) then
+  if found and gem.key_has_succeeded(p_key) then
     update public.core_tool_calls c set computed_key = null where c.id = p_call;
     return false;
   end if;
@@ -274,16 +285,14 @@ $$;
 -- restore the end of the attempt. It has the five seconds in which no call is claimed, or fifteen if it has not met the
 -- server yet.
 create or replace function gem.key_may_become_free(p_call uuid, p_worker text, p_key text) returns boolean
-language sql stable as $$
+language sql volatile as $$
   select p_key is not null and exists (
       select from public.core_tool_calls c
       join public.core_workers w on w.worker_id = c.claimed_by and w.worker_id <> p_worker and w.stopped_at is null
       join gem.epochs e on e.server = gem.server() and e.at > gem.now() - case when w.server = e.server
         then interval '5 seconds' else interval '15 seconds' end
       where c.computed_key = p_key and c.status = 'running' and c.id <> p_call)
-    and not exists (
-      select from public.core_tool_receipts r
-      where r.idempotency_key = p_key and r.status = 'succeeded' and r.replay_of is null)
+    and not gem.key_has_succeeded(p_key)
 $$;
 
 -- Lists what became of an attempt whose end or step was lost.
@@ -350,19 +359,18 @@ begin
         then 'missing'
       when exists (select from public.core_tool_calls c where c.parent_call_id = (p_call ->> 'parent_call_id')::uuid
         and c.parent_step = p_call ->> 'parent_step') then 'ran_twice' end;
-    if what_ is not null and not p_ended then
+    if what_ is null then
+      insert into public.core_tool_calls (id, tool_name, input, created_by, session_id, parent_call_id, parent_step,
+        idempotency_key)
+      values (id_, p_call ->> 'tool_name', p_call -> 'input', p_call ->> 'created_by', p_call ->> 'session_id',
+        (p_call ->> 'parent_call_id')::uuid, p_call ->> 'parent_step', p_call ->> 'idempotency_key');
+      update public.core_tool_calls c
+      set signed_in = (p_call ->> 'signed_in')::boolean, created_by = p_call ->> 'created_by' -- not this session's
+      where c.id = id_ returning c.* into call_;
+      perform gem.call_again(call_, p_worker, p_epoch);
+    elsif not p_ended then
       return null; -- at its end it is restored again
     end if;
-  end if;
-  if call_.id is null and p_call ? 'input' and what_ is null then
-    insert into public.core_tool_calls (id, tool_name, input, created_by, session_id, parent_call_id, parent_step,
-      idempotency_key)
-    values (id_, p_call ->> 'tool_name', p_call -> 'input', p_call ->> 'created_by', p_call ->> 'session_id',
-      (p_call ->> 'parent_call_id')::uuid, p_call ->> 'parent_step', p_call ->> 'idempotency_key');
-    update public.core_tool_calls c
-    set signed_in = (p_call ->> 'signed_in')::boolean, created_by = p_call ->> 'created_by' -- not those of this session
-    where c.id = id_ returning c.* into call_;
-    perform gem.call_again(call_, p_worker, p_epoch);
   end if;
   if call_.attempt < p_attempt and not gem.is_final(call_.status) then
     call_ := gem.claim_again(call_, p_attempt, p_worker, p_epoch);
@@ -447,12 +455,7 @@ begin
       end if;
       perform gem.step(lost.call_id, lost.attempt, p_worker, 'began', data_, call_.steps, false);
     else -- a later attempt, which no longer holds the call: it must know of the step first
-      with later as (
-        update public.core_tool_calls c set steps = c.steps + 1, updated_at = gem.now(), events = c.events + 1
-        where c.id = lost.call_id returning c.events, c.updated_at
-      )
-      insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
-      select lost.call_id, events, updated_at, 'began', lost.attempt, p_worker, data_ from later;
+      perform gem.progress_again(lost.call_id, lost.attempt, p_worker, 'began', data_);
     end if;
     written := written + 1;
   end loop;

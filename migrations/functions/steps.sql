@@ -55,8 +55,7 @@ end
 $$;
 
 -- Returns the effects of a call's steps in the form of its receipt, including steps that were not kept because their
--- attempt ended. Each attempt lists all requests to models so far, so only the last entry of each
--- request counts.
+-- attempt ended. Each attempt lists all requests to models so far, so only the last entry of each request counts.
 create or replace function gem.step_effects(p_call uuid) returns jsonb language sql stable as $$
   select coalesce(jsonb_object_agg(kind, list), '{}') from (
     select kind, jsonb_agg(value order by seq, ordinality) as list from (

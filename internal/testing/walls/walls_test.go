@@ -226,8 +226,8 @@ var layers = [][]string{
 	{"internal/provider"},
 	{"internal/postgres/pgserver", "internal/postgrest", "internal/schema"},
 	{"defects", "internal/envvar", "internal/npm", "internal/oneline", "internal/plainfile", "internal/plainjson",
-		"internal/batch", "internal/outbound", "internal/postgres/pgerror", "internal/postgres/pgpool", "internal/scrub", "internal/shares",
-		"internal/telemetry", "receipts"},
+		"internal/batch", "internal/outbound", "internal/postgres/pgerror", "internal/postgres/pgpool", "internal/scrub",
+		"internal/shares", "internal/telemetry", "receipts"},
 }
 
 // isRig reports whether a package serves only tests or the repository, and is not part of the program.
