@@ -93,12 +93,16 @@ func (a *attempt) pass(ctx context.Context, gate store.Gate, gated bool) (held s
 func (w *Worker) admit(gates []string) (all []store.Admission, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), w.tryTimeout())
 	defer cancel()
-	w.at("before", "admission")
+	what := "admission"
+	if len(gates) > 1 {
+		what = "admission of several"
+	}
+	w.at("before", what)
 	err = pgpool.ReadCommitted(ctx, w.options.Calls, func(db pgpool.Querier) (err error) {
 		all, err = store.Admit(ctx, db, w.id, w.rulesVersion(), gates)
 		return err
 	})
-	w.at("after", "admission")
+	w.at("after", what)
 	return all, err
 }
 

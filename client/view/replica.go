@@ -45,8 +45,8 @@ func (s Source) String() string {
 const (
 	// mostAge is the age above which a standby is not used.
 	mostAge = time.Minute
-	// checkTimeout is how long a standby may take to report its age.
-	checkTimeout = time.Second
+	// checkTimeout is how long a standby may take to accept a connection and report its age.
+	checkTimeout = 3 * time.Second
 	// readTimeout is how long a standby may take for all statements of a read.
 	readTimeout = 6 * time.Second
 	// fresh and broken are how long the result of a check is reused: if the standby reported its age, and if it did not.
