@@ -579,7 +579,7 @@ func TestTheOperatorsRoleReadsCallsAndActsByItsFunctionsAlone(t *testing.T) {
 		"a forged end":              "select gem.finish('" + id + "', 1, 'w', 'succeeded', '{}', '{}', '1')",
 		"a woken call":              "select gem.resume('" + id + "')",
 		"pruning":                   "select gem.prune(array['" + id + "']::uuid[])",
-		"an answer written by hand": "select gem.came('" + id + "', 'answered', '#a', '{}', null)",
+		"an answer written by hand": "select gem.came('" + id + "', 'answered', array['{}'::jsonb], null)",
 		"the rows of a domain":      "select * from leads",
 		"rows written to a domain":  "insert into leads (name) values ('Ada')",
 		"documents that it changes": "delete from extract_documents",

@@ -341,8 +341,9 @@ func (h *history) decide(rt *rapid.T) {
 	}
 	if d.By != "" {
 		value := map[string]any{"approved": d.Outcome == rules.Passed, "reason": d.Reason}
-		h.exec(`select gem.came(id, 'answered', '#answer', $3, null) from core_tool_calls
-			where parent_call_id = $1 and parent_step = '##' || $2`, c.ID, digest, map[string]any{"value": value, "by": d.By})
+		h.exec(`select gem.came(id, 'answered', array[$3::jsonb], null) from core_tool_calls
+			where parent_call_id = $1 and parent_step = '##' || $2`, c.ID, digest,
+			map[string]any{"name": "#answer", "value": value, "by": d.By})
 	}
 	if d.Outcome == rules.Denied && rapid.Bool().Draw(rt, "the question has not ended yet") {
 		h.model.Denied(d)

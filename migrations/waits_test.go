@@ -103,6 +103,51 @@ func TestTimersOfOneFamilyComeAtTheSameTime(t *testing.T) {
 	}
 }
 
+// Each end is a commit of its own, but their parent is written once for all.
+func TestChildrenThatEndAtTheSameTimeAreReportedTogether(t *testing.T) {
+	t.Parallel()
+	db := parked(t, "{a,b,c,d}")
+	testdb.Exec(t, db, "select gem.claim('w', 4, true)")
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(t.Context())
+	if _, err := tx.Exec(t.Context(),
+		"select from core_tool_calls where tool_name = 'parent' for no key update"); err != nil {
+		t.Fatal(err)
+	}
+	for _, child := range []string{"c", "a", "b", "d"} {
+		if marked := testdb.Value[bool](t, db, `select gem.is_marked(c.id) from core_tool_calls c,
+			gem.finish(c.id, c.attempt, 'w', 'succeeded', '{}', '{}', '1') where c.tool_name = $1`, child); !marked {
+			t.Errorf("%s is not marked", child)
+		}
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	testdb.Exec(t, db, `create table writes (); create function written() returns trigger language plpgsql as
+		'begin insert into public.writes default values; return null; end';
+		create trigger written after update on core_tool_calls for each row when (new.tool_name = 'parent')
+			execute function written()`)
+	testdb.Exec(t, db, "select gem.run_timers('w', 99)")
+	const journal = `select string_agg(event || coalesce(' ' || (data ->> 'name'), ''), ', ' order by seq)
+		from core_tool_events e where call_id = (select id from core_tool_calls where tool_name = 'parent') and seq > %d`
+	before := number(t, db, "select count(*) from core_tool_events e join core_tool_calls c on c.id = e.call_id where "+
+		"c.tool_name = 'parent' and e.event not in ('returned', 'woken')")
+	if got := texts(t, db, fmt.Sprintf(journal, int(before))); got[0] !=
+		"returned c, returned a, returned b, returned d, woken" {
+		t.Errorf("%v", got)
+	}
+	if n := number(t, db, "select count(*) from writes"); n != 2 { // with the ends, and when it is woken
+		t.Errorf("the parent was written %v times", n)
+	}
+	if n := number(t, db,
+		"select count(*) from core_tool_calls where waits_for = 'parent' or wake_at is not null"); n != 0 {
+		t.Errorf("%v are still marked", n)
+	}
+}
+
 // A frontend may keep the parent's row locked for as long as it likes.
 func TestALockedParentIsToldLater(t *testing.T) {
 	t.Parallel()

@@ -63,14 +63,12 @@ func (a *attempt) write(e *end) *end {
 	}
 	a.worker.at("before", string(e.how))
 	var err error
-	decided := e
+	decided, marked := e, ""
 	switch e.how {
 	case receipted:
 		if a.tx != nil && a.tx.Open() {
 			final, receipt := a.final(e.outcome), ""
-			statement := final.Statement()
-			statement.Value = &receipt
-			written, err := a.tx.Finish(statement)
+			written, err := a.tx.Finish(final.Statement(a.claim.Child(), &receipt, &marked))
 			if err != nil {
 				return a.write(a.endOfCommit(err, written))
 			}
@@ -80,7 +78,7 @@ func (a *attempt) write(e *end) *end {
 		if a.tx != nil {
 			_ = a.tx.Rollback() // it wrote nothing
 		}
-		if e, err = a.writeReceipt(e); e.how == released {
+		if e, err = a.writeReceipt(e, &marked); e.how == released {
 			return a.write(e)
 		}
 	case retried:
@@ -104,6 +102,9 @@ func (a *attempt) write(e *end) *end {
 		a.worker.at("after", string(e.how))
 		if e.how == receipted && a.claim.Child() { // its parent may be back at an earlier place
 			a.worker.lookBehind()
+			if marked == "true" {
+				signal(a.worker.due)
+			}
 		}
 	case store.IsNotHeld(err):
 		e = &end{how: notHeld}
@@ -278,13 +279,11 @@ func (a *attempt) final(outcome receipts.Outcome) store.Final {
 
 // writeReceipt writes a receipt in a separate transaction, and returns the end that it records. It continues until a
 // receipt is written, because the handler must not run again. If Postgres cannot store the receipt, it writes one that
-// reports this, and then one without effects.
-func (a *attempt) writeReceipt(e *end) (*end, error) {
+// reports this, and then one without effects. marked is as in [store.Final.Statement].
+func (a *attempt) writeReceipt(e *end, marked *string) (*end, error) {
 	final, refusals, receipt := a.final(e.outcome), 0, ""
 	err := a.persist(context.Background(), "write the receipt", func(ctx context.Context) error {
-		statement := final.Statement()
-		statement.Value = &receipt
-		err := a.worker.lanes.Write(ctx, statement)
+		err := a.worker.lanes.Write(ctx, final.Statement(a.claim.Child(), &receipt, marked))
 		switch {
 		case err == nil:
 			a.remember(&final, receipt)

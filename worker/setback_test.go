@@ -172,7 +172,7 @@ func (w *world) hold(b *believed) (verdict store.KeyVerdict) {
 		if verdict = k.Verdict; err != nil || verdict != store.KeyHit {
 			return err
 		}
-		s := b.final(receipts.Replay(k.ReceiptID, k.Result)).Statement()
+		s := b.final(receipts.Replay(k.ReceiptID, k.Result)).Statement(false, nil, nil)
 		_, err = w.db.Exec(ctx, s.SQL, s.Args...)
 		return err
 	})) {
@@ -186,7 +186,7 @@ func (w *world) hold(b *believed) (verdict store.KeyVerdict) {
 
 // finish writes an end.
 func (w *world) finish(b *believed, o receipts.Outcome) error {
-	s := b.final(o).Statement()
+	s := b.final(o).Statement(false, nil, nil)
 	return w.write(s.SQL, s.Args...)
 }
 

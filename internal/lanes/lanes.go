@@ -64,7 +64,7 @@ type job struct {
 	handler context.Context // of a first statement: ends when its handler no longer waits
 	done    chan error      // has room for one
 	written bool            // the receipt was accepted: an error is the commit's
-	value   *string         // gets what the statement returns; nil ignores it
+	values  []*string       // get the columns of what the statement returns
 	// The lane of a first statement: the answers to begin and to itself are still in the pipeline, and cancel ends them.
 	conn     *pgxpool.Conn
 	pipeline *pgconn.Pipeline
@@ -78,7 +78,7 @@ func New(pool *pgxpool.Pool) *Lanes {
 
 // Write runs a statement in a transaction of its own. If ctx ends first, it may have been run all the same.
 func (l *Lanes) Write(ctx context.Context, s store.Statement) error {
-	return l.do(ctx, &job{sql: s.SQL, args: s.Args, value: s.Value, done: make(chan error, 1)})
+	return l.do(ctx, &job{sql: s.SQL, args: s.Args, values: s.Values, done: make(chan error, 1)})
 }
 
 // do waits until a job is done, or ctx ends. A first statement that is being sent is waited for: its arguments are in

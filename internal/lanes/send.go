@@ -79,8 +79,8 @@ func (j *job) read(conn *pgxpool.Conn, pipeline *pgconn.Pipeline) error {
 	rows, err := readAnswer(pipeline, false)
 	if err == nil {
 		for rows.NextRow() {
-			if j.value != nil {
-				*j.value = string(rows.Values()[0])
+			for i, value := range rows.Values()[:min(len(j.values), len(rows.Values()))] {
+				*j.values[i] = string(value)
 			}
 		}
 		_, err = rows.Close()
@@ -130,8 +130,8 @@ func (l *Lanes) statements(ctx context.Context, conn *pgxpool.Conn) (s *statemen
 	if !ok {
 		s = &statements{conn: conn.Conn(), keeps: l.keeps, prepared: map[string]*pgconn.StatementDescription{}}
 		data[cacheKey] = s
-		err = errors.Join(s.prepare(ctx, store.FinishSQL), s.prepare(ctx, store.StepSQL), s.prepare(ctx, begin),
-			s.prepare(ctx, "commit"))
+		err = errors.Join(s.prepare(ctx, store.FinishSQL), s.prepare(ctx, store.FinishChildSQL),
+			s.prepare(ctx, store.StepSQL), s.prepare(ctx, begin), s.prepare(ctx, "commit"))
 	}
 	return s, err
 }

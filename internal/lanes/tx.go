@@ -150,7 +150,7 @@ func (t *Tx) Finish(last store.Statement) (written bool, err error) {
 	case t.failed != nil:
 		return false, ErrBroken
 	}
-	commit := &job{sql: last.SQL, args: last.Args, value: last.Value, commit: true, done: make(chan error, 1)}
+	commit := &job{sql: last.SQL, args: last.Args, values: last.Values, commit: true, done: make(chan error, 1)}
 	taken := t.lanes.roundTrip(t.conn, commit)
 	if commit.written {
 		t.ended = true

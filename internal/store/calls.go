@@ -111,12 +111,22 @@ type Final struct {
 // receipt's id. If the handler has a transaction, it is the transaction's last statement.
 const FinishSQL = "select gem.finish($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, p_key => $11)::text"
 
+// FinishChildSQL ends a call that another call made. It also returns whether timers must report the end to the other
+// call, which was locked.
+const FinishChildSQL = "select f.id::text, gem.is_marked($1)::text " +
+	"from gem.finish($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, p_key => $11) f (id)"
+
 // Statement returns the statement that writes the receipt. It sends JSON as text, because Postgres cannot infer types
-// through a pooler.
-func (f Final) Statement() Statement {
-	return Statement{FinishSQL, []any{f.CallID, f.Number, f.WorkerID, string(f.Status), string(f.Result),
+// through a pooler. receipt gets the receipt's id, and marked whether its call is to be reported to its parent.
+func (f Final) Statement(child bool, receipt, marked *string) Statement {
+	sql := FinishSQL
+	if child {
+		sql = FinishChildSQL
+	}
+	return Statement{sql, []any{f.CallID, f.Number, f.WorkerID, string(f.Status), string(f.Result),
 		string(f.Effects),
-		f.RegistryVersion, zeronull.Text(f.ReplayOf), f.Steps, zeronull.Text(f.Context), zeronull.Text(f.Key)}, nil}
+		f.RegistryVersion, zeronull.Text(f.ReplayOf), f.Steps, zeronull.Text(f.Context), zeronull.Text(f.Key)},
+		[]*string{receipt, marked}}
 }
 
 // Retry requeues a call after the transient error reason, with at least the given pause, and returns when it may run

@@ -30,8 +30,8 @@ type Attempt struct {
 type Statement struct {
 	SQL  string
 	Args []any
-	// Value gets what the statement returns, as text, if it was accepted; nil ignores it.
-	Value *string
+	// Values get the first columns of what the statement returns, as text, if it was accepted.
+	Values []*string
 }
 
 // split returns attempts as the two arrays that the gem functions take.

@@ -431,6 +431,10 @@ drop function if exists gem.finish(uuid, integer, text, text, jsonb, jsonb, text
 -- operators. Only the journal stores it. If the end is restored after a failover (see servers.sql), p_receipt is the
 -- receipt's earlier id, and p_epoch the epoch.
 --
+-- The same transaction reports the end to the call's parent. If another one has locked the parent, as when several
+-- children end, it only marks the call (waits_for), and gem.run_timers reports all marked ones together. A wake_at of a
+-- hundred years ago means at once, even if the clock goes back.
+--
 -- Here and below, the planner must find the call by its id, so coalesce hides the other conditions from it. With
 -- statistics from a quiet hour, the planner would otherwise use the index of running calls, which has an entry for
 -- every call since the last vacuum.
@@ -444,7 +448,6 @@ declare
   receipt   uuid        := coalesce(p_receipt, gem.receipt_id(p_call, at));
   freed_key text;
   parent    uuid;
-  child     text;
 begin
   if p_replay_of is not null then
     select r.idempotency_key into freed_key from public.core_tool_receipts r where r.id = p_replay_of;
@@ -452,15 +455,22 @@ begin
       select k.key into freed_key from gem.kept_keys k where k.receipt_id = p_replay_of;
     end if;
   end if;
-  with ended as (
+  with parent as materialized (
+    select gem.lock_parent(c.parent_call_id) as free
+    from ( -- locked first, since a frontend may hold the lock for any time
+      select k.parent_call_id from public.core_tool_calls k
+      where k.id = p_call and k.parent_step is not null for no key update) c
+  ), ended as (
     update public.core_tool_calls c
     set status = p_status, error = p_result -> 'error', computed_key = coalesce(c.computed_key, freed_key),
-      updated_at = at,
-        events = c.events + 1, wake_at = case when (c.steps > 0 or p_attempt > 1)
-          and gem.has_open_children(c.id) then at - interval '100 years' end
+      updated_at = at, events = c.events + 1, waits_for = case when not p.free then 'parent' end,
+      wake_at = case when not p.free or (c.steps > 0 or p_attempt > 1) and gem.has_open_children(c.id)
+        then at - interval '100 years' end
+    from (select (select free from parent) as free) p
     where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running'
       and c.steps >= p_steps and (p_key is null or c.computed_key = p_key), false)
-    returning c.id, c.tool_name, c.claimed_at, c.events, c.computed_key, c.parent_call_id, c.parent_step
+    returning c.id, c.tool_name, c.claimed_at, c.events, c.computed_key,
+      case when p.free then c.parent_call_id end as parent
   ), journal as (
     insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
     select id, events, at, p_status, p_attempt, p_worker,
@@ -474,7 +484,7 @@ begin
     select receipt, id, coalesce(tool_name, ''), p_status, p_result, p_effects, at, p_attempt, p_worker,
       p_registry_version, computed_key, p_replay_of, greatest(at - claimed_at, '0') from ended
   )
-  select e.computed_key, e.parent_call_id, e.parent_step into freed_key, parent, child from ended e;
+  select e.computed_key, e.parent into freed_key, parent from ended e;
   if not found then
     perform gem.raise_not_held(p_call, p_attempt, p_worker);
   end if;
@@ -483,8 +493,8 @@ begin
   elsif freed_key is not null and p_replay_of is null then -- after a hit, gem.hold_key has woken the waiters
     perform gem.wake_waiting(freed_key, case when p_status = 'succeeded' then 100 else 1 end, p_worker);
   end if;
-  if child is not null then
-    perform gem.notify_parent(p_call, parent, child, p_status, receipt, p_worker);
+  if parent is not null then
+    perform gem.report_ends(parent, array[p_call], p_worker);
   end if;
   return receipt;
 end

@@ -239,68 +239,125 @@ begin
 end
 $$;
 
--- Writes an arrival to the journal of a call that has not ended, and wakes the call if it now has everything that it
--- waited for. A question that no worker has claimed ends instead. Returns false, and does nothing, if the row stays
--- locked for more than a moment, because a frontend may hold the lock for any time. A question that a worker put back
--- for a while becomes due once it is answered, because it can no longer be cancelled. The event then has the new
--- run_at.
-create or replace function gem.came(p_call uuid, p_event text, p_name text, p_data jsonb, p_worker text) returns boolean
+-- Locks a call for up to a moment, because a frontend may hold the lock for any time. Returns false if it stays locked.
+create or replace function gem.lock_soon(p_call uuid) returns boolean
 language plpgsql set lock_timeout = '100ms' as $$
-declare
-  at   timestamptz;
-  call record;
-  data jsonb := jsonb_build_object('name', p_name) || p_data;
 begin
-  select c.status, c.attempt, c.events, c.need - 1 as need, c.status = 'waiting' and p_name = any (c.waits) as awaited,
-    case when p_event = 'answered' and c.status = 'queued'
-      and gem.asks(c.tool_name) then c.run_at end as run_at into call
-  from public.core_tool_calls c where c.id = p_call for no key update;
-  if call.status is null or gem.is_final(call.status) then
-    return true;
-  end if;
-  at := gem.now(); -- after the wait for the row
-  if call.run_at > at then
-    data := data || jsonb_build_object('run_at', at);
-  end if;
-  insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
-  values (p_call, call.events + 1, at, p_event, call.attempt, p_worker, data);
-  if call.run_at > at then
-    update public.core_tool_calls c set events = c.events + 1, updated_at = at, run_at = at where c.id = p_call;
-    perform gem.wake_workers('again');
-  elsif not coalesce(call.awaited, false) then
-    update public.core_tool_calls c set events = c.events + 1, updated_at = at where c.id = p_call;
-  elsif call.need > 0 then
-    update public.core_tool_calls c set events = c.events + 1, updated_at = at, need = call.need where c.id = p_call;
-  else
-    update public.core_tool_calls c set events = c.events + 1 where c.id = p_call;
-    if call.attempt = 0 then -- a question: no other call waits before its first attempt
-      perform gem.end_question(p_call, data, at);
-    else
-      perform gem.wake(p_call, p_worker);
-    end if;
-  end if;
+  perform from public.core_tool_calls c where c.id = p_call for no key update;
   return true;
 exception when lock_not_available then
   return false;
 end
 $$;
 
--- Notifies the parent of a call that has ended. If the parent is locked, it returns false, and the next run of the
--- timers notifies the parent. A wake_at a hundred years in the past means "at once", and still does so if the clock
--- goes back.
+-- Reports whether the end of a call is still to be reported to its parent, after gem.finish in the same statement.
+create or replace function gem.is_marked(p_call uuid) returns boolean language plpgsql
+  security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  return exists (select from public.core_tool_calls c where c.id = p_call and c.waits_for = 'parent');
+end
+$$;
+
+-- Locks the parent of a call that ends, without waiting. Returns false if another transaction has locked it.
+create or replace function gem.lock_parent(p_parent uuid) returns boolean language plpgsql as $$
+begin
+  perform from public.core_tool_calls c where c.id = p_parent for no key update skip locked;
+  return found or not exists (select from public.core_tool_calls c where c.id = p_parent);
+end
+$$;
+
+-- Writes arrivals to the journal of a call that has not ended, and wakes the call if it now has everything that it
+-- waited for. A question that no worker has claimed ends instead. p_data are the data of the events, each with a name.
+-- The caller has locked the call. A question that a worker put back for a while becomes due once it is answered,
+-- because it can no longer be cancelled. The event then has the new run_at.
+drop function if exists gem.came(uuid, text, text, jsonb, text);
+create or replace function gem.came(p_call uuid, p_event text, p_data jsonb[], p_worker text) returns void
+language plpgsql as $$
+declare
+  at   timestamptz := gem.now();
+  call record;
+  came integer     := 0; -- of what the call waits for
+  data jsonb[]     := p_data;
+begin
+  select c.status, c.attempt, c.events, c.need, c.waits,
+    case when p_event = 'answered' and c.status = 'queued' and gem.asks(c.tool_name) then c.run_at end as run_at
+  into call from public.core_tool_calls c where c.id = p_call;
+  if call.status is null or gem.is_final(call.status) then
+    return;
+  end if;
+  if call.run_at > at then
+    data[1] := data[1] || jsonb_build_object('run_at', at);
+  end if;
+  insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
+  select p_call, call.events + d.ordinality, at, p_event, call.attempt, p_worker, d.value
+  from unnest(data) with ordinality d (value);
+  if call.status = 'waiting' and call.need is not null then
+    came := (select count(*) from unnest(data) d join unnest(call.waits) w on w = d ->> 'name');
+  end if;
+  if came > 0 and came >= call.need then
+    update public.core_tool_calls c set events = c.events + cardinality(data) where c.id = p_call;
+    if call.attempt = 0 then -- a question: no other call waits before its first attempt
+      perform gem.end_question(p_call, data[1], at);
+    else
+      perform gem.wake(p_call, p_worker);
+    end if;
+    return;
+  end if;
+  update public.core_tool_calls c set events = c.events + cardinality(data), updated_at = at, need = c.need - came,
+    run_at = case when call.run_at > at then at else c.run_at end
+  where c.id = p_call;
+  if call.run_at > at then
+    perform gem.wake_workers('again');
+  end if;
+end
+$$;
+
+-- Reports the ends of calls to their parent, in the order of their receipts. The caller has locked the parent.
 drop function if exists gem.tell_parent(uuid, uuid, text, text, uuid, text);
-create or replace function gem.notify_parent(p_call uuid, p_parent uuid, p_name text, p_status text, p_receipt uuid,
-  p_worker text) returns boolean
+drop function if exists gem.notify_parent(uuid, uuid, text, text, uuid, text);
+create or replace function gem.report_ends(p_parent uuid, p_calls uuid[], p_worker text) returns void
 language plpgsql as $$
 begin
-  if gem.came(p_parent, 'returned', p_name, jsonb_build_object('call_id', p_call, 'status', p_status, 'receipt_id',
-    p_receipt), p_worker) then
-    update public.core_tool_calls c set waits_for = null where c.id = p_call and c.waits_for = 'parent';
-    return true;
-  end if;
-  update public.core_tool_calls c set waits_for = 'parent', wake_at = gem.now() - interval '100 years'
-    where c.id = p_call;
-  return false;
+  perform gem.came(p_parent, 'returned', array(
+    select jsonb_build_object('name', c.parent_step, 'call_id', c.id, 'status', c.status, 'receipt_id', r.id)
+    from public.core_tool_calls c left join public.core_tool_receipts r on r.call_id = c.id
+    where c.id = any (p_calls) order by r.created_at, r.id), p_worker);
+end
+$$;
+
+-- Reports calls that ended while their parent was locked, all of one parent at once. If a parent stays locked, it tries
+-- again a second later. Returns p_waits, or false if a parent stayed locked. Only if p_waits does it wait for parents,
+-- briefly: a parent often writes its own wait just then.
+create or replace function gem.report_marked(p_calls uuid[], p_at timestamptz, p_worker text, p_waits boolean)
+returns boolean language plpgsql as $$
+declare
+  waits  boolean := p_waits;
+  pause  interval;
+  marked record;
+begin
+  for marked in
+    select c.parent_call_id as parent, array_agg(c.id) as calls from public.core_tool_calls c
+    where c.id = any (p_calls) and c.waits_for = 'parent' group by 1 order by 1
+  loop
+    pause := '1 second';
+    begin
+      if waits and gem.lock_soon(marked.parent) or not waits and gem.lock_parent(marked.parent) then
+        perform gem.report_ends(marked.parent, marked.calls, p_worker);
+        update public.core_tool_calls c set waits_for = null,
+          wake_at = case when gem.has_open_children(c.id) then c.wake_at end
+        where c.id = any (marked.calls);
+        continue;
+      end if;
+      waits := false;
+    exception when serialization_failure or deadlock_detected or lock_not_available then
+      waits := false;
+    when others then
+      raise warning 'gem: ends are not reported to call %: %', marked.parent, gem.printable(sqlerrm, 300);
+      pause := '1 minute';
+    end;
+    update public.core_tool_calls c set wake_at = p_at + pause where c.id = any (marked.calls);
+  end loop;
+  return waits;
 end
 $$;
 
@@ -349,18 +406,19 @@ begin
         order by c.wake_at limit least(p_limit - count, 100)
       for no key update skip locked);
     exit when cardinality(ids) = 0;
+    waits := gem.report_marked(ids, at, p_worker, waits);
     foreach this in array ids loop
       if gem.now() > at + interval '1 second' then
         return count;
       end if;
       count := count + 1;
       select c.status, c.wake_at into due from public.core_tool_calls c where c.id = this;
-      continue when due.wake_at is null or due.wake_at > at; -- an earlier call in the list has ended it
+      continue when due.wake_at is null or due.wake_at > at; -- reported, or ended by an earlier call in the list
       begin
         if due.status = 'waiting' then
           perform gem.time_out(this, at, p_worker);
         else
-          waits := gem.end_family(this, at, p_worker, waits);
+          perform gem.cancel_children(this, at);
         end if;
       exception when serialization_failure or deadlock_detected or lock_not_available then
         update public.core_tool_calls c set wake_at = at + interval '1 second' where c.id = this;
@@ -409,34 +467,15 @@ begin
 end
 $$;
 
--- Notifies the parent of an ended call if that has not happened yet. Cancels the call's open children, a hundred at a
--- time, except answered questions. It does not wait for locked rows, except briefly for the parent if p_waits: the
--- parent often writes its own wait just then. If work remains, or the parent is locked, gem.run_timers handles the call
--- again a second later. Returns p_waits, or false if the parent stayed locked.
+-- Cancels the open children of an ended call, a hundred at a time, except answered questions. It does not wait for locked
+-- rows. If work remains, gem.run_timers continues a second later.
 drop function if exists gem.end_family(uuid, timestamptz, text);
-create or replace function gem.end_family(p_call uuid, p_at timestamptz, p_worker text, p_waits boolean)
-returns boolean language plpgsql as $$
+drop function if exists gem.end_family(uuid, timestamptz, text, boolean);
+create or replace function gem.cancel_children(p_call uuid, p_at timestamptz) returns void language plpgsql as $$
 declare
-  call  record;
   child record;
-  told  boolean;
 begin
-  update public.core_tool_calls c set wake_at = null where c.id = p_call
-  returning c.status, c.parent_call_id, c.parent_step, c.waits_for into call;
-  if call.waits_for = 'parent' then
-    if not p_waits then
-      perform from public.core_tool_calls p where p.id = call.parent_call_id for no key update skip locked;
-      told := found or not exists (select from public.core_tool_calls p where p.id = call.parent_call_id);
-    end if;
-    if told is not false then
-      told := gem.notify_parent(p_call, call.parent_call_id, call.parent_step, call.status,
-        (select r.id from public.core_tool_receipts r where r.call_id = p_call), p_worker);
-    end if;
-    if not told then
-      update public.core_tool_calls c set wake_at = p_at + interval '1 second' where c.id = p_call;
-      return false;
-    end if;
-  end if;
+  update public.core_tool_calls c set wake_at = null where c.id = p_call;
   for child in
     select k.id from public.core_tool_calls k
     where k.parent_call_id = p_call and k.parent_step is not null
@@ -452,11 +491,11 @@ begin
     where k.parent_call_id = p_call and k.parent_step is not null
       and k.status in ('queued', 'running', 'waiting') and k.cancel_requested_at is null
       and not gem.is_answered(k.id, k.tool_name)));
-  return p_waits;
 end
 $$;
 
 select gem.grant_to('gem_worker', 'execute on function
   gem.wait(uuid, integer, text, jsonb, text, text[], integer, jsonb, jsonb, boolean, bigint, integer, text),
-  gem.wait_for_code(uuid, integer, text, jsonb, jsonb, bigint), gem.try_code(), gem.run_timers(text, integer)');
+  gem.wait_for_code(uuid, integer, text, jsonb, jsonb, bigint), gem.try_code(), gem.run_timers(text, integer),
+  gem.is_marked(uuid)');
 revoke all on all functions in schema gem from public;
