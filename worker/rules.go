@@ -98,6 +98,9 @@ func (w *Worker) admit(gates []string) (all []store.Admission, err error) {
 		what = "admission of several"
 	}
 	w.at("before", what)
+	if w.telemetry != nil {
+		w.telemetry.admitted.Record(ctx, int64(len(gates)))
+	}
 	err = pgpool.ReadCommitted(ctx, w.options.Calls, func(db pgpool.Querier) (err error) {
 		all, err = store.Admit(ctx, db, w.id, w.rulesVersion(), gates)
 		return err

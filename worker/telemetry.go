@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/gemworker/gem/internal/batch"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/registry"
 	"github.com/gemworker/gem/rules"
@@ -26,6 +27,7 @@ type telemetry struct {
 	duration  metric.Float64Histogram
 	queueWait metric.Float64Histogram
 	claims    metric.Float64Histogram
+	admitted  metric.Int64Histogram
 	verdicts  metric.Int64Counter
 }
 
@@ -66,7 +68,7 @@ func newTelemetry(w *Worker) (*telemetry, error) {
 		meter = metricnoop.Meter{}
 	}
 	t := &telemetry{registry: w.options.Registry, workerID: w.id, tracer: tracer}
-	var errs [7]error
+	var errs [8]error
 	t.ended, errs[0] = meter.Int64Counter("gem.call.ended", metric.WithUnit("{call}"),
 		metric.WithDescription("Calls that ended with a receipt."))
 	t.duration, errs[1] = meter.Float64Histogram("gem.call.duration", metric.WithUnit("s"), buckets,
@@ -88,6 +90,8 @@ func newTelemetry(w *Worker) (*telemetry, error) {
 	}, claimed)
 	t.verdicts, errs[6] = meter.Int64Counter("gem.rules.verdicts", metric.WithUnit("{verdict}"),
 		metric.WithDescription("Calls that rules blocked, warned about, asked about or delayed."))
+	t.admitted, errs[7] = meter.Int64Histogram("gem.admission.calls", metric.WithUnit("{call}"), batch.Buckets,
+		metric.WithDescription("Calls whose keys and rules one statement decided."))
 	return t, errors.Join(errs[:]...)
 }
 

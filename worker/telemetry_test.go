@@ -321,6 +321,10 @@ func (l *recording) metrics(t *testing.T) map[string]map[string]int64 {
 				for _, p := range d.DataPoints {
 					series[p.Attributes.Encoded(attribute.DefaultEncoder())] = int64(p.Count)
 				}
+			case metricdata.Histogram[int64]:
+				for _, p := range d.DataPoints {
+					series[p.Attributes.Encoded(attribute.DefaultEncoder())] = p.Sum
+				}
 			default:
 				t.Errorf("%s is a %T", m.Name, d)
 			}
@@ -375,6 +379,7 @@ func TestWhatIsMeasured(t *testing.T) {
 		},
 		"gem.call.queue_wait": {"gen_ai.tool.name=lab.write": 4, send: 3, nothing: 2, "gen_ai.tool.name=_OTHER": 2},
 		"gem.worker.calls":    {"gem.call.state=running": 1, "gem.call.state=ready": 0},
+		"gem.admission.calls": {"": 2},
 	}
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreMapEntries(func(name string, _ map[string]int64) bool {
 		return name == "gem.claim.duration"

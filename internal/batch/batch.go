@@ -4,7 +4,12 @@ package batch
 import (
 	"context"
 	"sync"
+
+	"go.opentelemetry.io/otel/metric"
 )
+
+// Buckets are those of histograms of the number of items in a statement.
+var Buckets = metric.WithExplicitBucketBoundaries(1, 2, 4, 8, 16, 32, 64, most)
 
 const (
 	most     = 100     // items of a statement

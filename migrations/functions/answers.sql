@@ -370,7 +370,8 @@ begin
   if claims is not null and claims ->> 'role' is distinct from 'service_role' then
     perform gem.count_answer(who, pg_column_size(value));
   end if;
-  perform gem.came(call_id, 'answered', array[jsonb_build_object('name', '#' || name, 'value', value, 'by', who)], null);
+  perform gem.came(call_id, 'answered',
+    array[jsonb_build_object('name', '#' || name, 'value', value, 'by', who)], null);
   return 'answered';
 end
 $$;

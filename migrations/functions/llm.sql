@@ -44,14 +44,111 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp
   -- use the indexes on ids, whatever the statistics are
   set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
   set plan_cache_mode = force_generic_plan set jit = off as $$
-#variable_conflict use_column
 declare
-  moment    timestamptz;
-  call      record;
-  lost      bigint[] := '{}';
+  moment timestamptz;
+  lost   bigint[] := '{}';
+begin
+  perform from public.core_tool_calls c
+  where c.id = p_call and c.attempt = p_attempt and c.status = 'running' for no key update;
+  if not found then
+    perform gem.refuse('GM001', 'call %s is not held by attempt %s', null, p_call::text, p_attempt::text);
+  end if;
+  moment := gem.now(); -- read the time after waiting for the row
+  if p_attempt > 1 then
+    lost := array(select r.id from public.core_llm_requests r
+      where r.call_id = p_call and r.status = 'sent' and r.attempt < p_attempt order by r.id for no key update);
+  end if;
+  perform gem.llm_lock(p_targets, moment, lost);
+  if cardinality(lost) > 0 then
+    perform gem.llm_lose(lost, moment);
+  end if;
+  select r.* into id, n, target, skipped, exceeded, wait_ms, began
+  from gem.llm_grant(p_call, p_attempt, p_label, p_route, p_version, p_max_cost, p_targets, moment) r;
+end
+$$;
+
+-- Begins many requests in one statement. p_requests lists them in order, as {call, attempt, label, route, version,
+-- max_cost, targets}, all of first attempts. Returns a row for each request that it could begin or refuse; place is its
+-- index from 0, and the other columns are as in gem.llm_begin. The others, whose call is locked or no longer held, must
+-- be begun alone.
+create or replace function gem.llm_begin_all(p_requests jsonb)
+returns table (place integer, id bigint, n integer, target text, skipped jsonb, exceeded jsonb, wait_ms bigint,
+  began timestamptz)
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+  set plan_cache_mode = force_generic_plan set jit = off as $$
+declare
+  held   uuid[] := array(
+    select c.id from public.core_tool_calls c
+    where c.id = any (array(select (r ->> 'call')::uuid from jsonb_array_elements(p_requests) r))
+      and c.attempt = 1 and c.status = 'running'
+    order by c.id for no key update skip locked);
+  moment timestamptz := gem.now();
+  this   record;
+begin
+  perform gem.llm_lock((
+    select jsonb_agg(t) from jsonb_array_elements(p_requests) r, jsonb_array_elements(r -> 'targets') t
+    where (r ->> 'call')::uuid = any (held)), moment);
+  for this in
+    select r.ordinality - 1 as place, (r.value ->> 'call')::uuid as call, (r.value ->> 'attempt')::integer as attempt,
+      r.value as request
+    from jsonb_array_elements(p_requests) with ordinality r order by r.ordinality
+  loop
+    continue when this.call <> all (held) or this.attempt <> 1;
+    return query select this.place::integer, g.*
+    from gem.llm_grant(this.call, this.attempt, this.request ->> 'label', this.request ->> 'route',
+      this.request ->> 'version', (this.request ->> 'max_cost')::bigint, this.request -> 'targets', moment) g;
+  end loop;
+end
+$$;
+
+-- Locks what requests to targets change: the counts of their budgets and, where it matters, the targets. It inserts
+-- missing rows first. It also locks what a loss of the requests p_lost changes.
+create or replace function gem.llm_lock(p_targets jsonb, p_at timestamptz, p_lost bigint[] default '{}') returns void
+language plpgsql as $$
+declare
   counts_in bigint[]; -- rows of gem.llm_spend
   names     text[];   -- of targets
   missing   boolean;  -- a row of either table is missing
+begin
+  for try in 1 .. 2 loop
+    select array_agg(s.id), array_agg(a.target), bool_or(s.id is null and b.name is not null or m.target is null)
+      into counts_in, names, missing
+    from jsonb_to_recordset(p_targets) a (target text, budgets jsonb)
+    left join gem.llm_targets m on m.target = a.target
+    left join jsonb_to_recordset(a.budgets) b (name text, subject text, period text) on true
+    left join gem.llm_spend s on s.budget = b.name and s.subject = coalesce(b.subject, '') and s.period = b.period
+      and s.starts = gem.llm_starts(b.period, p_at);
+    exit when not missing;
+    insert into gem.llm_spend (budget, subject, period, starts)
+    select distinct b.name, coalesce(b.subject, ''), b.period, gem.llm_starts(b.period, p_at)
+    from jsonb_to_recordset(p_targets) a (budgets jsonb),
+      jsonb_to_recordset(a.budgets) b (name text, subject text, period text)
+    order by 1, 2, 3, 4 on conflict do nothing;
+    insert into gem.llm_targets (target) select distinct a.target from jsonb_to_recordset(p_targets) a (target text)
+      order by 1 on conflict do nothing;
+  end loop;
+  if cardinality(p_lost) > 0 then
+    select counts_in || array_agg(spend), names || array_agg(r.target) into counts_in, names
+    from public.core_llm_requests r left join unnest(r.spends) spend on true where r.id = any (p_lost);
+  end if;
+  perform from gem.llm_spend s where s.id = any (counts_in) order by s.id for no key update;
+  perform from gem.llm_targets s
+  where s.target = any (names) and (cardinality(p_lost) > 0 or s.backoff > 0 or s.target in (
+    select a.target from jsonb_to_recordset(p_targets) a (target text, max_concurrent integer)
+      where a.max_concurrent > 0))
+  order by s.target for no key update;
+end
+$$;
+
+-- Begins a request whose call, budgets and targets are locked (see gem.llm_begin).
+create or replace function gem.llm_grant(p_call uuid, p_attempt integer, p_label text, p_route text, p_version text,
+  p_max_cost bigint, p_targets jsonb, p_at timestamptz, out id bigint, out n integer, out target text,
+  out skipped jsonb, out exceeded jsonb, out wait_ms bigint, out began timestamptz)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+  call      record;
   so_far    numeric;  -- the cost, actual or reserved, of the call's requests
   this      record;   -- an entry of p_targets
   state     record;   -- the target's row
@@ -63,48 +160,7 @@ declare
 begin
   skipped := '[]';
   exceeded := '[]';
-  select c.tool_name, c.created_by, c.session_id into call from public.core_tool_calls c
-  where c.id = p_call and c.attempt = p_attempt and c.status = 'running' for no key update;
-  if not found then
-    perform gem.refuse('GM001', 'call %s is not held by attempt %s', null, p_call::text, p_attempt::text);
-  end if;
-  moment := gem.now(); -- read the time after waiting for the row
-  if p_attempt > 1 then
-    lost := array(select r.id from public.core_llm_requests r
-      where r.call_id = p_call and r.status = 'sent' and r.attempt < p_attempt order by r.id for no key update);
-  end if;
-
-  for try in 1 .. 2 loop
-    select array_agg(s.id), array_agg(a.target), bool_or(s.id is null and b.name is not null or m.target is null)
-      into counts_in, names, missing
-    from jsonb_to_recordset(p_targets) a (target text, budgets jsonb)
-    left join gem.llm_targets m on m.target = a.target
-    left join jsonb_to_recordset(a.budgets) b (name text, subject text, period text) on true
-    left join gem.llm_spend s on s.budget = b.name and s.subject = coalesce(b.subject, '') and s.period = b.period
-      and s.starts = gem.llm_starts(b.period, moment);
-    exit when not missing;
-    insert into gem.llm_spend (budget, subject, period, starts)
-    select distinct b.name, coalesce(b.subject, ''), b.period, gem.llm_starts(b.period, moment)
-    from jsonb_to_recordset(p_targets) a (budgets jsonb),
-      jsonb_to_recordset(a.budgets) b (name text, subject text, period text)
-    order by 1, 2, 3, 4 on conflict do nothing;
-    insert into gem.llm_targets (target) select distinct a.target from jsonb_to_recordset(p_targets) a (target text)
-      order by 1 on conflict do nothing;
-  end loop;
-  if cardinality(lost) > 0 then
-    select counts_in || array_agg(spend), names || array_agg(r.target) into counts_in, names
-    from public.core_llm_requests r left join unnest(r.spends) spend on true where r.id = any (lost);
-  end if;
-  perform from gem.llm_spend s where s.id = any (counts_in) order by s.id for no key update;
-  perform from gem.llm_targets s
-  where s.target = any (names) and (cardinality(lost) > 0 or s.backoff > 0 or s.target in (
-    select a.target from jsonb_to_recordset(p_targets) a (target text, max_concurrent integer)
-      where a.max_concurrent > 0))
-  order by s.target for no key update;
-  if cardinality(lost) > 0 then
-    perform gem.llm_lose(lost, moment);
-  end if;
-
+  select c.tool_name, c.created_by, c.session_id into call from public.core_tool_calls c where c.id = p_call;
   select coalesce(max(r.n), 0) + 1, coalesce(sum(coalesce(r.cost, r.reserved)), 0) into n, so_far
   from public.core_llm_requests r where r.call_id = p_call;
   if n > 1000 then
@@ -125,7 +181,7 @@ begin
     into spends, over
     from jsonb_to_recordset(this.budgets) b (name text, subject text, period text, "limit" bigint)
     join gem.llm_spend s on s.budget = b.name and s.subject = coalesce(b.subject, '') and s.period = b.period
-      and s.starts = gem.llm_starts(b.period, moment);
+      and s.starts = gem.llm_starts(b.period, p_at);
     -- This checks budgets first, because a call should not wait for a target that its budget cannot pay for.
     if not this.priced and (p_max_cost is not null or jsonb_array_length(this.budgets) > 0) then
       why := 'unpriced';
@@ -135,15 +191,15 @@ begin
       why := 'budget';
       exceeded := exceeded || coalesce((select jsonb_agg(o) from jsonb_array_elements(over) o
         where not exceeded @> jsonb_build_array(o)), '[]');
-    elsif state.cooldown_until > moment then
+    elsif state.cooldown_until > p_at then
       why := 'cooldown';
       until := state.cooldown_until;
-    elsif state.backoff > 0 and state.cooldown_until > moment - interval '10 seconds' and exists (
+    elsif state.backoff > 0 and state.cooldown_until > p_at - interval '10 seconds' and exists (
         select from public.core_llm_requests r
         where r.call_id = p_call and r.target = this.target and r.status in ('failed', 'cut') offset 0) then
       why := 'cooldown'; -- the failures may be due to this call: others probe the target first
       until := state.cooldown_until + interval '10 seconds';
-    elsif state.backoff > 0 and state.probing_since > moment - interval '1 minute' then
+    elsif state.backoff > 0 and state.probing_since > p_at - interval '1 minute' then
       why := 'cooldown';
       until := state.probing_since + interval '1 minute';
     elsif this.max_concurrent > 0 and gem.llm_full(this.target, this.max_concurrent) then
@@ -154,26 +210,26 @@ begin
     end if;
     back := least(back, until);
     skipped := skipped || jsonb_strip_nulls(jsonb_build_object('target', this.target, 'why', why, 'until', until,
-      'wait_ms', ceil(extract(epoch from until - moment) * 1000), 'reason', case
+      'wait_ms', ceil(extract(epoch from until - p_at) * 1000), 'reason', case
         when why = 'cooldown' then state.why end));
   end loop;
   if target is null then
     n := null;
-    wait_ms := ceil(extract(epoch from back - moment) * 1000);
+    wait_ms := ceil(extract(epoch from back - p_at) * 1000);
     return;
   end if;
 
-  update gem.llm_spend s set reserved = s.reserved + this.reserve, requests = s.requests + 1, last_at = moment
+  update gem.llm_spend s set reserved = s.reserved + this.reserve, requests = s.requests + 1, last_at = p_at
     where s.id = any (spends);
   insert into public.core_llm_requests as r (call_id, attempt, n, label, tool_name, route, target, provider, model,
     routes_version, created_by, session_id,
     status, at, reserved, estimated_input, spends)
   values (p_call, p_attempt, n, p_label, coalesce(call.tool_name, ''), p_route, this.target, this.provider, this.model,
     p_version, call.created_by,
-    call.session_id, 'sent', moment, this.reserve, this.estimated_input, spends)
+    call.session_id, 'sent', p_at, this.reserve, this.estimated_input, spends)
   returning r.id, r.at into id, began;
   if state.backoff > 0 then
-    update gem.llm_targets s set probe = id, probing_since = moment where s.target = this.target;
+    update gem.llm_targets s set probe = id, probing_since = p_at where s.target = this.target;
   end if;
 end
 $$;
@@ -494,7 +550,7 @@ select gem.grant_to('gem_operator', 'select on gem.llm_corrections, gem.llm_spen
 select gem.grant_to('gem_worker', 'select on public.core_llm_requests');
 select gem.open_to('gem_worker', 'public.core_llm_requests', 'gem_worker_reads', 'for select to %I using (true)');
 select gem.grant_to('gem_worker', 'execute on function gem.record_routes(text, text, jsonb),
-  gem.llm_begin(uuid, integer, text, text, text, bigint, jsonb),
+  gem.llm_begin(uuid, integer, text, text, text, bigint, jsonb), gem.llm_begin_all(jsonb),
   gem.llm_target_states(text[]),
   gem.llm_end(bigint, text, text, integer, text, text, bigint, bigint, bigint, bigint, bigint, text, bigint, bigint,
     bigint, bigint, bigint, text, boolean, jsonb, timestamptz)');

@@ -413,7 +413,7 @@ begin
       end if;
       count := count + 1;
       select c.status, c.wake_at into due from public.core_tool_calls c where c.id = this;
-      continue when due.wake_at is null or due.wake_at > at; -- reported, or ended by an earlier call in the list
+      continue when due.wake_at is null or due.wake_at > at; -- reported, or ended by an earlier call
       begin
         if due.status = 'waiting' then
           perform gem.time_out(this, at, p_worker);
@@ -467,8 +467,8 @@ begin
 end
 $$;
 
--- Cancels the open children of an ended call, a hundred at a time, except answered questions. It does not wait for locked
--- rows. If work remains, gem.run_timers continues a second later.
+-- Cancels the open children of an ended call, a hundred at a time, except answered questions. It does not wait for
+-- locked rows. If work remains, gem.run_timers continues a second later.
 drop function if exists gem.end_family(uuid, timestamptz, text);
 drop function if exists gem.end_family(uuid, timestamptz, text, boolean);
 create or replace function gem.cancel_children(p_call uuid, p_at timestamptz) returns void language plpgsql as $$

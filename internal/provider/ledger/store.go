@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/gemworker/gem/handlers"
@@ -29,17 +30,9 @@ func (b Begin) Send(ctx context.Context, db handlers.DB) (Begun, error) {
 	if err != nil {
 		return Begun{}, err
 	}
-	var (
-		begun                 Begun
-		id, wait              *int64
-		n                     *int
-		target                *string
-		skipped, exceededJSON []byte
-	)
-	err = db.QueryRow(ctx, "select id, n, target, skipped, exceeded, wait_ms, began from gem.llm_begin($1, $2, $3, $4, "+
-		"$5, $6, $7)",
-		b.CallID, b.Attempt, b.Label, b.Route, b.RoutesVersion, b.MaxCost, targets).Scan(&id, &n, &target, &skipped,
-		&exceededJSON, &wait, &begun.At)
+	row := db.QueryRow(ctx, "select 0, id, n, target, skipped, exceeded, wait_ms, began from gem.llm_begin($1, $2, $3, "+
+		"$4, $5, $6, $7)", b.CallID, b.Attempt, b.Label, b.Route, b.RoutesVersion, b.MaxCost, targets)
+	_, begun, err := scanBegun(row)
 	var pgErr *pgconn.PgError
 	switch {
 	case errors.As(err, &pgErr) && pgErr.Code == notHeld:
@@ -49,15 +42,68 @@ func (b Begin) Send(ctx context.Context, db handlers.DB) (Begun, error) {
 	case err != nil:
 		return begun, fmt.Errorf("begin a request to a model: %w", err)
 	}
+	return begun, nil
+}
+
+// Item encodes the request for [SendAll]. It is empty if the request must be sent alone: an earlier attempt of its call
+// may have left requests.
+func (b Begin) Item() (string, error) {
+	if b.Attempt != 1 {
+		return "", nil
+	}
+	targets, err := encode(b.Targets)
+	if err != nil {
+		return "", err
+	}
+	item, err := json.Marshal(struct {
+		Call    string          `json:"call"`
+		Attempt int             `json:"attempt"`
+		Label   string          `json:"label"`
+		Route   string          `json:"route"`
+		Version string          `json:"version"`
+		MaxCost *units          `json:"max_cost"`
+		Targets json.RawMessage `json:"targets"`
+	}{b.CallID, b.Attempt, b.Label, b.Route, b.RoutesVersion, (*units)(b.MaxCost), targets})
+	return string(item), err
+}
+
+// SendAll begins requests in one statement, in their order. A request without a result must be sent alone.
+func SendAll(ctx context.Context, db handlers.DB, items []string) ([]*Begun, error) {
+	rows, err := db.Query(ctx, "select * from gem.llm_begin_all($1)", "["+strings.Join(items, ",")+"]")
+	if err != nil {
+		return nil, fmt.Errorf("begin requests to models: %w", err)
+	}
+	defer rows.Close()
+	all := make([]*Begun, len(items))
+	for rows.Next() {
+		place, begun, err := scanBegun(rows)
+		if err != nil {
+			return nil, err
+		}
+		all[place] = &begun
+	}
+	return all, rows.Err()
+}
+
+func scanBegun(row pgx.Row) (place int, begun Begun, err error) {
+	var (
+		id, wait              *int64
+		n                     *int
+		target                *string
+		skipped, exceededJSON []byte
+	)
+	if err := row.Scan(&place, &id, &n, &target, &skipped, &exceededJSON, &wait, &begun.At); err != nil {
+		return place, begun, err
+	}
 	if err := json.Unmarshal(skipped, &begun.Skipped); err != nil {
-		return begun, err
+		return place, begun, err
 	}
 	if begun.Exceeded, err = decodeExceeded(exceededJSON); err != nil {
-		return begun, err
+		return place, begun, err
 	}
 	begun.ID, begun.N, begun.Target = value(id), value(n), value(target)
 	begun.Wait = milliseconds(wait)
-	return begun, nil
+	return place, begun, nil
 }
 
 // units is an amount in the form of the SQL functions.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/internal/batch"
 	"github.com/gemworker/gem/internal/provider"
 	"github.com/gemworker/gem/internal/provider/ledger"
 	"github.com/gemworker/gem/internal/provider/progress"
@@ -36,6 +37,40 @@ type Models struct {
 	Log      *zap.Logger
 
 	refused sync.Map // the names of targets whose last failure an operator must fix
+
+	queueing sync.Once
+	begins   *batch.Queue[string, *ledger.Begun]
+}
+
+const beginTimeout = 30 * time.Second // of a statement that begins requests
+
+// begin begins a request, in one statement with others that wait for theirs.
+func (m *Models) begin(ctx context.Context, b ledger.Begin) (ledger.Begun, error) {
+	item, err := b.Item()
+	if err != nil {
+		return ledger.Begun{}, err
+	}
+	if item != "" {
+		m.queueing.Do(func() {
+			m.begins = batch.NewQueue(func(item string) int { return len(item) }, func(items []string) ([]*ledger.Begun, error) {
+				sending, cancel := context.WithTimeout(context.Background(), beginTimeout)
+				defer cancel()
+				m.Telemetry.begun.Record(sending, int64(len(items)))
+				return ledger.SendAll(sending, m.DB, items)
+			})
+		})
+		begun, _, err := m.begins.Do(ctx, item)
+		if ctx.Err() != nil {
+			return ledger.Begun{}, context.Cause(ctx)
+		}
+		if err == nil && begun != nil {
+			return *begun, nil
+		}
+		if refused := (*pgconn.PgError)(nil); err != nil && !errors.As(err, &refused) { // the request may have begun
+			return ledger.Begun{}, err
+		}
+	}
+	return b.Send(ctx, m.DB)
 }
 
 // Source returns the models that a program can ask, or a [handlers.NotConfigured] with the reason if there are none.

@@ -76,7 +76,7 @@ func (r *round) begin(ctx context.Context) (ledger.Begun, error) {
 			MaxConcurrent: c.Target.MaxConcurrent, Reserve: c.Reserve,
 			Priced: c.ReserveKnown, EstimatedInput: int64(routes.Estimate(r.q.size())), Budgets: r.budgets(c.Target)})
 	}
-	begun, err := b.Send(ctx, r.DB)
+	begun, err := r.Models.begin(ctx, b)
 	if errors.Is(err, ledger.ErrTooMany) {
 		return begun, r.fail(ProviderUnavailable, fmt.Sprintf(
 			"The call has made %d requests to models, which is the most that one may make.", ledger.MaxRequests), nil)

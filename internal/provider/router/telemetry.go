@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gemworker/gem/internal/batch"
 	"github.com/gemworker/gem/internal/provider"
 	"github.com/gemworker/gem/internal/provider/ledger"
 	"github.com/gemworker/gem/internal/provider/routes"
@@ -25,6 +26,7 @@ type Telemetry struct {
 	cost      metric.Float64Counter
 	failovers metric.Int64Counter
 	cooldown  metric.Int64Gauge
+	begun     metric.Int64Histogram
 }
 
 // The buckets of the conventions.
@@ -38,7 +40,7 @@ var (
 // NewTelemetry makes the instruments.
 func NewTelemetry(meter metric.Meter) (*Telemetry, error) {
 	t := &Telemetry{}
-	var errs [6]error
+	var errs [7]error
 	t.tokens, errs[0] = meter.Int64Histogram("gen_ai.client.token.usage", metric.WithUnit("{token}"), tokenBuckets,
 		metric.WithDescription("Tokens of a request to a model."))
 	t.duration, errs[1] = meter.Float64Histogram("gen_ai.client.operation.duration", metric.WithUnit("s"), timeBuckets,
@@ -51,6 +53,8 @@ func NewTelemetry(meter metric.Meter) (*Telemetry, error) {
 		metric.WithDescription("Requests after which another target was asked."))
 	t.cooldown, errs[5] = meter.Int64Gauge("gem.llm.target.cooling_down", metric.WithUnit("{target}"),
 		metric.WithDescription("1 while a target is cooling down, as this worker last saw it."))
+	t.begun, errs[6] = meter.Int64Histogram("gem.llm.begin.requests", metric.WithUnit("{request}"), batch.Buckets,
+		metric.WithDescription("Requests to models that one statement began."))
 	return t, errors.Join(errs[:]...)
 }
 
