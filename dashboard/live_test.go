@@ -86,7 +86,7 @@ type browser struct {
 
 func watchPage(t *testing.T, server *httptest.Server, watch string, header ...string) *browser {
 	t.Helper()
-	ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	q, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+"/live?watch="+watch, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -148,6 +148,18 @@ func TestChildrenThatEndAtTheSameTimeAreReportedTogether(t *testing.T) {
 	}
 }
 
+// The timer of a child is reached in the run in which its parent's end cancels it.
+func TestAChildThatItsParentsEndCancelsIsReportedInTheSameRun(t *testing.T) {
+	t.Parallel()
+	db := parked(t, "{a}")
+	testdb.Exec(t, db, endParent+"; update core_tool_calls set wake_at = now() - interval '1 s' where tool_name = 'a'")
+	testdb.Exec(t, db, "select gem.run_timers('w', 99)")
+	if got := texts(t, db, "select status || ' ' || coalesce(waits_for, 'reported') from core_tool_calls where "+
+		"tool_name = 'a'"); got[0] != "failed reported" {
+		t.Errorf("%v", got)
+	}
+}
+
 // A frontend may keep the parent's row locked for as long as it likes.
 func TestALockedParentIsToldLater(t *testing.T) {
 	t.Parallel()

@@ -281,11 +281,13 @@ func (a *attempt) final(outcome receipts.Outcome) store.Final {
 // receipt is written, because the handler must not run again. If Postgres cannot store the receipt, it writes one that
 // reports this, and then one without effects. marked is as in [store.Final.Statement].
 func (a *attempt) writeReceipt(e *end, marked *string) (*end, error) {
-	final, refusals, receipt := a.final(e.outcome), 0, ""
+	final, refusals := a.final(e.outcome), 0
 	err := a.persist(context.Background(), "write the receipt", func(ctx context.Context) error {
-		err := a.worker.lanes.Write(ctx, final.Statement(a.claim.Child(), &receipt, marked))
+		var receipt, mark string // of this try: an earlier one may still be answered
+		err := a.worker.lanes.Write(ctx, final.Statement(a.claim.Child(), &receipt, &mark))
 		switch {
 		case err == nil:
+			*marked = mark
 			a.remember(&final, receipt)
 			return nil
 		case store.IsGone(err) && e.outcome.ReplayOf != "": // the receipt to repeat was pruned: decide the call again

@@ -4,6 +4,7 @@ package batch
 import (
 	"context"
 	"sync"
+	"time"
 
 	"go.opentelemetry.io/otel/metric"
 )
@@ -15,6 +16,9 @@ const (
 	most     = 100     // items of a statement
 	mostSize = 1 << 20 // bytes of their arguments, unless one item alone has more
 	inFlight = 2       // statements at the same time
+	// patience is how long the result of an item that was sent is awaited after its caller's context has ended. Handlers
+	// have a second then.
+	patience = 800 * time.Millisecond
 )
 
 // Queue sends items. An item is sent at once unless two statements are in flight. The items that arrive meanwhile are
@@ -33,7 +37,6 @@ type Queue[Item, Result any] struct {
 type sending[Item, Result any] struct {
 	item   Item
 	done   chan struct{} // is closed when the statement with the item has ended
-	sent   bool
 	result Result
 	err    error
 }
@@ -44,7 +47,7 @@ func NewQueue[Item, Result any](size func(Item) int, send func(items []Item) ([]
 }
 
 // Do sends an item and returns its result. If ctx ends first, Do returns its error. sent then reports whether the item
-// may have been sent.
+// may have been sent: Do waits briefly for the result of one that was, because it has its effects anyway.
 func (q *Queue[Item, Result]) Do(ctx context.Context, item Item) (result Result, sent bool, err error) {
 	s := &sending[Item, Result]{item: item, done: make(chan struct{})}
 	q.mu.Lock()
@@ -59,15 +62,28 @@ func (q *Queue[Item, Result]) Do(ctx context.Context, item Item) (result Result,
 		return s.result, true, s.err
 	case <-ctx.Done():
 	}
+	if q.remove(s) {
+		return result, false, ctx.Err()
+	}
+	select {
+	case <-s.done:
+		return s.result, true, s.err
+	case <-time.After(patience):
+		return result, true, ctx.Err()
+	}
+}
+
+// remove removes an item that was not sent yet, and reports whether there was one.
+func (q *Queue[Item, Result]) remove(s *sending[Item, Result]) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for i, w := range q.waiting {
 		if w == s {
 			q.waiting = append(q.waiting[:i], q.waiting[i+1:]...)
-			break
+			return true
 		}
 	}
-	return result, s.sent, ctx.Err()
+	return false
 }
 
 // fly sends what waits, until nothing does.
@@ -97,7 +113,6 @@ func (q *Queue[Item, Result]) next() (next []*sending[Item, Result]) {
 		if n > 0 && size > mostSize {
 			break
 		}
-		q.waiting[n].sent = true
 		n++
 	}
 	next, q.waiting = q.waiting[:n:n], q.waiting[n:]

@@ -147,3 +147,37 @@ func TestAnItemWhoseCallerLeavesIsNotSent(t *testing.T) {
 		}
 	})
 }
+
+// Its statement has its effects anyway.
+func TestTheResultOfAnItemThatWasSentIsAwaitedBriefly(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newSender()
+		type result struct {
+			result int
+			sent   bool
+			err    error
+		}
+		do := func(item int) <-chan result {
+			ctx, leave := context.WithCancel(t.Context())
+			ends := make(chan result, 1)
+			go func() {
+				r, sent, err := s.queue.Do(ctx, item)
+				ends <- result{r, sent, err}
+			}()
+			synctest.Wait()
+			leave()
+			synctest.Wait()
+			return ends
+		}
+		answered := do(1)
+		s.answer <- nil
+		if r := <-answered; r.err != nil || !r.sent {
+			t.Errorf("%+v", r)
+		}
+		if r := <-do(2); !errors.Is(r.err, context.Canceled) || !r.sent {
+			t.Errorf("%+v", r)
+		}
+		s.answer <- nil
+	})
+}

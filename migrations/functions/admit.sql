@@ -15,13 +15,14 @@ returns table (place integer, verdict text, receipt_id uuid, result jsonb, diffe
 language plpgsql security definer set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set jit = off -- use the indexes, whatever the statistics are
   set plan_cache_mode = force_generic_plan -- planned once
+  set lock_timeout = '5s' -- if a counter stays locked, the worker admits the calls one by one, and only some wait for it
 as $$
 #variable_conflict use_variable
 declare
   mine uuid[] := array(
     select c.id from public.core_tool_calls c
     where c.id = any (array(select (k ->> 'call')::uuid from jsonb_array_elements(p_calls) k))
-      and c.attempt = 1 and c.claimed_by = p_worker and c.status = 'running'
+      and coalesce(c.attempt = 1 and c.claimed_by = p_worker and c.status = 'running', false) -- see gem.finish
     order by c.id for no key update skip locked);
   done integer[] := '{}'; -- the places of calls that run only if the worker asks again, or whose key decided
   this record;

@@ -70,18 +70,18 @@ $$;
 -- Begins many requests in one statement. p_requests lists them in order, as {call, attempt, label, route, version,
 -- max_cost, targets}, all of first attempts. Returns a row for each request that it could begin or refuse; place is its
 -- index from 0, and the other columns are as in gem.llm_begin. The others, whose call is locked or no longer held, must
--- be begun alone.
+-- be begun alone, and so must all if a budget stays locked: only some of them wait for it.
 create or replace function gem.llm_begin_all(p_requests jsonb)
 returns table (place integer, id bigint, n integer, target text, skipped jsonb, exceeded jsonb, wait_ms bigint,
   began timestamptz)
 language plpgsql security definer set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
-  set plan_cache_mode = force_generic_plan set jit = off as $$
+  set plan_cache_mode = force_generic_plan set jit = off set lock_timeout = '5s' as $$
 declare
   held   uuid[] := array(
     select c.id from public.core_tool_calls c
     where c.id = any (array(select (r ->> 'call')::uuid from jsonb_array_elements(p_requests) r))
-      and c.attempt = 1 and c.status = 'running'
+      and coalesce(c.attempt = 1 and c.status = 'running', false) -- found by id: see gem.finish
     order by c.id for no key update skip locked);
   moment timestamptz := gem.now();
   this   record;

@@ -450,7 +450,8 @@ declare
   parent    uuid;
 begin
   if p_replay_of is not null then
-    select r.idempotency_key into freed_key from public.core_tool_receipts r where r.id = p_replay_of;
+    select r.idempotency_key into freed_key from public.core_tool_receipts r where r.id = p_replay_of
+      for key share; -- gem.prune may hold the lock for a while, and the parent must not be locked meanwhile
     if not found then
       select k.key into freed_key from gem.kept_keys k where k.receipt_id = p_replay_of;
     end if;

@@ -312,11 +312,12 @@ begin
 end
 $$;
 
--- Reports the ends of calls to their parent, in the order of their receipts. The caller has locked the parent.
+-- Reports the ends of calls to their parent, in the order of their receipts. The caller has locked the parent, so the
+-- function waits only briefly for other locks, such as that of an index build on the journal.
 drop function if exists gem.tell_parent(uuid, uuid, text, text, uuid, text);
 drop function if exists gem.notify_parent(uuid, uuid, text, text, uuid, text);
 create or replace function gem.report_ends(p_parent uuid, p_calls uuid[], p_worker text) returns void
-language plpgsql as $$
+language plpgsql set enable_seqscan = off set lock_timeout = '100ms' as $$
 begin
   perform gem.came(p_parent, 'returned', array(
     select jsonb_build_object('name', c.parent_step, 'call_id', c.id, 'status', c.status, 'receipt_id', r.id)
@@ -327,9 +328,10 @@ $$;
 
 -- Reports calls that ended while their parent was locked, all of one parent at once. If a parent stays locked, it tries
 -- again a second later. Returns p_waits, or false if a parent stayed locked. Only if p_waits does it wait for parents,
--- briefly: a parent often writes its own wait just then.
+-- briefly: a parent often writes its own wait just then. All reported parents stay locked until the commit, so it stops
+-- a second after p_at, and waits for none after a fifth of that.
 create or replace function gem.report_marked(p_calls uuid[], p_at timestamptz, p_worker text, p_waits boolean)
-returns boolean language plpgsql as $$
+returns boolean language plpgsql set enable_seqscan = off as $$
 declare
   waits  boolean := p_waits;
   pause  interval;
@@ -339,6 +341,8 @@ begin
     select c.parent_call_id as parent, array_agg(c.id) as calls from public.core_tool_calls c
     where c.id = any (p_calls) and c.waits_for = 'parent' group by 1 order by 1
   loop
+    exit when gem.now() > p_at + interval '1 second';
+    waits := waits and gem.now() < p_at + interval '200 milliseconds';
     pause := '1 second';
     begin
       if waits and gem.lock_soon(marked.parent) or not waits and gem.lock_parent(marked.parent) then
@@ -412,8 +416,9 @@ begin
         return count;
       end if;
       count := count + 1;
-      select c.status, c.wake_at into due from public.core_tool_calls c where c.id = this;
-      continue when due.wake_at is null or due.wake_at > at; -- reported, or ended by an earlier call
+      select c.status, c.wake_at, c.waits_for into due from public.core_tool_calls c where c.id = this;
+      -- reported, or ended by an earlier call, and then to be reported next
+      continue when due.wake_at is null or due.wake_at > at or due.waits_for = 'parent';
       begin
         if due.status = 'waiting' then
           perform gem.time_out(this, at, p_worker);

@@ -13,6 +13,7 @@ import (
 	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
 	"pgregory.net/rapid"
 )
 
@@ -208,5 +209,57 @@ func TestOnlyRequestsOfFirstAttemptsBeginTogether(t *testing.T) {
 	}
 	if begun, err := ledger.SendAll(t.Context(), b.db, []string{item}); err != nil || begun[0] != nil {
 		t.Errorf("a request of an attempt that is over has begun: %+v %v", begun[0], err)
+	}
+}
+
+// Workers that begin and end requests under the same budgets and to the same targets never wait for each other in a
+// circle.
+func TestRequestsOfTwoWorkersDoNotDeadlock(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	of := func(name string, budgets ...string) ledger.Target {
+		to := target(name, 1)
+		to.MaxConcurrent = 1000
+		for _, budget := range budgets {
+			to.Budgets = append(to.Budgets, ledger.Budget{Name: budget, Period: ledger.Day, Limit: 1000})
+		}
+		return to
+	}
+	targets := [][]ledger.Target{{of("x", "a", "b"), of("y", "c")}, {of("y", "c", "a")}, {of("z", "b"), of("x", "c")}}
+	var group errgroup.Group
+	for worker := range 4 {
+		db := testdb.Pool(t, b.url)
+		var calls []string
+		for range 10 {
+			calls = append(calls, b.running())
+		}
+		group.Go(func() error {
+			for round := range 25 {
+				items := make([]string, len(calls))
+				for i, call := range calls {
+					items[i], _ = begin(call, 1, targets[(worker+round+i)%3]...).Item()
+				}
+				all, err := ledger.SendAll(context.Background(), db, items)
+				if err != nil {
+					return err
+				}
+				for _, begun := range all {
+					if begun == nil || begun.ID == 0 {
+						return fmt.Errorf("a request was not begun: %+v", begun)
+					}
+					if _, err := done(begun.ID, 1).Settle(context.Background(), db); err != nil {
+						return err
+					}
+				}
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil { // a deadlock is an error too
+		t.Error(err)
+	}
+	b.addsUp()
+	if got := b.value("select count(*) from core_llm_requests where status = 'done'"); got != "1000" {
+		t.Errorf("%s requests", got)
 	}
 }

@@ -60,11 +60,11 @@ func (m *Models) begin(ctx context.Context, b ledger.Begin) (ledger.Begun, error
 			})
 		})
 		begun, _, err := m.begins.Do(ctx, item)
-		if ctx.Err() != nil {
-			return ledger.Begun{}, context.Cause(ctx)
-		}
-		if err == nil && begun != nil {
+		switch {
+		case err == nil && begun != nil: // even if ctx has ended, so that it is settled
 			return *begun, nil
+		case ctx.Err() != nil:
+			return ledger.Begun{}, context.Cause(ctx)
 		}
 		if refused := (*pgconn.PgError)(nil); err != nil && !errors.As(err, &refused) { // the request may have begun
 			return ledger.Begun{}, err
