@@ -106,11 +106,21 @@ func TestWhatRulesDecidedComesOutAgain(t *testing.T) {
 		if report.Calls < 40 || report.Decisions < report.Calls || len(report.Differences) > 0 {
 			t.Fatalf("%d calls, %d decisions: %+v", report.Calls, report.Decisions, report.Differences)
 		}
-		if len(report.Unknown) > 1 || report.Unknown["its handler's result was not kept"] != 1 {
-			t.Errorf("not computed again: %v", report.Unknown)
+		// The four that wait for people were judged by workers whose rows may be removed an hour after their end.
+		const result, rules = "its handler's result was not kept", "the rules or registry that judged it are not recorded"
+		if report.Unknown[result] != 1 || report.Unknown[rules] > 4 ||
+			report.Unknown[result]+report.Unknown[rules] != sum(report.Unknown) {
+			t.Fatalf("not computed again: %v", report.Unknown)
 		}
 	}
 	sound(t, env)
+}
+
+func sum(counts map[string]int) (n int) {
+	for _, count := range counts {
+		n += count
+	}
+	return n
 }
 
 // within begins transactions in another.
