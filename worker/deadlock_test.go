@@ -17,7 +17,7 @@ func TestTwoWorkersWithTheSameCountersKeysAndParentsDoNotDeadlock(t *testing.T) 
 	if os.Getenv("GEM_TEST_LONG") != "" {
 		families = 84
 	}
-	const children, keyed, most = 60, 60, 100 // of each family, beside it, and calls to lab.write that may run
+	const children, keyed, most = 60, 60, 100 // of each family, with it, and calls to lab.write that may run
 	env := startRuled(t, func(o *worker.Options) {
 		o.Concurrency = 10
 		ruledBy(t,

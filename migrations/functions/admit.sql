@@ -15,7 +15,7 @@ returns table (place integer, verdict text, receipt_id uuid, result jsonb, diffe
 language plpgsql security definer set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set jit = off -- use the indexes, whatever the statistics are
   set plan_cache_mode = force_generic_plan -- planned once
-  set lock_timeout = '5s' -- if a counter stays locked, the worker admits the calls one by one, and only some wait for it
+  set lock_timeout = '5s' -- if a counter stays locked, the worker admits all one by one, and only some wait for it
 as $$
 #variable_conflict use_variable
 declare

@@ -59,7 +59,7 @@ func TestRequestsBeginTogetherAsOneByOne(t *testing.T) {
 
 func drawRequests(rt *rapid.T) (all []toBegin) {
 	calls := rapid.IntRange(1, 4).Draw(rt, "calls")
-	locked := rapid.IntRange(0, 2*calls).Draw(rt, "locked") // none, if there is no such call
+	locked := rapid.IntRange(0, 2*calls).Draw(rt, "locked") // a higher number is none
 	stale := rapid.IntRange(0, 2*calls).Draw(rt, "stale")
 	for range rapid.IntRange(2, 8).Draw(rt, "requests") {
 		r := toBegin{call: rapid.IntRange(0, calls-1).Draw(rt, "call"), label: rapid.SampledFrom([]string{"main",
@@ -86,7 +86,7 @@ func drawRequests(rt *rapid.T) (all []toBegin) {
 	return all
 }
 
-// beginAll begins the requests of one side, with its own calls, targets and budgets, and returns what each was told and
+// beginAll begins the requests of one side, with its own calls, targets and budgets, and returns the answers and
 // the rows. Those of locked calls come last, since they wait.
 func (b *bench) beginAll(rt *rapid.T, side string, requests []toBegin, together bool) (told []string) {
 	ctx := context.Background()
