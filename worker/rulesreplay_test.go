@@ -101,7 +101,7 @@ func replayed(t *testing.T, env *handlertest.Env) *rulesreplay.Report {
 func TestWhatRulesDecidedComesOutAgain(t *testing.T) {
 	t.Parallel()
 	env := startRuled(t, func(o *worker.Options) { o.Concurrency = 8; ruledBy(t, allWords...)(o) })
-	// A worker's row, which names its rules, may be removed an hour after its end, and the clock goes on by a day.
+	// A worker's row, which names its rules, may be removed an hour after its end, and the test moves the clock by a day.
 	testdb.Exec(t, env.DB, `create function keep() returns trigger language plpgsql as 'begin return null; end';
 		create trigger keep before delete on core_workers for each row execute function keep()`)
 	busy(t, env)

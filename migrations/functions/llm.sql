@@ -67,8 +67,8 @@ begin
 end
 $$;
 
--- Begins many requests in one statement. p_requests lists them in order, as {call, attempt, label, route, version,
--- max_cost, targets}, all of first attempts. Returns a row for each request that it could begin or refuse; place is its
+-- Begins many requests of first attempts in one statement. p_requests lists them in order, as {call, label, route,
+-- version, max_cost, targets}. Returns a row for each request that it could begin or refuse; place is its
 -- index from 0, and the other columns are as in gem.llm_begin. The others, whose call is locked or no longer held, must
 -- be begun alone, and so must all if a budget stays locked: only some of them wait for it.
 create or replace function gem.llm_begin_all(p_requests jsonb)
@@ -90,13 +90,12 @@ begin
     select jsonb_agg(t) from jsonb_array_elements(p_requests) r, jsonb_array_elements(r -> 'targets') t
     where (r ->> 'call')::uuid = any (held)), moment);
   for this in
-    select r.ordinality - 1 as place, (r.value ->> 'call')::uuid as call, (r.value ->> 'attempt')::integer as attempt,
-      r.value as request
+    select r.ordinality - 1 as place, (r.value ->> 'call')::uuid as call, r.value as request
     from jsonb_array_elements(p_requests) with ordinality r order by r.ordinality
   loop
-    continue when this.call <> all (held) or this.attempt <> 1;
+    continue when this.call <> all (held);
     return query select this.place::integer, g.*
-    from gem.llm_grant(this.call, this.attempt, this.request ->> 'label', this.request ->> 'route',
+    from gem.llm_grant(this.call, 1, this.request ->> 'label', this.request ->> 'route',
       this.request ->> 'version', (this.request ->> 'max_cost')::bigint, this.request -> 'targets', moment) g;
   end loop;
 end

@@ -57,13 +57,12 @@ func (b Begin) Item() (string, error) {
 	}
 	item, err := json.Marshal(struct {
 		Call    string          `json:"call"`
-		Attempt int             `json:"attempt"`
 		Label   string          `json:"label"`
 		Route   string          `json:"route"`
 		Version string          `json:"version"`
 		MaxCost *units          `json:"max_cost"`
 		Targets json.RawMessage `json:"targets"`
-	}{b.CallID, b.Attempt, b.Label, b.Route, b.RoutesVersion, (*units)(b.MaxCost), targets})
+	}{b.CallID, b.Label, b.Route, b.RoutesVersion, (*units)(b.MaxCost), targets})
 	return string(item), err
 }
 
