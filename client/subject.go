@@ -7,6 +7,8 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -31,6 +33,30 @@ type Subject struct {
 // The connection's role must be a member of the user's role. The role gem_mcp is such a member, and has no other
 // rights.
 func As(ctx context.Context, db *pgxpool.Pool, s Subject, do func(DB) error) error {
+	return s.connect(ctx, db, func(conn *pgxpool.Conn, claims string) error {
+		quoted, err := conn.Conn().PgConn().EscapeString(claims)
+		if err != nil {
+			return err
+		}
+		begin := "begin; set local request.jwt.claims = '" + quoted + "'"
+		if s.Role != "" {
+			begin += "; set local role " + pgx.Identifier{s.Role}.Sanitize()
+		}
+		return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{BeginQuery: begin}, func(tx pgx.Tx) error { return do(tx) })
+	})
+}
+
+// AsEach is like [As], but each statement of do is a transaction of its own, which costs one round trip: role, claims,
+// statement and commit are sent together. What a statement did stays if do returns an error later. The rows of a query
+// must be read or closed before the next statement.
+func AsEach(ctx context.Context, db *pgxpool.Pool, s Subject, do func(DB) error) error {
+	return s.connect(ctx, db, func(conn *pgxpool.Conn, claims string) error {
+		return do(each{conn, s.Role, claims})
+	})
+}
+
+// connect acquires a connection for statements of the subject, and closes it afterwards if a transaction is still open.
+func (s Subject) connect(ctx context.Context, db *pgxpool.Pool, do func(*pgxpool.Conn, string) error) error {
 	claims, err := s.claims()
 	if err != nil {
 		return err
@@ -39,16 +65,100 @@ func As(ctx context.Context, db *pgxpool.Pool, s Subject, do func(DB) error) err
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
-	defer conn.Release() // closes it if the transaction is still open
-	quoted, err := conn.Conn().PgConn().EscapeString(claims)
+	defer conn.Release()
+	return do(conn, claims)
+}
+
+// each runs every statement in a transaction of its own. Postgres takes the messages up to one Sync for a transaction.
+type each struct {
+	conn         *pgxpool.Conn
+	role, claims string
+}
+
+func (e each) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	var exchange pgx.Batch
+	exchange.Queue("select set_config('request.jwt.claims', $1, true), set_config('role', coalesce($2, "+
+		"current_setting('role')), true)", e.claims, (*zeronull.Text)(&e.role))
+	exchange.Queue(sql, args...)
+	results := e.conn.SendBatch(ctx, &exchange)
+	_, err := results.Exec()
+	var rows pgx.Rows
+	if err == nil {
+		rows, err = results.Query()
+	}
 	if err != nil {
+		_ = results.Close() // it repeats the error
+		return nil, err
+	}
+	return &eachRows{Rows: rows, results: results}, nil
+}
+
+func (e each) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	rows, err := e.Query(ctx, sql, args...)
+	if err != nil {
+		return pgconn.CommandTag{}, err
+	}
+	rows.Close()
+	return rows.CommandTag(), rows.Err()
+}
+
+func (e each) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	rows, err := e.Query(ctx, sql, args...)
+	return eachRow{rows, err}
+}
+
+// eachRows are the rows of the only statement of a transaction, which has been committed once they are closed.
+type eachRows struct {
+	pgx.Rows
+	results pgx.BatchResults
+	closed  bool
+	err     error
+}
+
+func (r *eachRows) Close() {
+	r.Rows.Close()
+	if !r.closed {
+		r.closed, r.err = true, r.results.Close()
+	}
+}
+
+func (r *eachRows) Next() bool {
+	if r.Rows.Next() {
+		return true
+	}
+	r.Close()
+	return false
+}
+
+func (r *eachRows) Err() error {
+	if err := r.Rows.Err(); err != nil {
 		return err
 	}
-	begin := "begin; set local request.jwt.claims = '" + quoted + "'"
-	if s.Role != "" {
-		begin += "; set local role " + pgx.Identifier{s.Role}.Sanitize()
+	return r.err
+}
+
+// eachRow is the first of such rows.
+type eachRow struct {
+	rows pgx.Rows
+	err  error
+}
+
+func (r eachRow) Scan(to ...any) error {
+	if r.err != nil {
+		return r.err
 	}
-	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{BeginQuery: begin}, func(tx pgx.Tx) error { return do(tx) })
+	defer r.rows.Close()
+	if !r.rows.Next() {
+		if err := r.rows.Err(); err != nil {
+			return err
+		}
+		return pgx.ErrNoRows
+	}
+	if err := r.rows.Scan(to...); err != nil {
+		return err
+	}
+	r.rows.Close()
+	return r.rows.Err()
 }
 
 // claims returns the claims of a token of this user and role.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/internal/testing/testdb"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -101,6 +102,92 @@ func TestAsASubjectOneHasItsRights(t *testing.T) {
 			Scan(&user, &claims); err != nil ||
 			user == "gem_frontend" || claims != "" {
 			t.Errorf("afterwards the connection is %s's, with %q, %v", user, claims, err)
+		}
+	}
+}
+
+func TestEachStatementOfASubjectIsATransactionOfItsOwn(t *testing.T) {
+	t.Parallel()
+	url, owner := mcpURL(t)
+	db := testdb.Pool(t, url)
+	// What is inserted with a priority of -7 fails when it is committed.
+	testdb.Exec(t, owner, `create function late() returns trigger language plpgsql as $$
+		begin raise 'too late'; end $$;
+		create constraint trigger late after insert on core_tool_calls initially deferred
+			for each row when (new.priority = -7) execute function late()`)
+	ada := client.Subject{ID: "ada", Role: "gem_frontend", Claims: json.RawMessage(`{"team": "o'hare"}`)}
+	others := enqueue(t, owner, client.NewCall{Tool: "shop.order", CreatedBy: "grace"})
+	wrong := errors.New("wrong")
+	err := client.AsEach(t.Context(), db, ada, func(db client.DB) error {
+		backend := func() (pid int) {
+			if err := db.QueryRow(t.Context(), "select pg_backend_pid()").Scan(&pid); err != nil {
+				t.Error(err)
+			}
+			return pid
+		}
+		first := backend()
+		if id, err := client.Enqueue(t.Context(), db, client.NewCall{Tool: "shop.order", ID: chosen}); err != nil ||
+			id != chosen {
+			t.Errorf("got %s, %v", id, err)
+		}
+		rows, err := db.Query(t.Context(), `select id::text, current_user ||
+			(current_setting('request.jwt.claims')::jsonb ->> 'team') from core_tool_calls`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen, err := pgx.CollectRows(rows, pgx.RowToStructByPos[struct{ ID, Who string }])
+		if err != nil || len(seen) != 1 || seen[0].ID != chosen || seen[0].Who != "gem_frontendo'hare" {
+			t.Errorf("it sees %v, %v", seen, err)
+		}
+		if err := db.QueryRow(t.Context(), "select 1 where false").Scan(new(int)); !errors.Is(err, pgx.ErrNoRows) {
+			t.Errorf("no row: %v", err)
+		}
+		late := func(when string, err error) {
+			if err == nil || !strings.Contains(err.Error(), "too late") {
+				t.Errorf("%s: %v", when, err)
+			}
+		}
+		_, err = client.Enqueue(t.Context(), db, client.NewCall{Tool: "shop.order", Priority: -7})
+		late("a row that is read", err)
+		const insert = "insert into public.core_tool_calls (tool_name, priority) values ('shop.order', -7)"
+		_, err = db.Exec(t.Context(), insert)
+		late("a statement", err)
+		rows, err = db.Query(t.Context(), insert+" returning id")
+		if err == nil {
+			_, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		}
+		late("rows", err)
+		if _, err := client.Cancel(t.Context(), db, others); !errors.As(err, new(*client.NotFoundError)) {
+			t.Errorf("another's call was cancelled: %v", err)
+		}
+		if tag, err := db.Exec(t.Context(), "select from core_tool_calls"); err != nil || tag.RowsAffected() != 1 {
+			t.Errorf("got %s, %v", tag, err)
+		}
+		if backend() != first {
+			t.Error("an error cost the connection")
+		}
+		return wrong
+	})
+	if !errors.Is(err, wrong) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := client.Get(t.Context(), owner, chosen); err != nil {
+		t.Errorf("the first statement was not committed: %v", err)
+	}
+	var user, claims string
+	if err := db.QueryRow(t.Context(), "select current_user, coalesce(current_setting('request.jwt.claims', true), '')").
+		Scan(&user, &claims); err != nil || user == "gem_frontend" || claims != "" {
+		t.Errorf("afterwards the connection is %s's, with %q, %v", user, claims, err)
+	}
+	for what, s := range map[string]client.Subject{
+		"another role": {ID: "ada", Role: "gem_worker"},
+		"no role":      {ID: "ada", Role: `gem_frontend"; reset role; select '`},
+	} {
+		if err := client.AsEach(t.Context(), db, s, func(db client.DB) error {
+			_, err := db.Exec(t.Context(), "select from core_tool_calls")
+			return err
+		}); err == nil {
+			t.Errorf("%s: no error", what)
 		}
 	}
 }

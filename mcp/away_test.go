@@ -19,9 +19,10 @@ type wire struct {
 	url    string // of the database, through the wire
 	down   atomic.Bool
 	open   sync.Map               // connections
-	commit atomic.Pointer[func()] // called when a commit was passed on, before its answer is; the connection breaks then
-	asked  chan struct{}          // closed when a poll for ended calls was passed on: everything before it was answered
-	once   sync.Once
+	insert atomic.Pointer[func()] // called when the next statement of a caller was passed on, and not its answer; the
+	// connection breaks then
+	asked chan struct{} // closed when a poll for ended calls was passed on: everything before it was answered
+	once  sync.Once
 }
 
 func newWire(t testing.TB, to string) *wire {
@@ -86,8 +87,8 @@ func (w *wire) pass(client net.Conn, server string) {
 	buffer := make([]byte, 1<<16)
 	for {
 		n, err := client.Read(buffer)
-		if n > 0 && bytes.Contains(buffer[:n], []byte("commit")) {
-			if f := w.commit.Swap(nil); f != nil {
+		if n > 0 && bytes.Contains(buffer[:n], []byte(`"sub":`)) {
+			if f := w.insert.Swap(nil); f != nil {
 				_ = client.Close() // before the answer
 				_, _ = up.Write(buffer[:n])
 				(*f)()
@@ -140,11 +141,11 @@ func TestACallWhoseInsertWasNotAnsweredIsMadeOnce(t *testing.T) {
 			return err == nil && n == 1
 		})
 	}
-	w.commit.Store(&inserted)
+	w.insert.Store(&inserted)
 	if r := a.call("shop_order", `{"item": "roof"}`); r.IsError || structuredIn(t, r) != `{"text":"roof"}` {
 		t.Errorf("got %s", textIn(r))
 	}
-	if o.ran.Load() != 1 || w.commit.Load() != nil {
+	if o.ran.Load() != 1 || w.insert.Load() != nil {
 		t.Errorf("it ran %d times", o.ran.Load())
 	}
 	o.count(1, "true")
@@ -157,7 +158,7 @@ func TestACallThatMayHaveBeenMadeSaysHowToFindOut(t *testing.T) {
 	d := newShopServer(t, w.url, func(o *Options) { o.Wait = time.Nanosecond })
 	a := d.agent(t, "ada", nil)
 	cut := func() { w.down.Store(true) }
-	w.commit.Store(&cut)
+	w.insert.Store(&cut)
 	said := a.refusedWith(jsonrpc.CodeInternalError, "shop_order", `{"item": "roof"}`, keyName, "k")
 	id := rowID("ada", "shop.order", "k")
 	if !strings.HasPrefix(said, "It is unknown whether the call was made: ") ||

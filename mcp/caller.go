@@ -33,7 +33,7 @@ func callerOf(ctx context.Context) (caller, error) {
 	return c, nil
 }
 
-// as runs statements with the rights of a caller, in one transaction. Soon after the server stops, it starts no more.
+// as runs statements with the rights of a caller, each in a transaction of its own. Soon after the server stops, it starts no more.
 func (d *Server) as(ctx context.Context, c caller, do func(client.DB) error) error {
 	return d.asWhile(ctx, ctx, c, do)
 }
@@ -54,7 +54,7 @@ func (d *Server) asWhile(ctx, request context.Context, c caller, do func(client.
 	}
 	if err == nil {
 		defer end()
-		err = client.As(ctx, pool, client.Subject{ID: c.subject, Role: role, Claims: c.claims}, do)
+		err = client.AsEach(ctx, pool, client.Subject{ID: c.subject, Role: role, Claims: c.claims}, do)
 	}
 	if err != nil && d.late.Err() != nil {
 		err = fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
