@@ -490,13 +490,13 @@ func TestFunctionsComeChangeAndGoWithoutARestart(t *testing.T) {
 // Postgres ends the statement; nothing of it stays.
 func TestAFunctionEndsWithItsTime(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, "shop.order timeout=500")
+	l := newLab(t, "shop.order timeout=3000")
 	l.function(t, "shop_order", "input jsonb, call jsonb",
 		"declare id bigint; begin "+newOrder+" perform set_config('statement_timeout', '0', true); perform pg_sleep(60); "+
 			"return '{}'; end")
 	l.StartWorker()
 	r := l.Run(handlertest.Call{Tool: "shop.order", Input: `{"item": ""}`})
-	if said(r) != `timeout: shop.order took longer than its 500ms. {"timeout_ms":500}` ||
+	if said(r) != `timeout: shop.order took longer than its 3s. {"timeout_ms":3000}` ||
 		handlertest.Effects(t, r) != "" || l.count(t, "orders") > 0 {
 		t.Errorf("%s %s", said(r), r.Effects)
 	}
@@ -513,7 +513,7 @@ func TestAFunctionThatRefusesToEndEnds(t *testing.T) {
 	if os.Getenv("GEM_TEST_LONG") == "" {
 		t.Skip("it takes 20 s: set GEM_TEST_LONG=1")
 	}
-	l := newLab(t, "shop.order timeout=500")
+	l := newLab(t, "shop.order timeout=3000")
 	l.function(t, "shop_order", "input jsonb, call jsonb", "declare id bigint; begin "+newOrder+" loop begin perform "+
 		"pg_sleep(0.1); exception when query_canceled then null; end; end loop; end")
 	l.StartWorker()

@@ -111,7 +111,8 @@ func TestRefusedCallsHideNoFailuresOfTheOverview(t *testing.T) {
 func TestRefusalsMakeNoToolLookBroken(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	const minute = `insert into gem.outcome_minutes (minute, tool_name, succeeded, failed, refused, cancelled,
+	const minute = `delete from gem.outcome_minutes; -- the last one may have been of an earlier minute
+		insert into gem.outcome_minutes (minute, tool_name, succeeded, failed, refused, cancelled,
 		not_configured, hits, durations, waits)
 		select date_trunc('minute', gem.now()), name, %s, 0, 0, '{}', '{}' from unnest(array['', 'a.b']) name
 		on conflict (minute, tool_name) do update set succeeded = excluded.succeeded, failed = excluded.failed,
