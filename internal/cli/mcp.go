@@ -113,7 +113,9 @@ Claude Code, Claude Desktop, Cursor, VS Code and others.`,
 		if h.Listen != "" {
 			connections, o.ListenURL = h.Connections, listenURL(base)
 		}
-		o.Pool = func(ctx context.Context) (*pgxpool.Pool, error) { return mcpPool(ctx, int32(connections)) }
+		o.Pool = func(ctx context.Context) (*pgxpool.Pool, error) {
+			return mcpPool(ctx, int32(connections), h.Listen != "")
+		}
 		server, err := mcp.New(o)
 		if err != nil {
 			return usageError{err}
@@ -151,16 +153,24 @@ func (p *Program) mcpOptions(c *mcpConfig) (o mcp.Options, from string, err erro
 	}, from, nil
 }
 
-// mcpPool opens the server's pool at the first call. It closes idle connections, since clients keep their servers for
-// days.
-func mcpPool(ctx context.Context, connections int32) (*pgxpool.Pool, error) {
+// mcpPool opens the server's pool at the first call. With many users it first looks for a pooler, because statements
+// stay prepared without one; if it cannot tell, it expects one. It closes idle connections, since clients keep their
+// servers for days.
+func mcpPool(ctx context.Context, connections int32, many bool) (*pgxpool.Pool, error) {
 	cfg, err := configFromEnv()
 	if err != nil {
 		return nil, err
 	}
-	return pgpool.Open(context.WithoutCancel(ctx), cfg.DatabaseURL.Reveal(),
-		pgpool.Options{MaxConns: connections, OwnSQL: true, Name: "gem mcp",
-			CloseIdle: 30 * time.Second})
+	url, mode := cfg.DatabaseURL.Reveal(), pgpool.Unknown
+	if many {
+		probing, cancel := context.WithTimeout(ctx, 2*time.Second)
+		defer cancel()
+		if mode, err = pgpool.Probe(probing, url, statedModes[cfg.DatabasePooler]); err != nil {
+			mode = pgpool.Unknown
+		}
+	}
+	return pgpool.Open(context.WithoutCancel(ctx), url, pgpool.Options{MaxConns: connections, Mode: mode, OwnSQL: true,
+		Name: "gem mcp", CloseIdle: 30 * time.Second})
 }
 
 // variableFlags maps the names of variables to their flags. A flag that is given overrides its variable.

@@ -10,14 +10,16 @@ import (
 	"go.uber.org/zap"
 )
 
+// statedModes are the modes by the value of DATABASE_POOLER. The value auto is not among them.
+var statedModes = map[string]pgpool.PoolMode{"none": pgpool.Direct, "session": pgpool.SessionPooler,
+	"transaction": pgpool.TransactionPooler}
+
 // findRoutes waits for the database. It finds what DATABASE_URL leads through and the connection string for
 // notifications, which is empty if the queue is polled, and logs both in one line.
 func findRoutes(ctx context.Context, s *setup) (mode pgpool.PoolMode, listenURL string, err error) {
-	stated := map[string]pgpool.PoolMode{"none": pgpool.Direct, "session": pgpool.SessionPooler,
-		"transaction": pgpool.TransactionPooler}
 	database, direct := s.config.DatabaseURL, s.config.DirectURL
 	err = pgpool.Wait(ctx, func(ctx context.Context) (err error) {
-		mode, err = pgpool.Probe(ctx, database.Reveal(), stated[s.config.DatabasePooler])
+		mode, err = pgpool.Probe(ctx, database.Reveal(), statedModes[s.config.DatabasePooler])
 		return err
 	}, s.patience, s.retrying)
 	if err != nil {

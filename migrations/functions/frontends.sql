@@ -20,7 +20,9 @@ create or replace function public.enqueue_tool_call(tool_name text, input jsonb 
   session_id text default null, parent_call_id uuid default null, priority integer default 0,
     run_at timestamptz default null,
   id uuid default null, traceparent text default null, awaited boolean default null)
-returns uuid language plpgsql set search_path = pg_catalog, pg_temp as $$
+returns uuid language plpgsql set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off -- a plan made while the table was small would read it all
+as $$
 #variable_conflict use_variable
 declare
   new_id uuid;
@@ -142,10 +144,9 @@ create or replace function public.warnings(receipt public.core_tool_receipts) re
 $$;
 
 -- Returns the subject of the request's token, or null outside of a request and for a token without a subject.
-create or replace function public.gem_caller() returns text language sql stable set search_path = pg_catalog,
-  pg_temp as $$
-  select nullif(nullif(current_setting('request.jwt.claims', true), '')::jsonb ->> 'sub', '')
-$$;
+-- Postgres parses such a body once, with today's search path, and puts it into the plans of the policies below.
+create or replace function public.gem_caller() returns text language sql stable
+return nullif(nullif(current_setting('request.jwt.claims', true), '')::jsonb ->> 'sub', '');
 
 ------------------------------------------------------------------------------------------------------------------------
 -- Rights

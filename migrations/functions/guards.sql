@@ -275,7 +275,8 @@ declare
   most   gem.limits;
   worst  record;
   past   record;
-  parent record;
+  above  uuid[]; -- the parents that the calls name
+  parent uuid;
 begin
   if claims is not null and claims ->> 'role' is distinct from 'service_role' then
     select * into most from gem.limits;
@@ -328,24 +329,26 @@ begin
   -- A foreign key would cost a lookup for every call, and at each change of its state. The lock keeps gem.prune from
   -- removing the parent. A connection keeps the plans of its first insert, which may be large. The array and the
   -- offsets make these plans read calls and events by id.
-  perform from public.core_tool_calls p where p.id = any (array(
-    select distinct i.parent_call_id from inserted i where i.parent_call_id is not null)) order by p.id for key share;
-  if exists (
-    select from inserted i where i.parent_call_id is not null and not exists (
-      select from public.core_tool_calls p where p.id = i.parent_call_id
-        and (most is null or p.created_by = caller) offset 0)) then
-    perform gem.refuse('foreign_key_violation', 'parent_call_id names no call' || case when most is null then ''
-      else ' of yours' end);
+  above := array(select distinct i.parent_call_id from inserted i where i.parent_call_id is not null);
+  if above <> '{}' then
+    perform from public.core_tool_calls p where p.id = any (array(select unnest(above))) order by p.id for key share;
+    if exists (
+      select from inserted i where i.parent_call_id is not null and not exists (
+        select from public.core_tool_calls p where p.id = i.parent_call_id
+          and (most is null or p.created_by = caller) offset 0)) then
+      perform gem.refuse('foreign_key_violation', 'parent_call_id names no call' || case when most is null then ''
+        else ' of yours' end);
+    end if;
   end if;
 
   -- A list of questions reads the callers of all calls above each question, so a user's chain of calls is bounded.
   -- Handlers add at most eight generations (gem.wait).
-  if most is not null and found then -- some call names a parent
-    for parent in select distinct i.parent_call_id as id from inserted i where i.parent_call_id is not null loop
-      if (select max(a.depth) from gem.ancestors(parent.id, false) a) >= 8 then
+  if most is not null then
+    foreach parent in array above loop
+      if (select max(a.depth) from gem.ancestors(parent, false) a) >= 8 then
         perform gem.refuse('check_violation', 'call %s has 8 or more calls above it, and may not be a parent',
           'Name one of the calls above it as the parent, or leave parent_call_id out. '
-            'To group calls, give them the same session_id.', parent.id::text);
+            'To group calls, give them the same session_id.', parent::text);
       end if;
     end loop;
   end if;

@@ -75,12 +75,17 @@ $$;
 -- Returns the claims of the request's token, or null outside of a request. After a commit, request.jwt.claims is ''
 -- instead of null. A session that switched to another role, as a login in gem_mcp does, cannot claim to be
 -- service_role.
-create or replace function gem.token_claims() returns jsonb language sql stable as $$
-  select case when t.claims ->> 'role' = 'service_role' and not (current_setting('role') = 'service_role'
+create or replace function gem.token_claims() returns jsonb language plpgsql stable as $$
+declare
+  claims constant jsonb := nullif(current_setting('request.jwt.claims', true), '')::jsonb;
+begin
+  if claims ->> 'role' = 'service_role' and not (current_setting('role') = 'service_role'
       or current_setting('role') = 'none' and coalesce(pg_has_role(session_user, to_regrole('service_role'), 'member'),
-        pg_has_role(session_user, current_user, 'member')))
-    then t.claims - 'role' else t.claims end
-  from (select nullif(current_setting('request.jwt.claims', true), '')::jsonb as claims) t
+        pg_has_role(session_user, current_user, 'member'))) then
+    return claims - 'role';
+  end if;
+  return claims;
+end
 $$;
 
 -- Returns the call itself at depth 0, its parent at depth 1, and so on, up to depth 100. With p_made it stops at the
@@ -179,6 +184,7 @@ returns table (id uuid, tool_name text, input text, attempt integer, idempotency
   awaited boolean, code bytea)
 language plpgsql security definer set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off -- the index must provide the order
+  set plan_cache_mode = force_generic_plan -- planning for each array of ids would take longer than the claim
   set jit = off -- the plan looks expensive, and compiling it would take longer than running it
 as $$
 #variable_conflict use_column
@@ -243,9 +249,11 @@ begin
   end if;
   if worker.outside <> '{}' then
     select s.value into secret from gem.secrets s where s.name = 'claims';
-    if current_setting('synchronous_commit') in ('off', 'local') and exists (
-        select from public.core_tool_calls c where c.id = any (ids) and worker.outside ->> c.tool_name = 'none') then
-      perform set_config('synchronous_commit', 'on', true); -- if this claim were lost, its call would run again
+    if current_setting('synchronous_commit') in ('off', 'local') then
+      if exists (
+          select from public.core_tool_calls c where c.id = any (ids) and worker.outside ->> c.tool_name = 'none') then
+        perform set_config('synchronous_commit', 'on', true); -- if this claim were lost, its call would run again
+      end if;
     end if;
   end if;
 
