@@ -81,6 +81,30 @@ func TestWhatMovesACallReadsAFewRowsWhateverTheStatistics(t *testing.T) {
 	}
 }
 
+// A connection keeps the plans of its first inserts, which it made while the table was small.
+func TestAnInsertReadsNoOtherCalls(t *testing.T) {
+	t.Parallel()
+	db := testdb.Pool(t, testdb.New(t))
+	testdb.Exec(t, db, "alter table core_tool_calls set (autovacuum_enabled = off)")
+	conn, err := db.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	inserts := func() (read int) {
+		for range 7 { // often enough for the plan that a connection keeps
+			read = readsOf(t, conn.Conn(), "core_tool_calls",
+				"insert into core_tool_calls (tool_name) values ($1) returning id::text", "select 'a.b'")
+		}
+		return read
+	}
+	inserts()
+	testdb.Exec(t, db, "insert into core_tool_calls (tool_name) select 'a.b' from generate_series(1, 2000)")
+	if read := inserts(); read > 50 {
+		t.Errorf("it read %d rows and index entries", read)
+	}
+}
+
 // What a signed-in user inserts is measured by the limits of an hour: whatever the user did before that hour is not
 // read.
 func TestASignedInInsertReadsNoHistory(t *testing.T) {
