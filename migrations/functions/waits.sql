@@ -15,9 +15,13 @@
 -- earlier one. A transaction locks a call before its parent. It waits only briefly for the parent's row, and never for
 -- a child's row.
 
-create or replace function gem.has_open_children(p_call uuid) returns boolean language sql stable as $$
-  select exists (select from public.core_tool_calls k
-    where k.parent_call_id = p_call and k.parent_step is not null and k.status in ('queued', 'running', 'waiting'))
+create or replace function gem.has_open_children(p_call uuid) returns boolean language plpgsql stable
+  set enable_seqscan = off -- a plan made while the table was small would read it all
+as $$
+begin
+  return exists (select from public.core_tool_calls k
+    where k.parent_call_id = p_call and k.parent_step is not null and k.status in ('queued', 'running', 'waiting'));
+end
 $$;
 
 -- Makes the calls of p_start, [{id, name, tool, input, traceparent, chosen, open_ms}], and waits until p_need of the
