@@ -33,7 +33,8 @@ func callerOf(ctx context.Context) (caller, error) {
 	return c, nil
 }
 
-// as runs statements with the rights of a caller, each in a transaction of its own. Soon after the server stops, it starts no more.
+// as runs statements with the rights of a caller, each in a transaction of its own. Soon after the server stops, it
+// starts no more.
 func (d *Server) as(ctx context.Context, c caller, do func(client.DB) error) error {
 	return d.asWhile(ctx, ctx, c, do)
 }
