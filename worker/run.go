@@ -30,18 +30,18 @@ type attempt struct {
 	handler *binding.Handler
 	key     string // the computed idempotency key; empty for none
 	holds   string // the key, once the attempt holds it and its handler may run
-	// inputDiffers: the key succeeded before with another input
+	// inputDiffers: a call with this key succeeded before, with another input
 	inputDiffers bool
 	call         *handlers.Call   // the handler's view of the call, which records its effects; nil until it runs
 	tx           *lanes.Tx        // the handler's transaction; nil until the handler runs, and for a durable handler
 	journal      *durable.Journal // the call's journal for a durable handler; nil if it was not read
 	steps        *durable.Run     // of a durable handler; nil until it runs
-	judged       rules.Judgement  // the judgement of the rules that look at the call alone
+	judged       rules.Judgement  // the judgement of the rules that need only the call itself
 	ruling       *receipts.Rules  // the verdicts of the rules; nil without verdicts
-	cause        error            // why the call's context had ended when its handler was done; nil if it had not ended
+	cause        error            // why the call's context ended before the handler was done; nil if it did not
 }
 
-// run runs a claimed call on this worker to the end of the attempt, and returns that end. Each step returns an end, or
+// run runs an attempt of a claimed call on this worker, and returns how it ended. Each step returns an end, or
 // nil to continue with the next step.
 func (w *Worker) run(c *claimedCall) *end {
 	a := &attempt{worker: w, claim: c, started: time.Now()}
@@ -73,7 +73,7 @@ func (w *Worker) run(c *claimedCall) *end {
 
 // decide ends an attempt before anything runs if the call was cancelled or lost, the worker is stopping, the tool is
 // unknown, an earlier attempt rules out another, the tool is closed to the user or has no handler, or the input is
-// invalid. Earlier attempts are considered first: a receipt that gave another reason would hide that they may have had
+// invalid. Earlier attempts come first, because a receipt that only said unknown_tool would hide that they may have had
 // effects.
 func (a *attempt) decide(ctx context.Context) *end {
 	var known, bound bool
@@ -152,8 +152,9 @@ func (a *attempt) pastDeadline() receipts.Outcome {
 		a.claim.Tool, a.deadline()), map[string]int64{"deadline_ms": a.deadline().Milliseconds()})
 }
 
-// endedBefore ends an attempt whose context ended before its handler began. It returns nil if the context is live. For
-// a cancelled call that has lost a worker, it returns nil: decide handles that case, and knows more about it.
+// endedBefore ends an attempt whose context ended before its handler began. It returns nil if the context is live. It
+// also returns nil for a cancelled call that has made progress, or whose worker was lost, if the handler is not known
+// yet: decide handles these.
 func (a *attempt) endedBefore(ctx context.Context) *end {
 	switch cause := context.Cause(ctx); {
 	case cause == nil:
@@ -181,7 +182,7 @@ func (a *attempt) cancelledBefore() *end {
 	return failed(receipts.Cancelled, message, nil)
 }
 
-// withoutCode returns the end that leaves a call that has made progress to a program that can continue it.
+// withoutCode returns an end for a call that has made progress: the call waits for a program that can continue it.
 func withoutCode(message string) *end {
 	return &end{how: waitingForCode, misfit: store.Misfit{Message: message}}
 }
@@ -260,7 +261,7 @@ func (a *attempt) takeKey(ctx context.Context) *end {
 	refuse := a.tool.Idempotency.OnOtherInput == registry.Refuse
 	gate := store.Gate{Key: a.key, KeyField: a.tool.Idempotency.KeyField, Refuse: refuse, Checks: a.judged.Checks,
 		Version: a.worker.rulesVersion(), Again: a.claim.Number > 1}
-	// a person may have denied an earlier attempt, even if the current rules do not ask
+	// a person may have denied an earlier attempt, even if the current rules ask nobody
 	gated := len(gate.Checks) > 0 || gate.Again && !a.claim.OfRules()
 	if !gated && a.key == "" {
 		return nil
@@ -294,7 +295,7 @@ func (a *attempt) takeKey(ctx context.Context) *end {
 }
 
 // execute runs the handler. Unless the handler is durable, its first statement begins a transaction. After a success,
-// the transaction is still open: write commits it together with the receipt.
+// the transaction is still open, and a.write commits it together with the receipt.
 func (a *attempt) execute(ctx context.Context) *end {
 	a.worker.at("before", "handler")
 	if end := a.endedBefore(ctx); end != nil {
@@ -323,9 +324,9 @@ func (a *attempt) execute(ctx context.Context) *end {
 	return a.endOf(err, a.rollback())
 }
 
-// noteOutside records that the tool works outside of the receipt's transaction, unless the worker's row already says
-// so. If the row does not say so, the tool has moved to another backend since the worker registered. If this worker is
-// lost, the next one must know that the tool works elsewhere.
+// noteOutside records that the tool's effects happen outside of the receipt's transaction, unless the worker's row says
+// so already. If the row does not say so, the tool has moved to another backend since the worker registered. If this
+// worker is lost, the worker that takes over the call must know that.
 func (a *attempt) noteOutside(ctx context.Context) *end {
 	if inside(a.handler) {
 		return nil
@@ -387,13 +388,13 @@ func (a *attempt) mayRunAgain() bool {
 	return inside(a.handler) || a.tool.Idempotency.Mode != registry.None
 }
 
-// inside reports whether Postgres records all effects of a handler: its rows are rolled back with their transaction, or
-// its steps are in the journal.
+// inside reports whether Postgres keeps track of a handler's effects: an unfinished transaction is rolled back, and
+// steps are in the journal.
 func inside(h *binding.Handler) bool { return h != nil && (h.Transactional || h.Durable) }
 
 // mustNotRepeat ends a call whose earlier attempts may have had effects that must not happen twice. A deploy may have
-// changed the tool's mode, key field or backend since then. The call ends if either the old or the present entry
-// forbids a second run.
+// changed the tool's mode, key field or backend since those attempts. The call ends if either the tool's old registry
+// entry or its present one forbids a second run.
 func (a *attempt) mustNotRepeat(ctx context.Context) *end {
 	none, keyed := a.tool.Idempotency.Mode == registry.None, a.tool.Idempotency.Mode == registry.Keyed
 	switch {

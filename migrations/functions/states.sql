@@ -32,9 +32,9 @@
 -- answers.sql, servers.sql and workers.sql. In one transaction, each function checks the state, updates the row, and
 -- writes the event and, if the call ends, the receipt.
 --
--- A worker that moves a running call names its attempt: (call, attempt, worker). If that attempt no longer holds the
--- call, the function raises GM001, and the worker's transaction is rolled back. A worker that pauses and resumes after
--- another worker took its call therefore writes nothing.
+-- A worker that changes the state of a running call names its attempt: (call, attempt, worker). If that attempt no
+-- longer holds the call, the function raises GM001, and the worker's transaction is rolled back. A worker that was
+-- frozen while another worker took its call therefore writes nothing when it resumes.
 --
 -- Functions lock a call's row `for no key update`, so a long transaction that inserts a child of the call does not
 -- block them.
@@ -73,8 +73,7 @@ create or replace function gem.is_final(p_status text) returns boolean language 
 $$;
 
 -- Returns the claims of the request's token, or null outside of a request. After a commit, request.jwt.claims is ''
--- instead of null. A session that switched to another role, as a login in gem_mcp does, cannot claim to be
--- service_role.
+-- instead of null. A session that has switched to another role, as members of gem_mcp do, cannot pass for service_role.
 create or replace function gem.token_claims() returns jsonb language plpgsql stable as $$
 declare
   claims constant jsonb := nullif(current_setting('request.jwt.claims', true), '')::jsonb;
@@ -98,8 +97,8 @@ language sql stable as $$
     from public.core_tool_calls c where c.id = p_call
     union all
     select c.id, c.created_by, l.depth + 1, case when c.parent_step is not null or not p_made then c.parent_call_id end
-    -- The offset makes Postgres look up each call by its id. A plan made while the table was small would read the whole
-    -- table.
+    -- The offset makes Postgres look up each call by its id. Without it, a plan made while the table was small would
+    -- read the whole table.
     from line l, lateral (select p.* from public.core_tool_calls p where p.id = l.parent offset 0) c
     where l.depth < 100
   )
@@ -139,7 +138,7 @@ $$;
 -- Wakes idle workers. A notification takes a database-wide lock at commit, so it is sent only if some worker has free
 -- slots and found nothing to claim. Workers also poll. The hint `again` means that a call returned to its earlier place
 -- in the queue, so the next claim searches without cursors (see gem.claim). The hint `timers` means that a call has
--- ended, and that a worker must notify its parent (gem.run_timers).
+-- ended, and that a worker must notify the call's parent (gem.run_timers).
 create or replace function gem.wake_workers(p_hint text default '') returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -160,16 +159,17 @@ $$;
 -- GM004 for a worker without rules if gem.limits requires rules. A call that needs a capability goes only to workers
 -- that declared it. A call that made progress goes only to workers that declared `steps`.
 --
--- p_cursors maps each level to the run_at at which the search begins: {"0": "2026-01-01T00:00:00Z"}. While an old
--- snapshot exists, vacuum cannot remove the index entries of claimed calls, and a claim without cursors reads all of
--- them. A cursor hides earlier calls, so workers claim without cursors every few seconds.
+-- p_cursors maps each level (a call's priority in effect: see gem.level_of) to the run_at from which the search starts:
+-- {"0": "2026-01-01T00:00:00Z"}. While an old snapshot exists, vacuum cannot remove the index entries of claimed calls,
+-- and a claim without cursors reads all of them. A cursor hides earlier calls, so workers claim without cursors every
+-- few seconds.
 --
 -- A call that lost two workers since it last waited is a suspect: it may have killed them. A worker runs one suspect at
--- a time (p_suspect), so that innocent suspects do not run next to the culprit again.
+-- a time (p_suspect), so that a suspect that kills its worker takes no other suspect with it.
 --
--- If Postgres's clock is set back, then until it catches up, some calls are due although their run_at is in the future:
--- calls that were due when they were inserted, calls that were requeued before the clock was set back, and retries
--- whose pause is over by the old clock. Calls that a frontend scheduled still wait for their time.
+-- After Postgres's clock was set back, and until it catches up, these calls are due although their run_at is in the
+-- future: calls that were due when they were inserted, calls that were requeued before the clock was set back, and
+-- retries whose pause is over by the old clock. Calls that a frontend scheduled still wait for their time.
 --
 -- Calls at level -500 or below are background calls. They come after all others. A claim takes at most p_background of
 -- them (null: no limit), so that a worker keeps slots for other calls. If a caller crowds the queue, its calls also
@@ -252,7 +252,7 @@ begin
     if current_setting('synchronous_commit') in ('off', 'local') then
       if exists (
           select from public.core_tool_calls c where c.id = any (ids) and worker.outside ->> c.tool_name = 'none') then
-        perform set_config('synchronous_commit', 'on', true); -- if this claim were lost, its call would run again
+        perform set_config('synchronous_commit', 'on', true); -- if a crash undid this claim, its call would run again
       end if;
     end if;
   end if;
@@ -282,16 +282,16 @@ end
 $$;
 
 ------------------------------------------------------------------------------------------------------------------------
--- running, with a key: the attempt runs, repeats an earlier success, or waits for the call that holds the key
+-- running, with a key: the attempt runs, returns an earlier success, or waits for the call that holds the key
 ------------------------------------------------------------------------------------------------------------------------
 
 -- Decides how an attempt continues with its idempotency key. Returns a verdict:
 --   run       The attempt holds the key. No other call with this key runs until the attempt ends.
 --   hit       A call with this key has succeeded. The caller finishes this call with that call's receipt_id and result.
---             That receipt may have been pruned, if its key was kept.
---             Several calls may repeat one receipt at the same time, so a hit does not hold the key.
+--             If that receipt was pruned, they come from gem.kept_keys.
+--             Several calls may return the result of one receipt at the same time, so a hit does not hold the key.
 --   wait      Another call holds the key. The function has parked this call (running → waiting).
---   deadlock  An ancestor of this call holds the key, and waits for this call. Nothing has changed.
+--   deadlock  An ancestor of this call holds the key, and waits for this call. The function has changed nothing.
 create or replace function gem.hold_key(p_call uuid, p_attempt integer, p_worker text, p_key text,
   out verdict text, out receipt_id uuid, out result jsonb)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -366,8 +366,8 @@ $$;
 
 -- Gives the key to the attempt, or returns the call that holds it. The holder's row stays locked until this transaction
 -- ends, so the transaction that ends the holder sees the new waiter. The function waits for locks only briefly: a
--- frontend may lock the row of either call for as long as it likes. If it misses the end of the holder, gem.recover
--- wakes the call.
+-- frontend may lock the row of either call for as long as it likes. If the holder ends without seeing the new waiter,
+-- gem.recover wakes the waiter.
 create or replace function gem.take_key(p_call uuid, p_attempt integer, p_worker text, p_key text, out held boolean,
   out holder uuid)
 language plpgsql set lock_timeout = '500ms' as $$ -- shorter than Postgres's default for detecting deadlocks
@@ -427,7 +427,7 @@ $$;
 -- running → succeeded | failed | not_configured
 ------------------------------------------------------------------------------------------------------------------------
 
--- the earlier signatures would make calls ambiguous
+-- with the earlier signatures, Postgres could not tell which function is meant
 drop function if exists gem.finish(uuid, integer, text, text, jsonb, jsonb, text, uuid, integer);
 drop function if exists gem.finish(uuid, integer, text, text, jsonb, jsonb, text, uuid, integer, text);
 drop function if exists gem.finish(uuid, integer, text, text, jsonb, jsonb, text, uuid, integer, text, uuid, bigint);
@@ -437,11 +437,11 @@ drop function if exists gem.finish(uuid, integer, text, text, jsonb, jsonb, text
 -- the key that it took. If the database has fewer steps, or does not have the key, a failover lost them: the function
 -- raises GM001, and the call continues from the remaining steps. p_context describes the origin of a failure for
 -- operators. Only the journal stores it. If the end is restored after a failover (see servers.sql), p_receipt is the
--- receipt's earlier id, and p_epoch the epoch.
+-- receipt's earlier id, and p_epoch that failover's id in gem.epochs.
 --
--- The same transaction reports the end to the call's parent. If another one has locked the parent, as when several
--- children end, it only marks the call (waits_for), and gem.run_timers reports all marked ones together. A wake_at of a
--- hundred years ago means at once, even if the clock goes back.
+-- The same transaction reports the end to the call's parent. If another transaction has locked the parent, as when
+-- several children end at once, this one only marks its call (waits_for), and gem.run_timers later reports all marked
+-- calls together. A wake_at a hundred years in the past is due at once, even if the clock is set back.
 --
 -- Here and below, the planner must find the call by its id, so coalesce hides the other conditions from it. With
 -- statistics from a quiet hour, the planner would otherwise use the index of running calls, which has an entry for
@@ -547,8 +547,9 @@ begin
 end
 $$;
 
--- Puts a call back at its old place in the queue because its worker is stopping. Another attempt may run it: this one
--- had no effects, or they were rolled back or may be repeated. p_effects and p_outside are as in gem.retry.
+-- Puts a call back at its old place in the queue because its worker is stopping. Another attempt may run the call,
+-- because the effects of this attempt, if any, were rolled back or may be repeated. p_effects and p_outside are as in
+-- gem.retry.
 drop function if exists gem.release(uuid, integer, text, jsonb);
 create or replace function gem.release(p_call uuid, p_attempt integer, p_worker text, p_effects jsonb default null,
   p_outside text default null)
@@ -561,11 +562,11 @@ end
 $$;
 
 -- Reports whether an earlier attempt of the call may have had an effect outside of Postgres that must not happen twice:
--- the tool's mode was none then, or it is none now (p_none). An unknown mode counts as none, unless all effects of the
--- present handler are in Postgres (p_inside). If the mode was keyed then and is keyed now, a different key also counts,
--- because a service would not recognise it as the same request. p_key is the present key, or null if the mode is not
--- keyed now. A deploy between the attempts may change the tool's mode and its key field, but not the effects of the
--- earlier attempt. In the events `lost`, `retried` and `released`, `outside` is the mode under which an attempt may
+-- the tool's mode was `none` then, or is `none` now (p_none). An `unknown` mode counts as `none`, unless all effects of
+-- the present handler are in Postgres (p_inside). If the mode was keyed then and is keyed now, a different key also
+-- counts, because a service would not recognise it as the same request. p_key is the present key, or null if the mode
+-- is not keyed now. A deploy between the attempts may change the tool's mode and its key field, but not the effects of
+-- the earlier attempt. In the events `lost`, `retried` and `released`, `outside` is the mode under which an attempt may
 -- have had such effects. If that mode was `keyed`, `key` is the key that the attempt held.
 drop function if exists gem.must_not_repeat(uuid, boolean, boolean);
 create or replace function gem.must_not_repeat(p_call uuid, p_none boolean, p_inside boolean, p_key text)
@@ -794,7 +795,7 @@ begin
   values (receipt, p_call, coalesce(call.tool_name, ''), p_status, p_result,
     case when call.attempt > 0 then gem.step_effects(p_call) else '{}' end, p_at, call.attempt,
     (select e.data ->> 'registry_version' from public.core_tool_events e
-      where e.call_id = p_call and e.seq = 2 and e.event = 'waiting')); -- of a question: see gem.question_waits
+      where e.call_id = p_call and e.seq = 2 and e.event = 'waiting')); -- for a question only: see gem.question_waits
   if call.waits_for = 'parent' then
     perform gem.wake_workers('timers');
   end if;
