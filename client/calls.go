@@ -103,7 +103,7 @@ func LastDurable(ctx context.Context, db DB, tool string, limit int) ([]string, 
 	return nil, fmt.Errorf("read the calls to %s: %w", tool, err)
 }
 
-// Child is a call below another call: one that its handler made, or that the handler of another call below it made.
+// Child is a descendant of a call: a call that the call's handler made, or that the handler of another descendant made.
 type Child struct {
 	ID, Tool, Status string
 	Name             string // under which its parent made it

@@ -109,7 +109,8 @@ func Enqueue(ctx context.Context, db DB, c NewCall) (id string, err error) {
 }
 
 // IdempotencyMode returns the mode of a tool: none, safe-retry or keyed. It is empty if no recorded registry contains
-// the tool. Registries of live workers come first, then the one recorded last.
+// the tool. If several registries contain it, those of live workers take precedence, and then the one that was recorded
+// last.
 func IdempotencyMode(ctx context.Context, db DB, tool string) (mode string, err error) {
 	err = db.QueryRow(ctx, `
 		select t.entry #>> '{idempotency,mode}'

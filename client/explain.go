@@ -36,7 +36,7 @@ const (
 	ForRecovery WaitsFor = "recovery"
 	// ForKey means that another call holds the idempotency key that this one needs.
 	ForKey WaitsFor = "key"
-	// ForCalls means that calls that its handler made have not ended.
+	// ForCalls means that the call waits for calls that its handler made.
 	ForCalls WaitsFor = "calls"
 	// ForAnswer means that the call waits for somebody's answer.
 	ForAnswer WaitsFor = "answer"
@@ -48,7 +48,7 @@ const (
 	ForCode WaitsFor = "code"
 )
 
-// Explanation describes the state of a call, and the reason.
+// Explanation describes the state of a call, and why it is in that state.
 type Explanation struct {
 	Call     Call
 	At       time.Time // the time of the read, on Postgres's clock

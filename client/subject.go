@@ -47,8 +47,8 @@ func As(ctx context.Context, db *pgxpool.Pool, s Subject, do func(DB) error) err
 }
 
 // AsEach is like [As], but each statement of do is a transaction of its own, which costs one round trip: role, claims,
-// statement and commit are sent together. What a statement did stays if do returns an error later. The rows of a query
-// must be read or closed before the next statement.
+// statement and commit are sent together. If do returns an error later, the statements that have already run are not
+// undone. The rows of a query must be read or closed before the next statement.
 func AsEach(ctx context.Context, db *pgxpool.Pool, s Subject, do func(DB) error) error {
 	return s.connect(ctx, db, func(conn *pgxpool.Conn, claims string) error {
 		return do(each{conn, s.Role, claims})

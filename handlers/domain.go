@@ -49,7 +49,7 @@ type Domain struct {
 
 // Env has the resources that a process shares with its domains. All fields except Isolated are always set.
 type Env struct {
-	// Pool has the connections of running calls. Tools without a Tx use it.
+	// Pool has the connections that running calls use. Tools without a Tx use it.
 	Pool      *pgxpool.Pool
 	Log       *zap.Logger
 	Transport http.RoundTripper

@@ -215,9 +215,9 @@ func All[C Awaited](ctx context.Context, of ...C) error {
 	return d.journal.Wait(ctx, len(names), names)
 }
 
-// First waits until a child has ended or timed out, and returns the index of the earliest, or of a child that could not
-// be made. Every later run returns the same index. It needs at least one child. It returns an error only if ctx ends,
-// or inside a step.
+// First waits until a child has ended or timed out, and returns the index of the earliest. If a child could not be
+// made, it returns that child's index at once. Every later run returns the same index. It needs at least one child. It
+// returns an error only if ctx ends, or inside a step.
 func First(ctx context.Context, of ...Awaited) (int, error) {
 	d, names, failed := awaited(of)
 	if failed >= 0 {

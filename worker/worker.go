@@ -1,4 +1,4 @@
-// Package worker claims calls from the queue and runs each to its receipt.
+// Package worker claims calls from the queue, runs them, and writes their receipts.
 //
 // The function run, in run.go, runs an attempt: it decides whether the call may run, takes its key, executes it, and
 // writes its end. handler.go runs the handler, and check.go checks its input and output. end.go converts errors and
