@@ -77,8 +77,8 @@ type each struct {
 
 func (e each) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	var exchange pgx.Batch
-	exchange.Queue("select set_config('request.jwt.claims', $1, true), set_config('role', coalesce($2, "+
-		"current_setting('role')), true)", e.claims, (*zeronull.Text)(&e.role))
+	exchange.Queue("select pg_catalog.set_config('request.jwt.claims', $1, true), pg_catalog.set_config('role', "+
+		"coalesce($2, pg_catalog.current_setting('role')), true)", e.claims, (*zeronull.Text)(&e.role))
 	exchange.Queue(sql, args...)
 	results := e.conn.SendBatch(ctx, &exchange)
 	_, err := results.Exec()
