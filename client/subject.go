@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -49,6 +50,10 @@ func As(ctx context.Context, db *pgxpool.Pool, s Subject, do func(DB) error) err
 // AsEach is like [As], but each statement of do is a transaction of its own, which costs one round trip: role, claims,
 // statement and commit are sent together. If do returns an error later, the statements that have already run are not
 // undone. The rows of a query must be read or closed before the next statement.
+//
+// A query is one statement, whose arguments must not be options of pgx such as [pgx.QueryExecMode]. The connection's
+// role prepares it, and so needs the usage of each schema that it names. After an error that Postgres did not report,
+// the statement may have been committed.
 func AsEach(ctx context.Context, db *pgxpool.Pool, s Subject, do func(DB) error) error {
 	return s.connect(ctx, db, func(conn *pgxpool.Conn, claims string) error {
 		return do(each{conn, s.Role, claims})
@@ -76,6 +81,9 @@ type each struct {
 }
 
 func (e each) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	if strings.TrimSpace(sql) == "" {
+		return nil, errors.New("AsEach needs a statement")
+	}
 	var exchange pgx.Batch
 	exchange.Queue("select pg_catalog.set_config('request.jwt.claims', $1, true), pg_catalog.set_config('role', "+
 		"coalesce($2, pg_catalog.current_setting('role')), true)", e.claims, (*zeronull.Text)(&e.role))
@@ -147,18 +155,10 @@ func (r eachRow) Scan(to ...any) error {
 	if r.err != nil {
 		return r.err
 	}
-	defer r.rows.Close()
-	if !r.rows.Next() {
-		if err := r.rows.Err(); err != nil {
-			return err
-		}
-		return pgx.ErrNoRows
-	}
-	if err := r.rows.Scan(to...); err != nil {
-		return err
-	}
-	r.rows.Close()
-	return r.rows.Err()
+	_, err := pgx.CollectOneRow(r.rows, func(row pgx.CollectableRow) (struct{}, error) {
+		return struct{}{}, row.Scan(to...)
+	})
+	return err
 }
 
 // claims returns the claims of a token of this user and role.

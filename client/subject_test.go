@@ -163,6 +163,9 @@ func TestEachStatementOfASubjectIsATransactionOfItsOwn(t *testing.T) {
 		if tag, err := db.Exec(t.Context(), "select from core_tool_calls"); err != nil || tag.RowsAffected() != 1 {
 			t.Errorf("got %s, %v", tag, err)
 		}
+		if _, err := db.Exec(t.Context(), " "); err == nil {
+			t.Error("an empty statement was taken")
+		}
 		if backend() != first {
 			t.Error("an error cost the connection")
 		}

@@ -16,13 +16,14 @@ import (
 
 // wire leads to the database of a test, and can be cut.
 type wire struct {
-	url    string // of the database, through the wire
-	down   atomic.Bool
-	open   sync.Map               // connections
-	insert atomic.Pointer[func()] // called when the next statement of a caller was passed on, and not its answer; the
-	// connection breaks then
-	asked chan struct{} // closed when a poll for ended calls was passed on: everything before it was answered
-	once  sync.Once
+	url  string // of the database, through the wire
+	down atomic.Bool
+	open sync.Map // connections
+	// insert is called when the next statement of a caller was passed on, before its answer is; then the connection
+	// breaks.
+	insert atomic.Pointer[func()]
+	asked  chan struct{} // closed when a poll for ended calls was passed on: everything before it was answered
+	once   sync.Once
 }
 
 func newWire(t testing.TB, to string) *wire {

@@ -103,7 +103,7 @@ func valueOf(s *string) string {
 // checkRole returns the [*NoRoleError] of a server that must not serve. While the database is unreachable, the first
 // call checks.
 func (d *Server) checkRole(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second) // of them up to 2 s to look for a pooler
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	_, _, err := d.database(ctx)
 	var none *NoRoleError

@@ -109,13 +109,11 @@ Claude Code, Claude Desktop, Cursor, VS Code and others.`,
 			return err
 		}
 		o.Log = log
-		connections := 1
+		connections, mode := 1, pgpool.Unknown
 		if h.Listen != "" {
 			connections, o.ListenURL = h.Connections, listenURL(base)
 		}
-		o.Pool = func(ctx context.Context) (*pgxpool.Pool, error) {
-			return mcpPool(ctx, int32(connections), h.Listen != "")
-		}
+		o.Pool = func(ctx context.Context) (*pgxpool.Pool, error) { return mcpPool(ctx, int32(connections), mode) }
 		server, err := mcp.New(o)
 		if err != nil {
 			return usageError{err}
@@ -127,6 +125,7 @@ Claude Code, Claude Desktop, Cursor, VS Code and others.`,
 			fmt.Fprintln(cmd.ErrOrStderr(), "gem mcp: "+closed)
 		}
 		if h.Listen != "" {
+			mode = mcpMode(cmd.Context())
 			return serveMCP(cmd.Context(), server, h)
 		}
 		signal.Ignore(syscall.SIGPIPE) // an answer to a disconnected client must not end the process
@@ -153,24 +152,36 @@ func (p *Program) mcpOptions(c *mcpConfig) (o mcp.Options, from string, err erro
 	}, from, nil
 }
 
-// mcpPool opens the server's pool at the first call. With many users it first looks for a pooler, because statements
-// stay prepared without one; if it cannot tell, it expects one. It closes idle connections, since clients keep their
-// servers for days.
-func mcpPool(ctx context.Context, connections int32, many bool) (*pgxpool.Pool, error) {
+// mcpMode looks for a pooler before a server of many users starts, because statements stay prepared without one. If it
+// cannot tell, the server expects one.
+func mcpMode(ctx context.Context) pgpool.PoolMode {
+	cfg, err := configFromEnv()
+	if err != nil {
+		return pgpool.Unknown // the first call reports it
+	}
+	stated := statedModes[cfg.DatabasePooler]
+	if stated == pgpool.Direct {
+		return stated // even if nothing answers yet
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	mode, err := pgpool.Probe(ctx, cfg.DatabaseURL.Reveal(), stated)
+	if err != nil {
+		return pgpool.Unknown
+	}
+	return mode
+}
+
+// mcpPool opens the server's pool at the first call. It closes idle connections, since clients keep their servers for
+// days.
+func mcpPool(ctx context.Context, connections int32, mode pgpool.PoolMode) (*pgxpool.Pool, error) {
 	cfg, err := configFromEnv()
 	if err != nil {
 		return nil, err
 	}
-	url, mode := cfg.DatabaseURL.Reveal(), pgpool.Unknown
-	if many {
-		probing, cancel := context.WithTimeout(ctx, 2*time.Second)
-		defer cancel()
-		if mode, err = pgpool.Probe(probing, url, statedModes[cfg.DatabasePooler]); err != nil {
-			mode = pgpool.Unknown
-		}
-	}
-	return pgpool.Open(context.WithoutCancel(ctx), url, pgpool.Options{MaxConns: connections, Mode: mode, OwnSQL: true,
-		Name: "gem mcp", CloseIdle: 30 * time.Second})
+	return pgpool.Open(context.WithoutCancel(ctx), cfg.DatabaseURL.Reveal(),
+		pgpool.Options{MaxConns: connections, Mode: mode, OwnSQL: true, Name: "gem mcp",
+			CloseIdle: 30 * time.Second})
 }
 
 // variableFlags maps the names of variables to their flags. A flag that is given overrides its variable.

@@ -3,22 +3,30 @@ package cli
 import (
 	"testing"
 
+	"github.com/gemworker/gem/internal/postgres/pgpool"
 	"github.com/jackc/pgx/v5"
 )
 
 func TestStatementsOfManyUsersStayPreparedWithoutAPooler(t *testing.T) {
+	const away = "postgres://u:p@127.0.0.1:1/d"
 	url := newDatabase(t)
 	for name, c := range map[string]struct {
-		url  string
-		many bool
-		want pgx.QueryExecMode
+		url, pooler string
+		many        bool
+		want        pgx.QueryExecMode
 	}{
-		"many users":           {url, true, pgx.QueryExecModeCacheStatement},
-		"one user":             {url, false, pgx.QueryExecModeCacheDescribe},
-		"no answer when asked": {"postgres://u:p@127.0.0.1:1/d", true, pgx.QueryExecModeCacheDescribe},
+		"many users":                  {url, "auto", true, pgx.QueryExecModeCacheStatement},
+		"one user":                    {url, "auto", false, pgx.QueryExecModeCacheDescribe},
+		"no answer when asked":        {away, "auto", true, pgx.QueryExecModeCacheDescribe},
+		"no answer, stated as direct": {away, "none", true, pgx.QueryExecModeCacheStatement},
 	} {
 		t.Setenv("DATABASE_URL", c.url)
-		pool, err := mcpPool(t.Context(), 1, c.many)
+		t.Setenv("DATABASE_POOLER", c.pooler)
+		mode := pgpool.Unknown
+		if c.many {
+			mode = mcpMode(t.Context())
+		}
+		pool, err := mcpPool(t.Context(), 1, mode)
 		if err != nil {
 			t.Fatal(err)
 		}

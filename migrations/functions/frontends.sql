@@ -144,7 +144,8 @@ create or replace function public.warnings(receipt public.core_tool_receipts) re
 $$;
 
 -- Returns the subject of the request's token, or null outside of a request and for a token without a subject.
--- Postgres parses such a body once, with today's search path, and puts it into the plans of the policies below.
+-- Postgres parses a body of this form once, when the function is created, and copies it into the plans of the policies
+-- below.
 create or replace function public.gem_caller() returns text language sql stable
 return nullif(nullif(current_setting('request.jwt.claims', true), '')::jsonb ->> 'sub', '');
 

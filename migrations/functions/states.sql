@@ -427,7 +427,7 @@ $$;
 -- running → succeeded | failed | not_configured
 ------------------------------------------------------------------------------------------------------------------------
 
--- with the earlier signatures, Postgres could not tell which function is meant
+-- Postgres could not tell which function is meant if the earlier ones stayed
 drop function if exists gem.finish(uuid, integer, text, text, jsonb, jsonb, text, uuid, integer);
 drop function if exists gem.finish(uuid, integer, text, text, jsonb, jsonb, text, uuid, integer, text);
 drop function if exists gem.finish(uuid, integer, text, text, jsonb, jsonb, text, uuid, integer, text, uuid, bigint);
