@@ -24,8 +24,8 @@ type Call struct {
 	SessionID, CreatedBy, IdempotencyKey string
 	// Key is the computed key that the call holds, or waits for: see receipts.Key. It may be empty.
 	Key string
-	// WaitsFor says why a waiting call waits: key, call, answer, time or code. Otherwise it is empty. WakeAt is the latest
-	// time at which the call continues; zero means no limit.
+	// WaitsFor says why a waiting call waits: key, call, answer, time or code. Otherwise it is empty. At WakeAt the call
+	// continues even if nothing has arrived; zero means never.
 	WaitsFor string
 	WakeAt   time.Time
 	// Needs is the capability that a worker must have to claim the call, such as `tool leads.create`; empty if any
@@ -40,7 +40,7 @@ type Call struct {
 	// Attempt counts the claims so far, Retries the attempts that ended with a transient error, and Losses the
 	// attempts whose worker died.
 	Attempt, Retries, Losses int
-	// Kills are the losses since the call last waited: after two it is suspected of killing its workers.
+	// Kills are the losses since the call last waited. A call with two is suspected of killing its workers.
 	Kills int
 	// WorkerID and ClaimedAt belong to the current or last attempt. They are zero while the call is queued or
 	// waiting.

@@ -147,8 +147,8 @@ func Await(ctx context.Context, db DB, id string) (*receipts.Receipt, error) {
 	return r, err
 }
 
-// MayHaveLost reports whether Postgres may have lost commits after a time, in a failover or a restore, as far as
-// workers noticed. The role must own the tables, or be a member of gem_monitor or gem_mcp.
+// MayHaveLost reports whether workers noticed a failover or a restore in which Postgres may have lost commits made
+// after the given time. The role must own the tables, or be a member of gem_monitor or gem_mcp.
 func MayHaveLost(ctx context.Context, db DB, since time.Time) (lost bool, err error) {
 	if err = db.QueryRow(ctx, "select gem.may_have_lost($1)", since).Scan(&lost); err != nil {
 		return false, fmt.Errorf("ask for lost commits: %w", err)

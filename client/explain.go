@@ -74,8 +74,8 @@ type Explanation struct {
 	KeyHolder *Call
 	// Children are the first open calls of its handler, up to [MaxChildren], if the call waits for them.
 	Children []Call
-	// Asked are the first calls among these, and among the calls below them, that wait for somebody's answer, up to
-	// [MaxChildren].
+	// Asked are open calls of the handler, and of its children's handlers, that wait for somebody's answer: the first
+	// ones, up to [MaxChildren].
 	Asked []WaitingCall
 	// Misfit says why no program could continue a call that waits for code. Message is the reason, and Name the entry of
 	// the journal that the code contradicts. Name is empty if the tool or its handler is missing.
@@ -99,8 +99,8 @@ type Explanation struct {
 	// If an operator made this call by repeating another, AgainOf is that other call, and Again the operator.
 	AgainOf string
 	Again   Act
-	// Context is the place at which a function in SQL failed, with Postgres's message; for a queued call, the failure of
-	// its last attempt. It may contain code, so only operators may see it. It may be empty.
+	// Context is Postgres's message about a failed function in SQL, with the place in the function. Of a queued call it
+	// is the failure of the last attempt. It may contain code, so only operators may see it. It may be empty.
 	Context string
 	// Receipt is the receipt of the call; nil before its end.
 	Receipt *receipts.Receipt

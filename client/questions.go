@@ -23,7 +23,7 @@ type Question struct {
 	By    []string        `json:"by"`     // who may answer: owner, user:SUBJECT, role:ROLE, service
 	Since time.Time       `json:"since"`
 	Until time.Time       `json:"until,omitzero"` // zero means no limit
-	// the topmost call on whose behalf it is asked; its own if it has no parent
+	// the call that no other call made, on whose behalf the question is asked; it may be the question itself
 	Root  string          `json:"root"`
 	Input json.RawMessage `json:"input"` // of wait.approval: everything about the question; otherwise null
 	// About and Arguments are the tool and the input of the call to approve; empty and null for other
@@ -48,7 +48,7 @@ type Asker string
 const (
 	AskerRule    Asker = "rule"
 	AskerHandler Asker = "handler"
-	AskerUser    Asker = "user" // or a model: nothing in the question is verified
+	AskerUser    Asker = "user" // a user or a model: nothing in the question is verified
 )
 
 // MaxPerAsker is the largest number of questions of one asker that [FirstQuestions] returns. [Question.More] counts the
@@ -66,7 +66,8 @@ func FirstQuestions(ctx context.Context, db DB, limit int) ([]Question, error) {
 	return readQuestions(ctx, db, "where of_asker <= $1 order by place limit $2", MaxPerAsker, limit)
 }
 
-// More returns the number of this asker's questions that a list omits after this one.
+// More returns how many further questions of the same asker [FirstQuestions] omits. It is 0 unless this is the last one
+// that the list has of the asker.
 func (q Question) More() int {
 	if q.OfAsker != MaxPerAsker {
 		return 0
@@ -134,8 +135,7 @@ type WaitingCall struct {
 	AskedFor Asker
 	AskedBy  string
 	Inside   bool
-	// Names are the names under which the call waits for answers: see [Answer]. A call to wait.* has the default
-	// name.
+	// Names are the names under which the call waits for answers: see [Answer]. A wait tool's call has one: `answer`.
 	Names []string
 }
 

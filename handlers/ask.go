@@ -64,7 +64,7 @@ type Approval struct {
 	Text string
 	// By lists the people who may approve, at least one: `user:SUBJECT` or `role:ROLE` (see the table gem.roles).
 	By []string
-	// OwnerToo also lets the users who made the handler's call, or a call above it, approve.
+	// OwnerToo means that the user who made the handler's call, or a call above it, may approve too.
 	OwnerToo bool
 	// Until is the deadline, after which nobody can approve the call. Zero means no deadline.
 	Until time.Time

@@ -55,7 +55,7 @@ type Env struct {
 	Transport http.RoundTripper
 	// Meter makes the instruments of a domain.
 	Meter metric.Meter
-	// Tables names the tables of all domains that have a tool in the registry, as their Grants name them.
+	// Tables has the names of the tables in the Grants of all domains that have a tool in the registry.
 	Tables []string
 	// Isolated means that a domain must not contact other services or read files in the working directory, as in gem demo.
 	// Config then has only the demo's values.

@@ -27,8 +27,8 @@ func NewDurable(call *Call, journal Journal) *Durable { return &Durable{call, jo
 // Journal records the steps and waits of a call. A worker implements it for the functions of this package that take a
 // [Durable].
 type Journal interface {
-	// Step returns the recorded result of the step, or runs do and records its result. If the attempt ends meanwhile, Step
-	// does not return: it ends the goroutine.
+	// Step returns the recorded result of the step, or runs do and records its result. If the attempt ends in the
+	// meantime, Step ends the goroutine instead of returning.
 	Step(ctx context.Context, kind StepKind, name string,
 		do func(context.Context, Tx) (json.RawMessage, error)) (json.RawMessage, error)
 	// Start makes a call under a name, or finds the earlier one, and returns its name in the journal. It calls input only
@@ -43,8 +43,8 @@ type Journal interface {
 	Tools() []Tool
 	// Digest returns the digest of a call to approve, or an error with the reason if the handler may not make that call.
 	Digest(tool string, input json.RawMessage) (string, error)
-	// Wait returns once something has arrived under at least need of the names. Otherwise it does not return: it parks the
-	// call and ends the goroutine.
+	// Wait returns once something has arrived under at least as many of the names as need says. Until then the call is
+	// parked: Wait ends the goroutine, and a later attempt runs the handler again.
 	Wait(ctx context.Context, need int, names []Await) error
 	// DoesNotFit ends the attempt, and does not return. The call then waits for a program whose code fits the journal's
 	// entry of that name.
@@ -128,10 +128,9 @@ func step[T any](ctx context.Context, d *Durable, kind StepKind, name string,
 	return result, nil
 }
 
-// Version returns which version of the code a call must run at this place in the handler. When the call first reaches
-// this place, Version records the parameter current and returns it, and it returns the same number in every later run.
-// If the call passed this place in an earlier run, when the code did not call Version here, it returns 0. Use it for
-// changes that would not fit the journals of open calls:
+// Version returns which version of the code a call must run at this place in the handler. A call that comes here for
+// the first time records current, and gets the same number in every later run. A call that had already passed this
+// place before the code had Version here gets 0. Use it for changes that would not fit the journals of open calls:
 //
 //	if handlers.Version(call, "ask first", 1) >= 1 {
 //		…

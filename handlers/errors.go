@@ -28,7 +28,7 @@ type Failure struct {
 	Message string // a sentence for a person
 	Details any    // anything that JSON can hold; may be nil
 	Advice  Advice // whether to repeat the call, if the tool knows; it becomes details.advice
-	Context string // the origin, for operators: in the journal and the log, never on the receipt
+	Context string // where it failed, for operators; it is kept in the journal and the log, never on the receipt
 }
 
 // Advice tells the caller whether to repeat a failed call.

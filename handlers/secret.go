@@ -5,8 +5,8 @@ import (
 	"io"
 )
 
-// Secret is a configured string that stays hidden: printing, formatting, encoding and logging it give [set], or nothing
-// if it is empty. Only [Secret.Reveal] returns its value.
+// Secret is a configured string that stays hidden: if it is printed, formatted, encoded or logged, the text "[set]"
+// appears, or nothing if it is empty. Only [Secret.Reveal] returns its value.
 type Secret string
 
 // Reveal returns the value, for use in a connection.

@@ -38,8 +38,8 @@ type Await struct {
 // Arrival is what arrived under a name of the journal: the result of a child, an answer, or a timeout.
 type Arrival struct {
 	Seq    int             // its place in the journal
-	Result json.RawMessage // the child's result; for an answer, an object with value, by and at
-	Err    error           // of a child that did not succeed, or ErrTimeout
+	Result json.RawMessage // the child's result; for an answer, an object with its value, who gave it (by) and when (at)
+	Err    error           // the error of a child that did not succeed, or ErrTimeout
 	// InputDiffers: see [Child.InputDiffers].
 	InputDiffers bool
 }
@@ -55,10 +55,9 @@ var ErrTimeout error = &Failure{Code: "timeout", Message: "Nothing arrived withi
 var ErrCancelled error = &Failure{Code: "cancelled", Message: "Someone asked to cancel the call."}
 
 // Start makes a call to a tool under a name, once, even if the handler runs several times. The worker inserts the call
-// with the next step or wait. After a cancellation, the worker inserts the call only if the handler waits for that call
-// during its clean-up. The handler's entry in the registry must list the tool in `calls`. The input is an object of at
-// most 1 MiB. The tool's output is decoded into a T. If the call cannot be made, [Child.Wait] returns the reason. Do
-// not use Start inside of a step.
+// with the next step or wait; after a cancellation, it does so only if the handler waits for the call. The handler's
+// entry in the registry must list the tool in `calls`. The input is an object of at most 1 MiB. The tool's output is
+// decoded into a T. If the call cannot be made, [Child.Wait] returns the reason. Do not use Start inside a step.
 //
 // A child has the session, the user and the priority of its parent. When the parent ends, its open children are
 // cancelled.
@@ -205,8 +204,8 @@ func (c *Child[T]) awaits() (*Durable, Await, error) {
 	return c.call, Await{c.name, c.within, c.until}, c.err
 }
 
-// All waits until all children have ended or timed out, with any outcome. It returns an error only if ctx ends, or
-// inside a step.
+// All waits until all children have ended or timed out, with any outcome. It returns an error only if ctx ends, or if it
+// is called inside a step.
 func All[C Awaited](ctx context.Context, of ...C) error {
 	d, names, _ := awaited(of)
 	if len(names) == 0 {
@@ -217,7 +216,7 @@ func All[C Awaited](ctx context.Context, of ...C) error {
 
 // First waits until a child has ended or timed out, and returns the index of the earliest. If a child could not be
 // made, it returns that child's index at once. Every later run returns the same index. It needs at least one child. It
-// returns an error only if ctx ends, or inside a step.
+// returns an error only if ctx ends, or if it is called inside a step.
 func First(ctx context.Context, of ...Awaited) (int, error) {
 	d, names, failed := awaited(of)
 	if failed >= 0 {

@@ -1,7 +1,7 @@
 // Package worker claims calls from the queue, runs them, and writes their receipts.
 //
 // The function run, in run.go, runs an attempt: it decides whether the call may run, takes its key, executes it, and
-// writes its end. handler.go runs the handler, and check.go checks its input and output. end.go converts errors and
+// records the result. handler.go runs the handler, and check.go checks its input and output. end.go converts errors and
 // writes all ends. loop.go claims calls while there is room. Several services run at the same time: heartbeat.go shows
 // that the process is alive, and receives cancellations; listen.go receives notifications of inserts; ends.go notifies
 // waiters when calls end; watchdog.go ends a process that hangs; telemetry.go makes spans and measurements.
