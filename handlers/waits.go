@@ -204,8 +204,8 @@ func (c *Child[T]) awaits() (*Durable, Await, error) {
 	return c.call, Await{c.name, c.within, c.until}, c.err
 }
 
-// All waits until all children have ended or timed out, with any outcome. It returns an error only if ctx ends, or if it
-// is called inside a step.
+// All waits until all children have ended or timed out, with any outcome. It returns an error only if ctx ends, or if
+// it is called inside a step.
 func All[C Awaited](ctx context.Context, of ...C) error {
 	d, names, _ := awaited(of)
 	if len(names) == 0 {
