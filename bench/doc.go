@@ -164,8 +164,9 @@
 //	go run . -against /tmp/bench-base -rounds 5
 //	git worktree remove --force /tmp/base
 //
-// Copy the bench's code, so that the same code measures both. gem.go, llm.go, extract.go and mcpserver.go use GEM's Go
-// packages. If the other checkout has another API, take gem.go from the last commit whose gem.go fits it:
+// Each bench builds the gem program of the checkout in which it was built itself, so keep that checkout. Copy the
+// bench's code, so that the same code measures both. gem.go, llm.go, extract.go and mcpserver.go use GEM's Go packages.
+// If the other checkout has another API, take gem.go from the last commit whose gem.go fits it:
 //
 //	git show COMMIT:bench/gem.go > /tmp/base/bench/gem.go
 //

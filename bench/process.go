@@ -7,19 +7,24 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"time"
 )
 
-// build builds the program as shipped, once, in the scratch folder, and returns its path.
+// build builds the program as shipped, once, in the scratch folder, and returns its path. Its source is the checkout in
+// which the bench itself was built, so that two benches side by side measure two programs.
 func (b *bench) build(ctx context.Context) (program string, err error) {
 	if b.program != "" {
 		return b.program, nil
 	}
-	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/gemworker/gem").Output()
+	_, file, _, _ := runtime.Caller(0)
+	list := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/gemworker/gem")
+	list.Dir = filepath.Dir(file)
+	root, err := list.Output()
 	if err != nil {
-		return "", fmt.Errorf("find GEM's source (run the bench in its folder): %w", err)
+		return "", fmt.Errorf("find GEM's source (keep the checkout in which the bench was built): %w", err)
 	}
 	program = filepath.Join(b.lab.scratch, "gem")
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags=grpcnotrace", "-gcflags=google.golang.org/...=-l",
