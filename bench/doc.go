@@ -89,7 +89,8 @@
 //	                       second: its memory of ends, kept for a failover
 //	llm-chats              calls to llm.chat per second. A provider in the bench's process answers at once. 200 slots and
 //	                       10 connections, as for all of llm-….
-//	llm-cpu-worker         CPU time of the worker per such call, in µs
+//	llm-cpu-worker, llm-cpu-postgres
+//	                       CPU time of the worker and of the server per such call, in µs
 //	llm-meanwhile, -p99    ms from the insert of a leads.create to the commit of its receipt, at 20 per second, while
 //	                       150 chats stall: the median and the 99th percentile
 //	llm-meanwhile-none, -p99

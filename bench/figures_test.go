@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -71,9 +72,16 @@ func TestOnlyTakesNamesAndBeginnings(t *testing.T) {
 }
 
 func TestContestantsAreChosenByName(t *testing.T) {
-	for list, want := range map[string]int{"": 10, "gem": 1, "gem, floor": 2} {
+	for list, want := range map[string]int{"": 12, "gem": 1, "gem, floor": 2} {
 		if wanted, err := chooseContestants(list); err != nil || len(wanted) != want {
 			t.Errorf("chooseContestants(%q): got %v, %v; want %d contestants", list, wanted, err, want)
+		}
+	}
+	for _, e := range experiments {
+		for _, c := range e.contestants {
+			if !slices.Contains(contestantNames, c.Name()) {
+				t.Errorf("%s never runs: contestantNames lacks it", c.Name())
+			}
 		}
 	}
 	if _, err := chooseContestants("gem,lake"); err == nil {

@@ -101,7 +101,13 @@ func chatsAtOnce(ctx context.Context, b *bench, c contestant) (figures []figure,
 		if err := s.waitEnded(ctx, c, warmUp+20); err != nil {
 			return err
 		}
-		before, cpuErr := cpuTime(pid)
+		postmaster, procErr := s.postmaster(ctx)
+		cpu := func() (worker, server time.Duration, err error) {
+			worker, err = cpuTime(pid)
+			server, wrong := cpuTimeOfServer(postmaster)
+			return worker, server, errors.Join(err, wrong)
+		}
+		worker, server, cpuErr := cpu()
 		began := time.Now()
 		if err := s.chats(ctx, n, "hello"); err != nil {
 			return err
@@ -111,15 +117,17 @@ func chatsAtOnce(ctx context.Context, b *bench, c contestant) (figures []figure,
 		}
 		figures = []figure{{measure: "llm-chats", unit: "calls/s", value: float64(n) / time.Since(began).Seconds()}}
 		if errors.Is(cpuErr, errNoProc) {
-			say("llm-cpu-worker is not measured here: %v", cpuErr)
+			say("llm-cpu-worker and llm-cpu-postgres are not measured here: %v", cpuErr)
 			return nil
 		}
-		after, err := cpuTime(pid)
-		if err := errors.Join(cpuErr, err); err != nil {
+		workerNow, serverNow, err := cpu()
+		if err := errors.Join(procErr, cpuErr, err); err != nil {
 			return err
 		}
-		figures = append(figures, figure{measure: "llm-cpu-worker", unit: "µs",
-			value: float64((after - before).Microseconds()) / float64(n)})
+		for measure, used := range map[string]time.Duration{"llm-cpu-worker": workerNow - worker,
+			"llm-cpu-postgres": serverNow - server} {
+			figures = append(figures, figure{measure: measure, unit: "µs", value: float64(used.Microseconds()) / float64(n)})
+		}
 		return nil
 	})
 	return figures, err
