@@ -20,7 +20,8 @@ type Call struct {
 	Input json.RawMessage
 	// Status is queued, running, waiting, succeeded, failed or not_configured.
 	Status string
-	// SessionID and IdempotencyKey come from the frontend, and CreatedBy from its token if it has one. Each may be empty.
+	// SessionID and IdempotencyKey come from the frontend, and CreatedBy from its token if it has one. Each may be
+	// empty.
 	SessionID, CreatedBy, IdempotencyKey string
 	// Key is the computed key that the call holds, or waits for: see receipts.Key. It may be empty.
 	Key string
@@ -89,8 +90,8 @@ func readCall(ctx context.Context, db DB, where, value string) (c *Call, now tim
 	return c, now, nil
 }
 
-// LastDurable returns the ids of a tool's last durable calls that made progress, the newest first. It returns at most
-// limit ids.
+// LastDurable returns the ids of a tool's last durable calls whose journals have a step, a call or a wait, the newest
+// first. It returns at most limit ids.
 func LastDurable(ctx context.Context, db DB, tool string, limit int) ([]string, error) {
 	rows, err := db.Query(ctx, "select id::text from public.core_tool_calls where tool_name = $1 and steps > 0 order by "+
 		"id desc limit $2", tool, limit)

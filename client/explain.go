@@ -74,16 +74,16 @@ type Explanation struct {
 	KeyHolder *Call
 	// Children are the first open calls of its handler, up to [MaxChildren], if the call waits for them.
 	Children []Call
-	// Asked are open calls of the handler, and of its children's handlers, that wait for somebody's answer: the first
-	// ones, up to [MaxChildren].
+	// Asked has the first open calls, up to [MaxChildren], that wait for somebody's answer and that the call's handler,
+	// or the handlers of the calls below it, made.
 	Asked []WaitingCall
 	// Misfit says why no program could continue a call that waits for code. Message is the reason, and Name the entry of
 	// the journal that the code contradicts. Name is empty if the tool or its handler is missing.
 	Misfit struct{ Name, Message string }
 	// Answers are the names under which the call waits for answers: see [Answer].
 	Answers []string
-	// AskedFor is the asker, if the call is a question that waits for answers. AskedInside reports whether another
-	// call waits for its answer.
+	// AskedFor is the kind of asker, if the call is a question that waits for answers. AskedInside reports whether
+	// another call waits for its answer.
 	AskedFor    Asker
 	AskedInside bool
 	// Rules are the rules that ask people about the call, or that delayed it. RulesVersion is their version; it is empty
@@ -99,12 +99,12 @@ type Explanation struct {
 	// If an operator made this call by repeating another, AgainOf is that other call, and Again the operator.
 	AgainOf string
 	Again   Act
-	// Context is Postgres's message about a failed function in SQL, with the place in the function. Of a queued call it
-	// is the failure of the last attempt. It may contain code, so only operators may see it. It may be empty.
+	// Context is Postgres's message about a failed function in SQL, with the place in the function. For a queued
+	// call, it is about its last attempt. It may contain code, so only operators may see it. It may be empty.
 	Context string
 	// Receipt is the receipt of the call; nil before its end.
 	Receipt *receipts.Receipt
-	// RepeatedCall is the call whose receipt this call's receipt repeats; it may be empty.
+	// RepeatedCall is an earlier call, if this call's receipt repeats the receipt of that call; otherwise it is empty.
 	RepeatedCall string
 }
 

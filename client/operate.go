@@ -59,13 +59,13 @@ func OperatorCancel(ctx context.Context, db DB, ids []string, who Operator, atOn
 	return nil, fmt.Errorf("cancel %d calls: %w", len(ids), err)
 }
 
-// RepeatPreview describes what repeating a call would do, according to the registry in force.
+// RepeatPreview describes what repeating a call would do, according to the registry that workers recorded last.
 type RepeatPreview struct {
 	ID        string `json:"id"`
 	Tool      string `json:"tool"`
 	Status    string `json:"status"`
 	ErrorCode string `json:"error_code,omitempty"`
-	// Mode is the mode of the tool's idempotency; empty if no registry in force has the tool.
+	// Mode is the mode of the tool's idempotency; empty if that registry lacks the tool.
 	Mode string `json:"mode,omitempty"`
 	// Succeeded is the call that has succeeded with the key: its result would be repeated, and nothing would run. It
 	// may be empty.

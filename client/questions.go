@@ -23,9 +23,9 @@ type Question struct {
 	By    []string        `json:"by"`     // who may answer: owner, user:SUBJECT, role:ROLE, service
 	Since time.Time       `json:"since"`
 	Until time.Time       `json:"until,omitzero"` // zero means no limit
-	// the call that no other call made, on whose behalf the question is asked; it may be the question itself
+	// the topmost call on whose behalf the question is asked: no other call made it. It may be the question itself
 	Root  string          `json:"root"`
-	Input json.RawMessage `json:"input"` // of wait.approval: everything about the question; otherwise null
+	Input json.RawMessage `json:"input"` // the input, if the question is a call to wait.approval; otherwise null
 	// About and Arguments are the tool and the input of the call to approve; empty and null for other
 	// questions.
 	About     string          `json:"about,omitempty"`
@@ -35,8 +35,8 @@ type Question struct {
 	// AskedBy is the created_by of the question's call; it may be empty. AskedFor is the kind of asker.
 	AskedBy  string `json:"asked_by,omitempty"`
 	AskedFor Asker  `json:"asked_for"`
-	// OfAsker is the question's position among the open questions of its AskedBy, and AskerOpen is their count: see
-	// gem.open_questions.
+	// OfAsker is the question's position among the open questions with the same AskedBy, and AskerOpen is the number of
+	// these: see gem.open_questions.
 	OfAsker   int `json:"of_asker"`
 	AskerOpen int `json:"asker_open"`
 }
@@ -66,8 +66,8 @@ func FirstQuestions(ctx context.Context, db DB, limit int) ([]Question, error) {
 	return readQuestions(ctx, db, "where of_asker <= $1 order by place limit $2", MaxPerAsker, limit)
 }
 
-// More returns how many further questions of the same asker [FirstQuestions] omits. It is 0 unless this is the last one
-// that the list has of the asker.
+// More returns the number of further questions that the same asker has and that [FirstQuestions] left out. Only the
+// asker's last question in that list has such a number; for all others, More returns 0.
 func (q Question) More() int {
 	if q.OfAsker != MaxPerAsker {
 		return 0
@@ -90,8 +90,8 @@ func OpenQuestion(ctx context.Context, db DB, id string) (*Question, error) {
 	return &found[0], nil
 }
 
-// OpenQuestionsAmong returns, of at most a thousand calls, the questions that the caller may answer. It does not read
-// other questions, so OfAsker and AskerOpen count only these calls.
+// OpenQuestionsAmong returns those of the given calls, at most a thousand, that are questions which the caller may
+// answer. It does not read other questions, so OfAsker and AskerOpen count only these calls.
 func OpenQuestionsAmong(ctx context.Context, db DB, ids []string) ([]Question, error) {
 	return readFrom(ctx, db, "public.find_open_questions($1::text[]::uuid[]) order by place", ids)
 }
@@ -135,7 +135,8 @@ type WaitingCall struct {
 	AskedFor Asker
 	AskedBy  string
 	Inside   bool
-	// Names are the names under which the call waits for answers: see [Answer]. A wait tool's call has one: `answer`.
+	// Names are the names under which the call waits for answers: see [Answer]. A call to wait.answer, wait.approval or
+	// wait.event has one name, `answer`.
 	Names []string
 }
 

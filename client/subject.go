@@ -52,8 +52,8 @@ func As(ctx context.Context, db *pgxpool.Pool, s Subject, do func(DB) error) err
 // undone. The rows of a query must be read or closed before the next statement.
 //
 // A query is one statement, whose arguments must not be options of pgx such as [pgx.QueryExecMode]. The connection's
-// role prepares it, and so needs the usage of each schema that it names. After an error that Postgres did not report,
-// the statement may have been committed.
+// role prepares the statement, so it needs the USAGE privilege on each schema that the statement names. After an error
+// that Postgres did not report, the statement may have been committed.
 func AsEach(ctx context.Context, db *pgxpool.Pool, s Subject, do func(DB) error) error {
 	return s.connect(ctx, db, func(conn *pgxpool.Conn, claims string) error {
 		return do(each{conn, s.Role, claims})

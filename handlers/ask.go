@@ -18,13 +18,13 @@ import (
 type Question struct {
 	// Text is the question: 1 to 4,000 characters.
 	Text string `json:"text"`
-	// Schema is the flat JSON Schema of the answer: see the input of wait.answer in the registry. Nil: Ask derives it from
-	// the type of the answer.
+	// Schema is the flat JSON Schema of the answer: see the input of wait.answer in the registry. Nil: Ask derives it
+	// from the type of the answer.
 	Schema json.RawMessage `json:"schema,omitempty"`
 	// By lists the people who may answer: `owner` (the creator of the call), `user:SUBJECT`, `role:ROLE` (see the table
 	// gem.roles) or `service`. Empty means the owner. service_role and the owner of the database may always answer.
 	By []string `json:"by,omitempty"`
-	// Others means that only others may answer: not the users who made the handler's call or a call above it.
+	// Others excludes the users who made the call that the handler serves, or a call above it: only others may answer.
 	Others bool `json:"others,omitempty"`
 	// Until is the deadline. After it, the question accepts no answers, and Wait returns a [Failure] with the code
 	// timeout. Zero means no deadline.
@@ -64,7 +64,7 @@ type Approval struct {
 	Text string
 	// By lists the people who may approve, at least one: `user:SUBJECT` or `role:ROLE` (see the table gem.roles).
 	By []string
-	// OwnerToo means that the user who made the handler's call, or a call above it, may approve too.
+	// OwnerToo means that users may approve even if they made the call that the handler serves, or a call above it.
 	OwnerToo bool
 	// Until is the deadline, after which nobody can approve the call. Zero means no deadline.
 	Until time.Time

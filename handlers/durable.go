@@ -31,9 +31,10 @@ type Journal interface {
 	// meantime, Step ends the goroutine instead of returning.
 	Step(ctx context.Context, kind StepKind, name string,
 		do func(context.Context, Tx) (json.RawMessage, error)) (json.RawMessage, error)
-	// Start makes a call under a name, or finds the earlier one, and returns its name in the journal. It calls input only
-	// if it makes the call. If the call is refused, the refusal is recorded under its name. Start itself returns an error
-	// only for a mistake in the handler's code. chosen is true if StartWith makes the call.
+	// Start makes a call under a name, or finds the call that an earlier run made. It returns the name that is unique
+	// in the journal, and the call's id. It calls input only if it makes the call. If the call is refused, the refusal
+	// is recorded under its name. Start itself returns an error only for a mistake in the handler's code. chosen is
+	// true if StartWith makes the call.
 	Start(name, tool string, chosen bool, input func() (json.RawMessage, error)) (unique, id string, err error)
 	// Timer registers a timer, and returns its unique name in the journal.
 	Timer(name string) (unique string, err error)
@@ -43,14 +44,14 @@ type Journal interface {
 	Tools() []Tool
 	// Digest returns the digest of a call to approve, or an error with the reason if the handler may not make that call.
 	Digest(tool string, input json.RawMessage) (string, error)
-	// Wait returns once something has arrived under at least as many of the names as need says. Until then the call is
-	// parked: Wait ends the goroutine, and a later attempt runs the handler again.
+	// Wait returns once something has arrived under at least n of the names; n is the parameter need. Until then the
+	// call is parked: Wait ends the goroutine, and a later attempt runs the handler again.
 	Wait(ctx context.Context, need int, names []Await) error
 	// DoesNotFit ends the attempt, and does not return. The call then waits for a program whose code fits the journal's
 	// entry of that name.
 	DoesNotFit(name, why string)
-	// Version returns the version of the code in the journal's entry of that name, or 0 if earlier runs passed this point
-	// without recording one.
+	// Version returns the version of the code in the journal's entry of that name, or 0 if earlier runs passed this
+	// point without recording one.
 	Version(name string, current int) int
 	// Arrived returns the arrival under a name, and whether there is one. The arrival's Result is set only after a Wait
 	// for this name alone.
@@ -92,8 +93,8 @@ var ErrUnknown error = &Failure{
 // in the journal, and so on.
 //
 // A [Transient] error ends the attempt, and the call runs again after a pause. The tool's retry.max_attempts limits
-// this; the count restarts whenever the call makes progress. When the attempts are used up, or on any other error, Step
-// records the error as a [Failure] or a [NotConfigured], and returns it in every later run.
+// this; the count restarts whenever the journal gets another step, call or wait. When the attempts are used up, or on
+// any other error, Step records the error as a [Failure] or a [NotConfigured], and returns it in every later run.
 func Step[T any](ctx context.Context, d *Durable, name string, do func(context.Context) (T, error)) (T, error) {
 	return step(ctx, d, AtLeastOnce, name, func(ctx context.Context, _ Tx) (T, error) { return do(ctx) })
 }

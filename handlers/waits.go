@@ -22,7 +22,7 @@ type Child[T any] struct {
 	waited bool     // Wait has returned, in this run
 }
 
-// Awaited is anything that a durable handler can wait for: a [Child].
+// Awaited is a [Child] of any type: what a durable handler can wait for.
 type Awaited interface {
 	awaits() (*Durable, Await, error)
 }
@@ -54,10 +54,11 @@ var ErrTimeout error = &Failure{Code: "timeout", Message: "Nothing arrived withi
 // handler returns. If the handler returns an error, the call ends as failed, with the code cancelled.
 var ErrCancelled error = &Failure{Code: "cancelled", Message: "Someone asked to cancel the call."}
 
-// Start makes a call to a tool under a name, once, even if the handler runs several times. The worker inserts the call
-// with the next step or wait; after a cancellation, it does so only if the handler waits for the call. The handler's
-// entry in the registry must list the tool in `calls`. The input is an object of at most 1 MiB. The tool's output is
-// decoded into a T. If the call cannot be made, [Child.Wait] returns the reason. Do not use Start inside a step.
+// Start makes a call to a tool under a name, once, even if the handler runs several times. It does not insert the call
+// itself: the worker does, when the handler reaches its next step or wait. After a cancellation, the worker inserts the
+// call only if the handler waits for it. The handler's entry in the registry must list the tool in `calls`. The input
+// is an object of at most 1 MiB. The tool's output is decoded into a T. If the call cannot be made, [Child.Wait]
+// returns the reason. Do not use Start inside a step.
 //
 // A child has the session, the user and the priority of its parent. When the parent ends, its open children are
 // cancelled.
@@ -77,8 +78,9 @@ type Tool struct {
 	Name, Description string
 	// InputSchema is a JSON Schema.
 	InputSchema json.RawMessage
-	// Closed says why the user of the handler's call may not call the tool, such as "needs the permission send:sms". It is
-	// empty if the user may, or if no user's token made the call. [Start] ignores it: see [StartWith].
+	// Closed says why the user of the handler's call may not call the tool, such as "needs the permission send:sms". It
+	// is empty if the user may, or if no user's token made the call. [Start] makes the call in any case. A call that
+	// [StartWith] makes is refused when it begins.
 	Closed string
 }
 
@@ -88,9 +90,9 @@ func Tools(d *Durable) []Tool { return d.journal.Tools() }
 
 // StartWith is like [Start], but takes a function for the input, which it calls only when it makes the call. If the
 // function returns an error, that error is recorded in place of the call, and Wait returns it in every run. Use
-// StartWith for calls that are chosen not by the handler's code but by a model or a document. The worker checks whether
-// such a call is allowed, but only when the call begins. A question asked this way counts as a user's: users' limits
-// apply, and people see that the handler chose neither the text nor who may answer.
+// StartWith for calls that are chosen not by the handler's code but by a model or a document. Such a call is refused
+// when it begins if the user may not call the tool. A question asked this way counts as a user's: users' limits apply,
+// and people see that the handler chose neither the text nor who may answer.
 func StartWith[T any](d *Durable, name, tool string, input func() (json.RawMessage, error)) *Child[T] {
 	c := &Child[T]{call: d}
 	c.name, c.id, c.err = d.journal.Start(name, tool, true, input)
@@ -135,8 +137,8 @@ func (c *Child[T]) Until(t time.Time) *Child[T] {
 	return c
 }
 
-// Wait waits for the child's end and returns its result. No process runs the call during the wait. The error is the
-// error of the child's receipt, as a [Failure] or a [NotConfigured], or ErrTimeout, or the error of ctx.
+// Wait waits for the child's end and returns its result. Meanwhile, no process runs the call that waits. The error is
+// the error of the child's receipt, as a [Failure] or a [NotConfigured], or ErrTimeout, or the error of ctx.
 //
 // Call Wait only in the handler's own goroutine, and never inside a step. Wait does not always return: it may end this
 // run, and the handler starts again from the beginning once the child has ended.
@@ -215,8 +217,8 @@ func All[C Awaited](ctx context.Context, of ...C) error {
 }
 
 // First waits until a child has ended or timed out, and returns the index of the earliest. If a child could not be
-// made, it returns that child's index at once. Every later run returns the same index. It needs at least one child. It
-// returns an error only if ctx ends, or if it is called inside a step.
+// made, it returns that child's index at once. If the handler runs again, it returns the same index. It needs at least
+// one child. It returns an error only if ctx ends, or if it is called inside a step.
 func First(ctx context.Context, of ...Awaited) (int, error) {
 	d, names, failed := awaited(of)
 	if failed >= 0 {
@@ -252,7 +254,7 @@ func awaited[C Awaited](of []C) (d *Durable, names []Await, failed int) {
 
 const maxSleep = 366 * 24 * time.Hour
 
-// Sleep pauses the call for at most 366 days, counted from when the handler first reaches the Sleep. No process runs
+// Sleep pauses the call for the duration t, which begins when the handler first reaches the Sleep. No process runs
 // the call during the pause. Sleep returns an error if the duration is longer than 366 days, or if ctx ends.
 func Sleep(ctx context.Context, d *Durable, name string, t time.Duration) error {
 	name, err := d.journal.Timer(name)

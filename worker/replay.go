@@ -17,8 +17,8 @@ import (
 type ReplayResult struct {
 	// Misfit describes how the journal contradicts the code, or why the code is missing.
 	Misfit string
-	// Stopped is the first operation that is not in the journal. The replay of an open call ends there: at a wait that is
-	// still open, or at the next new step.
+	// Stopped is the first operation that is not in the journal. The replay of an open call ends there: at a wait that
+	// is still open, or at the next new step.
 	Stopped string
 	// Outcome is the handler's result. Differs reports that the receipt has another outcome.
 	Outcome receipts.Outcome
@@ -35,7 +35,7 @@ const replayed how = "replayed"
 
 // Replay runs a durable handler on a call that was recorded with `gem replay --save`, and shows how this program would
 // continue the call. It reads only the recording, and writes nothing: the first operation that the journal lacks ends
-// the replay. The worker need not have been started. It returns an error if the recording cannot be read.
+// the replay. The worker need not have been started. Replay returns an error if the recording cannot be read.
 func (w *Worker) Replay(ctx context.Context, recording json.RawMessage) (*ReplayResult, error) {
 	var r store.Recorded
 	if err := json.Unmarshal(recording, &r); err != nil {

@@ -32,11 +32,11 @@ type attempt struct {
 	holds   string // the key, once the attempt holds it and its handler may run
 	// inputDiffers: a call with this key succeeded before, with another input
 	inputDiffers bool
-	call         *handlers.Call   // the handler's view of the call, which records its effects; nil until it runs
+	call         *handlers.Call   // what the handler sees, and where it records effects; nil until it runs
 	tx           *lanes.Tx        // the handler's transaction; nil until the handler runs, and for a durable handler
 	journal      *durable.Journal // the call's journal for a durable handler; nil if it was not read
 	steps        *durable.Run     // of a durable handler; nil until it runs
-	judged       rules.Judgement  // the judgement of the rules that need only the call itself
+	judged       rules.Judgement  // what the rules say without the database, and what they must ask it
 	ruling       *receipts.Rules  // the verdicts of the rules; nil without verdicts
 	cause        error            // why the call's context ended before the handler was done; nil if it did not
 }
@@ -72,9 +72,8 @@ func (w *Worker) run(c *claimedCall) *end {
 }
 
 // decide ends an attempt before anything runs if the call was cancelled or lost, the worker is stopping, the tool is
-// unknown, an earlier attempt rules out another, the tool is closed to the user or has no handler, or the input is
-// invalid. Earlier attempts come first, because a receipt that only said unknown_tool would hide that they may have had
-// effects.
+// unknown, an earlier attempt may have had effects that must not be repeated, the tool is closed to the user or has no
+// handler, or the input is invalid.
 func (a *attempt) decide(ctx context.Context) *end {
 	var known, bound bool
 	a.tool, known = a.worker.options.Registry.Tool(a.claim.Tool)
@@ -153,8 +152,8 @@ func (a *attempt) pastDeadline() receipts.Outcome {
 }
 
 // endedBefore ends an attempt whose context ended before its handler began. It returns nil if the context is live. It
-// also returns nil for a cancelled call that has made progress, or whose worker was lost, if the handler is not known
-// yet: decide handles these.
+// also returns nil for two kinds of cancelled calls, which decide handles: calls with recorded steps and, until the
+// handler is known, calls that lost a worker.
 func (a *attempt) endedBefore(ctx context.Context) *end {
 	switch cause := context.Cause(ctx); {
 	case cause == nil:
@@ -261,7 +260,7 @@ func (a *attempt) takeKey(ctx context.Context) *end {
 	refuse := a.tool.Idempotency.OnOtherInput == registry.Refuse
 	gate := store.Gate{Key: a.key, KeyField: a.tool.Idempotency.KeyField, Refuse: refuse, Checks: a.judged.Checks,
 		Version: a.worker.rulesVersion(), Again: a.claim.Number > 1}
-	// a person may have denied an earlier attempt, even if the current rules ask nobody
+	// even if the current rules ask nobody, a person may have denied the call during an earlier attempt
 	gated := len(gate.Checks) > 0 || gate.Again && !a.claim.OfRules()
 	if !gated && a.key == "" {
 		return nil
@@ -326,7 +325,7 @@ func (a *attempt) execute(ctx context.Context) *end {
 
 // noteOutside records that the tool's effects happen outside of the receipt's transaction, unless the worker's row says
 // so already. If the row does not say so, the tool has moved to another backend since the worker registered. If this
-// worker is lost, the worker that takes over the call must know that.
+// worker is lost, the worker that takes over the call must know that the call may have had effects outside.
 func (a *attempt) noteOutside(ctx context.Context) *end {
 	if inside(a.handler) {
 		return nil

@@ -1,10 +1,11 @@
 // Package worker claims calls from the queue, runs them, and writes their receipts.
 //
 // The function run, in run.go, runs an attempt: it decides whether the call may run, takes its key, executes it, and
-// records the result. handler.go runs the handler, and check.go checks its input and output. end.go converts errors and
-// writes all ends. loop.go claims calls while there is room. Several services run at the same time: heartbeat.go shows
-// that the process is alive, and receives cancellations; listen.go receives notifications of inserts; ends.go notifies
-// waiters when calls end; watchdog.go ends a process that hangs; telemetry.go makes spans and measurements.
+// records the result. handler.go runs the handler, and check.go checks its input and output. end.go decides from the
+// handler's result or error how the attempt ends, and records it. loop.go claims calls while there is room. Several
+// services run at the same time: heartbeat.go shows that the process is alive, and receives cancellations; listen.go
+// receives notifications of inserts; ends.go notifies waiters when calls end; watchdog.go ends a process that hangs;
+// telemetry.go makes spans and measurements.
 //
 // Each change to a call is made by one SQL function: see internal/store and migrations/functions. The process may die
 // at any point: nothing that matters is only in memory.
@@ -51,8 +52,8 @@ const (
 
 // Options configure a worker. Calls, Control, Registry and Handlers are required; all other fields have a default.
 type Options struct {
-	// Calls is the pool that handlers, receipts and keys share. A handler's transaction needs a connection to itself: with
-	// fewer connections than Concurrency, handlers may wait for one.
+	// Calls is the pool that handlers, receipts and keys share. A handler's transaction needs a connection to itself:
+	// with fewer connections than Concurrency, handlers may wait for one.
 	Calls *pgxpool.Pool
 	// Control is the pool for claims and heartbeats, which handlers must not starve. Two connections are enough.
 	Control *pgxpool.Pool
@@ -73,22 +74,22 @@ type Options struct {
 	Version string
 	// Concurrency is the number of calls that run at once. Default: 10.
 	Concurrency int
-	// PollInterval is the time between two polls of an idle worker. Default: 1 s. Without notifications, the worker polls
-	// more often for a while after each call.
+	// PollInterval is the time between two polls of an idle worker. Default: 1 s. Without notifications, the worker
+	// polls more often for a while after each call.
 	PollInterval time.Duration
 	// ShutdownGrace is how long running calls may continue after the worker was ordered to stop. Default: 0, which ends
 	// them at once.
 	ShutdownGrace time.Duration
 	// HeartbeatInterval is the time between two heartbeats. Default: 1.5 s.
 	HeartbeatInterval time.Duration
-	// DeadAfter is how long the worker may be silent before others take over its calls: at least twice HeartbeatInterval.
-	// Default: 5 s. A worker whose own heartbeats are late declares no other worker dead.
+	// DeadAfter is how long the worker may be silent before others take over its calls: at least twice
+	// HeartbeatInterval. Default: 5 s. A worker whose own heartbeats are late declares no other worker dead.
 	DeadAfter time.Duration
 
 	// StallLimit is how long the loop may hang before OnStall is called. Default: 1 min.
 	StallLimit time.Duration
-	// OnStall is called once. Default: it logs how long the loop has hung, and exits with status 70, so that the platform
-	// restarts the process.
+	// OnStall is called once. Default: it logs how long the loop has hung, and exits with status 70, so that the
+	// platform restarts the process.
 	OnStall func(hung time.Duration)
 
 	// Tracer records a span for each attempt, and Meter the measurements. Default: none.

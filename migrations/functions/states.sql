@@ -12,7 +12,7 @@
 --       insert ──queued, waiting──▶ waiting ──succeeded | failed──▶ final
 --                            a question from a handler or a rule: it ends when it is answered, or at its deadline
 --
---   queued          Workers may claim the call from run_at on. Claims take the highest priority first, then the
+--   queued          Workers may claim the call once run_at has come. Claims take the highest priority first, then the
 --                   earliest run_at, then the earliest insert.
 --   running         A worker has claimed the call. Its handler may not have started yet. While its worker is alive,
 --                   only the attempt that holds the call (attempt, claimed_by) can move it.
@@ -125,9 +125,9 @@ begin
 end
 $$;
 
--- Notifies waiters that calls have ended. It takes at most 215 calls, because no more ids fit into a notification.
--- Waiters also poll gem.ended. A worker calls this function outside of the transactions in which calls end, for many
--- calls at once. See the column awaited of core_tool_calls.
+-- Tells clients that wait for receipts that calls have ended. It takes at most 215 calls, because no more ids fit into
+-- a notification. The clients also poll gem.ended. A worker calls this function outside of the transactions in which
+-- calls end, for many calls at once. See the column awaited of core_tool_calls.
 create or replace function gem.tell_ended(p_calls uuid[]) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
@@ -167,9 +167,9 @@ $$;
 -- A call that lost two workers since it last waited is a suspect: it may have killed them. A worker runs one suspect at
 -- a time (p_suspect), so that a suspect that kills its worker takes no other suspect with it.
 --
--- After Postgres's clock was set back, and until it catches up, these calls are due although their run_at is in the
--- future: calls that were due when they were inserted, calls that were requeued before the clock was set back, and
--- retries whose pause is over by the old clock. Calls that a frontend scheduled still wait for their time.
+-- While Postgres's clock is behind because it was set back, a call may be due although its run_at is in the future: if
+-- it was due when it was inserted, if it was requeued before the clock was set back, or if it is a retry whose pause
+-- would be over by now. Calls that a frontend scheduled still wait for their time.
 --
 -- Calls at level -500 or below are background calls. They come after all others. A claim takes at most p_background of
 -- them (null: no limit), so that a worker keeps slots for other calls. If a caller crowds the queue, its calls also
@@ -323,7 +323,7 @@ begin
         perform gem.wake_waiting(p_key, 100, p_worker);
       end if;
       return;
-    -- the attempt already held the key when it searched for a receipt, so no other call can have succeeded since
+    -- the second pass: the attempt has held the key since the first one, so no other call can have succeeded meanwhile
     elsif verdict = 'run' then
       return;
     end if;
@@ -402,9 +402,10 @@ end
 $$;
 
 -- Reports whether the input of p_call differs from that of the call that wrote p_receipt, not counting the key field.
--- Returns null if the earlier input is unknown. Signed-in users must not learn the inputs of others: if another user
--- made the earlier call, the result is null, or true if the tool refuses other inputs. The function is volatile because
--- the receipt may be newer than the calling statement.
+-- Returns null if the earlier input is unknown. Signed-in users must not learn the inputs of others. If another user
+-- made the earlier call, the inputs are therefore not compared: the result is true if the tool refuses a used key with
+-- another input (p_refuse), and null otherwise. The function is volatile because the receipt may be newer than the
+-- calling statement.
 create or replace function gem.input_differs(p_call uuid, p_receipt uuid, p_key_field text,
   p_refuse boolean) returns boolean
 language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
@@ -436,12 +437,12 @@ drop function if exists gem.finish(uuid, integer, text, text, jsonb, jsonb, text
 -- It is the last statement of a handler's transaction. p_steps is the number of steps that the attempt knows, and p_key
 -- the key that it took. If the database has fewer steps, or does not have the key, a failover lost them: the function
 -- raises GM001, and the call continues from the remaining steps. p_context describes the origin of a failure for
--- operators. Only the journal stores it. If the end is restored after a failover (see servers.sql), p_receipt is the
--- receipt's earlier id, and p_epoch that failover's id in gem.epochs.
+-- operators. Only the journal stores it. If the end is restored after a failover (see servers.sql), p_receipt is the id
+-- that the receipt had before, and p_epoch is the id of that failover in gem.epochs.
 --
 -- The same transaction reports the end to the call's parent. If another transaction has locked the parent, as when
 -- several children end at once, this one only marks its call (waits_for), and gem.run_timers later reports all marked
--- calls together. A wake_at a hundred years in the past is due at once, even if the clock is set back.
+-- calls together. It sets wake_at to a hundred years ago, so that the timers run at once even if the clock is set back.
 --
 -- Here and below, the planner must find the call by its id, so coalesce hides the other conditions from it. With
 -- statistics from a quiet hour, the planner would otherwise use the index of running calls, which has an entry for
@@ -466,7 +467,7 @@ begin
   end if;
   with parent as materialized (
     select gem.lock_parent(c.parent_call_id) as free
-    from ( -- locked first, since a frontend may hold the lock for any time
+    from ( -- the call is locked before its parent, since a frontend may hold the lock on the call for long
       select k.parent_call_id from public.core_tool_calls k
       where k.id = p_call and k.parent_step is not null for no key update) c
   ), ended as (
@@ -562,12 +563,13 @@ end
 $$;
 
 -- Reports whether an earlier attempt of the call may have had an effect outside of Postgres that must not happen twice:
--- the tool's mode was `none` then, or is `none` now (p_none). An `unknown` mode counts as `none`, unless all effects of
--- the present handler are in Postgres (p_inside). If the mode was keyed then and is keyed now, a different key also
--- counts, because a service would not recognise it as the same request. p_key is the present key, or null if the mode
--- is not keyed now. A deploy between the attempts may change the tool's mode and its key field, but not the effects of
--- the earlier attempt. In the events `lost`, `retried` and `released`, `outside` is the mode under which an attempt may
--- have had such effects. If that mode was `keyed`, `key` is the key that the attempt held.
+-- the tool's mode was `none` then, or is `none` now (p_none). A mode that is recorded as `unknown` counts as `none`,
+-- unless all effects of the present handler are in Postgres (p_inside). If the mode was keyed then and is keyed now,
+-- the result is also true if the key has changed, because a service would not recognise the second request as the same
+-- one. p_key is the present key, or null if the mode is not keyed now. A deploy between the attempts may change the
+-- tool's mode and its key field, but not the effects of the earlier attempt. In the events `lost`, `retried` and
+-- `released`, `outside` is the mode under which an attempt may have had such effects. If that mode was `keyed`, `key`
+-- is the key that the attempt held.
 drop function if exists gem.must_not_repeat(uuid, boolean, boolean);
 create or replace function gem.must_not_repeat(p_call uuid, p_none boolean, p_inside boolean, p_key text)
 returns boolean language sql stable security definer set search_path = pg_catalog, pg_temp as $$
@@ -595,7 +597,7 @@ $$;
 
 -- Puts a running call back in the queue: at its old place, or to start later, after p_pause or at p_starts_at (see
 -- rules.sql). Returns the end of the pause. If the row's old run_at is in the future, the clock was set back after the
--- claim, so the call is due now. p_at is the time of the decision, if it was made earlier in the transaction.
+-- claim, so the call is due now. p_at is the time at which the caller decided to put the call back; by default now.
 drop function if exists gem.put_back(uuid, integer, text, text, interval, jsonb, text, timestamptz);
 create or replace function gem.put_back(p_call uuid, p_attempt integer, p_worker text, p_event text,
   p_pause interval default null, p_data jsonb default null, p_needs text default null,
@@ -688,12 +690,12 @@ $$;
 -- queued | waiting → failed, running → running: cancelled
 ------------------------------------------------------------------------------------------------------------------------
 
--- Cancels a call. It is in the schema public because frontends call it. Returns `cancelled` if the call ended at once,
--- `requested` if it is running or has made progress, or its status if it had already ended. A question with an accepted
--- answer ends with that answer, and the function returns `requested`. Callers with a token can cancel only their own
--- calls; service_role and sessions without a token can cancel any call. A signed-in user cannot cancel a question that
--- rules ask: the rules would ask it again, and could bother people forever. PostgREST maps PT404 to the HTTP status
--- 404.
+-- Cancels a call. The function is in the schema public because frontends use it. Returns `cancelled` if the call ended
+-- at once, `requested` if it is running or has made progress, or its status if it had already ended. A question with an
+-- accepted answer ends with that answer, and the function returns `requested`. Callers with a token can cancel only
+-- their own calls; service_role and sessions without a token can cancel any call. A signed-in user cannot cancel a
+-- question that rules ask: the rules would ask it again, and could bother people forever. PostgREST maps PT404 to the
+-- HTTP status 404.
 create or replace function public.cancel_tool_call(id uuid) returns text
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
