@@ -154,7 +154,7 @@ func modelRoutes(t *testing.T, server *llmtest.Server) string {
 			"local": true}
 		targets[name] = object{"provider": name, "model": "model-" + name, "context": 100_000, "max_output": 10_000,
 			"capabilities": []string{"structured"},
-			"usd_per_mtok": []any{object{"input": "1", "output": "2"}}}
+			"usd_per_mtok": []any{object{"input": "1", "output": "2", "cache_write": "1"}}}
 	}
 	encoded, err := json.Marshal(object{"version": "1", "providers": providers, "targets": targets,
 		"routes":  object{"default": object{"targets": []string{"up"}}, "over": object{"targets": []string{"down", "up"}}},

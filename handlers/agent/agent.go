@@ -59,8 +59,10 @@ type work struct {
 }
 
 type usage struct {
-	Input  int64 `json:"input_tokens"` // of the answers, as the next
-	Output int64 `json:"output_tokens"`
+	Input      int64 `json:"input_tokens"` // of the answers, as the next three; it includes the cached ones
+	Output     int64 `json:"output_tokens"`
+	CacheRead  int64 `json:"cache_read_tokens"`
+	CacheWrite int64 `json:"cache_write_tokens"`
 	ledger.Total
 }
 
@@ -97,7 +99,7 @@ func (a Agent) Run(ctx context.Context, call *handlers.Durable, in task) (ran, e
 				t.size, maxTalk))
 		}
 		question := router.Question{Route: cmp.Or(in.Route, defaultRoute), System: prompt(in.Instructions),
-			Messages: t.messages, Tools: tools,
+			Messages: t.messages, Tools: tools, Cache: true,
 			MaxOutputTokens: in.MaxOutputTokens, MaxCost: in.MaxCostUSD}
 		name := fmt.Sprintf("turn %d", turn)
 		answer, err := think(ctx, call, name, asked, missing, question)
@@ -150,6 +152,8 @@ func (w *work) thought(turn int, a *router.Answer) {
 	}
 	w.Usage.Input += a.Usage.Input
 	w.Usage.Output += a.Usage.Output
+	w.Usage.CacheRead += a.Usage.CacheRead
+	w.Usage.CacheWrite += a.Usage.CacheWrite
 	w.Usage.Total = a.Usage.Call
 }
 

@@ -30,6 +30,12 @@ type scene struct {
 
 func newScene(t *testing.T, change ...func(*handlertest.Options)) scene {
 	t.Helper()
+	return newSceneOf(t, nil, change...)
+}
+
+// newSceneOf has targets with further fields.
+func newSceneOf(t *testing.T, target object, change ...func(*handlertest.Options)) scene {
+	t.Helper()
 	t.Parallel()
 	s := scene{t: t, server: llmtest.Start(t, llmtest.Options{})}
 	providers, targets, routes := object{}, object{}, object{"default": object{"targets": []string{"anthropic"}}}
@@ -38,7 +44,8 @@ func newScene(t *testing.T, change ...func(*handlertest.Options)) scene {
 		providers[name] = object{"dialect": d, "base_url": s.server.BaseURL(d), "local": true}
 		targets[name] = object{"provider": d, "model": "model-a", "context": 2_000_000, "max_output": 10_000,
 			"capabilities": []string{"tools", "thinking"},
-			"usd_per_mtok": []object{{"input": "1", "output": "2"}}}
+			"usd_per_mtok": []object{{"input": "1", "output": "2", "cache_write": "1"}}}
+		maps.Copy(targets[name].(object), target)
 		routes[name] = object{"targets": []string{name}}
 	}
 	file, err := json.Marshal(object{"version": "1", "providers": providers, "targets": targets, "routes": routes})
@@ -94,6 +101,8 @@ type agentResult struct {
 	Usage     struct {
 		Input    int64  `json:"input_tokens"`
 		Output   int64  `json:"output_tokens"`
+		Read     int64  `json:"cache_read_tokens"`
+		Written  int64  `json:"cache_write_tokens"`
 		Requests int    `json:"requests"`
 		Cost     string `json:"cost_usd"`
 		Unknown  int    `json:"unknown_requests"`

@@ -141,7 +141,7 @@ func routes(server *llmtest.Server, key string) string {
 	for _, name := range []string{"model_a", "model_b"} {
 		targets[name] = object{"provider": "scripted", "model": name, "context": 100_000, "max_output": 10_000,
 			"capabilities": []string{"structured"},
-			"usd_per_mtok": []any{object{"input": "1", "output": "2"}}}
+			"usd_per_mtok": []any{object{"input": "1", "output": "2", "cache_write": "1"}}}
 	}
 	encoded, _ := json.Marshal(object{"version": "1", "providers": object{"scripted": provider}, "targets": targets,
 		"routes": object{"default": object{"targets": []string{"model_a"}}, "other": object{"targets": []string{"model_b"}}}})

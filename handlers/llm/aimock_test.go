@@ -42,7 +42,7 @@ func startForeign(t *testing.T, fixture func(model string, usage map[string]int)
 		for target, model := range map[string]string{d.name: "model-" + d.name, "second_" + d.name: "second-" + d.name} {
 			s.targets[target] = object{"provider": d.name, "model": model, "context": 100_000, "max_output": 10_000,
 				"capabilities": []string{"tools", "thinking", "structured"},
-				"usd_per_mtok": []any{object{"input": "1", "output": "2"}}}
+				"usd_per_mtok": []any{object{"input": "1", "output": "2", "cache_write": "1"}}}
 		}
 		s.route(d.name, d.name).route(d.name+"_first", d.name, "second_"+d.name)
 	}

@@ -64,6 +64,7 @@ data: {"type":"message_stop"}
 		d := map[byte]llmtest.Dialect{'o': llmtest.OpenAI, 'a': llmtest.Anthropic, 'g': llmtest.Gemini}[name[0]]
 		s.hostile(t, name, d, body)
 		s.targets[name].(object)["usd_per_mtok"] = price
+		s.targets[name].(object)["cache"] = "off"
 	}
 	s.hostile(t, "o_sane", llmtest.OpenAI, openAI(`{"prompt_tokens":-7,"completion_tokens":2.5}`))
 	s.budget("of_all", "all", "1000")
@@ -117,6 +118,7 @@ data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text
 	} {
 		s.hostile(t, name, map[byte]llmtest.Dialect{'a': llmtest.Anthropic, 'g': llmtest.Gemini}[name[0]], body)
 		s.targets[name].(object)["usd_per_mtok"] = []any{object{"input": "10000", "output": "10000"}}
+		s.targets[name].(object)["cache"] = "off"
 	}
 	s.budget("of_all", "all", "1000")
 	env := s.start(t)

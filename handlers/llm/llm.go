@@ -117,6 +117,7 @@ type ask struct {
 	TopP            *float64           `json:"top_p,omitempty"`
 	Effort          provider.Effort    `json:"effort,omitempty"`
 	MaxCostUSD      *provider.Money    `json:"max_cost_usd,omitempty"`
+	Cache           bool               `json:"cache,omitempty"`
 	Metadata        map[string]string  `json:"metadata,omitempty"`
 }
 
@@ -135,7 +136,7 @@ func (a *ask) check() error {
 func (a *ask) question() router.Question {
 	q := router.Question{Route: a.Route, System: a.System, Messages: a.Messages, MaxOutputTokens: a.MaxOutputTokens,
 		Temperature: a.Temperature, TopP: a.TopP,
-		Effort: a.Effort, MaxCost: a.MaxCostUSD}
+		Effort: a.Effort, MaxCost: a.MaxCostUSD, Cache: a.Cache}
 	if q.Route == "" {
 		q.Route = "default"
 	}

@@ -41,7 +41,7 @@ func (s *scene) target(name string, d llmtest.Dialect, more object) *scene {
 	s.providers[name] = object{"dialect": d, "base_url": s.server.BaseURL(d, "/"+name), "local": true}
 	fields := object{"provider": name, "model": "model-" + name, "context": 100_000, "max_output": 10_000,
 		"capabilities": []string{"tools", "thinking", "structured"},
-		"usd_per_mtok": []any{object{"input": "1", "output": "2"}}}
+		"usd_per_mtok": []any{object{"input": "1", "output": "2", "cache_write": "1"}}}
 	maps.Copy(fields, more)
 	s.targets[name] = fields
 	return s

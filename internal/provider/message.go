@@ -121,8 +121,11 @@ type Request struct {
 	Effort            Effort
 	// Thinks means that the model can think, so that Effort may be sent.
 	Thinks bool
-	// Target is the name of this model in the thoughts and signatures of Messages. Thoughts and signatures of other models
-	// are not sent.
+	// Cache means that the beginning of the conversation will be sent again, so that it is worth what a provider charges
+	// for keeping it. Providers that keep it anyway ignore the field.
+	Cache bool
+	// Target is the name of this model in the thoughts and signatures of Messages. Thoughts and signatures of other
+	// models are not sent.
 	Target string
 	// Schema, if set, is the schema of the answer's text. The provider gets the subset that it accepts. It has a
 	// SchemaName.

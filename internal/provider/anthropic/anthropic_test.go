@@ -525,6 +525,23 @@ func TestARequestCarriesAllOfAConversation(t *testing.T) {
 		"tool_choice":{"type":"any"}}`)
 }
 
+func TestARequestIsCachedIfItsBeginningComesAgain(t *testing.T) {
+	t.Parallel()
+	r := hello()
+	r.Cache = true
+	if got := sent(t, r); got["system"] != nil {
+		t.Errorf("an empty system text was sent: %v", got["system"])
+	} else {
+		same(t, got["cache_control"], `{"type":"ephemeral"}`)
+	}
+	r.System = "Be brief."
+	same(t, sent(t, r)["system"], `[{"type":"text","text":"Be brief.","cache_control":{"type":"ephemeral"}}]`)
+	r.Cache = false
+	if got := sent(t, r)["cache_control"]; got != nil {
+		t.Errorf("it was to be cached: %v", got)
+	}
+}
+
 func TestAnAnswerGoesBackByteForByte(t *testing.T) {
 	t.Parallel()
 	a, _, err := ask(t, recorded.Events(thoughts), hello())

@@ -22,6 +22,7 @@ type request struct {
 	ToolChoice    *choice       `json:"tool_choice,omitempty"`
 	Thinking      *thinking     `json:"thinking,omitempty"`
 	OutputConfig  *outputConfig `json:"output_config,omitempty"`
+	CacheControl  *cacheControl `json:"cache_control,omitempty"` // caches the request up to its last block
 }
 
 type turn struct {
@@ -37,6 +38,16 @@ const (
 type text struct {
 	Type string `json:"type"`
 	Text string `json:"text"`
+}
+
+// cachedText is a text up to which the provider caches the request.
+type cachedText struct {
+	text
+	CacheControl cacheControl `json:"cache_control"`
+}
+
+type cacheControl struct {
+	Type string `json:"type"`
 }
 
 type thought struct {
@@ -93,10 +104,18 @@ type format struct {
 var choices = map[provider.ToolChoice]string{provider.ChooseAuto: "auto", provider.ChooseRequired: "any",
 	provider.ChooseNone: "none"}
 
+var cacheFiveMinutes = cacheControl{"ephemeral"}
+
 func params(r *provider.Request) (*request, error) {
 	p := &request{Model: r.Model, MaxTokens: r.MaxOutputTokens, Stream: true, StopSequences: r.Stop, Messages: messages(r)}
-	if r.System != "" {
+	switch {
+	case r.Cache && r.System != "": // requests with the same tools and system share the beginning up to here
+		p.System = []any{cachedText{text{"text", r.System}, cacheFiveMinutes}}
+	case r.System != "":
 		p.System = []any{text{"text", r.System}}
+	}
+	if r.Cache {
+		p.CacheControl = &cacheFiveMinutes
 	}
 	for _, t := range r.Tools {
 		schema := t.Parameters

@@ -35,6 +35,8 @@ type quirks struct {
 	noStreamOptions bool
 	// shortIDs: the server rejects ids of calls that are not nine letters and digits.
 	shortIDs bool
+	// cacheKey: the server takes a prompt_cache_key, by which it finds a cached beginning more often.
+	cacheKey bool
 	// thoughts is the form in which the model's own thoughts are sent back with its tool calls. Other servers get none,
 	// because some reject a message with an unknown field.
 	thoughts string
@@ -50,7 +52,9 @@ const (
 func quirksOf(host string) quirks {
 	is := func(domain string) bool { return host == domain || strings.HasSuffix(host, "."+domain) }
 	switch {
-	case is("openai.com"), is("openai.azure.com"):
+	case is("openai.com"):
+		return quirks{completionTokens: true, cacheKey: true}
+	case is("openai.azure.com"):
 		return quirks{completionTokens: true}
 	case is("mistral.ai"):
 		return quirks{noStreamOptions: true, shortIDs: true, thoughts: thoughtsContent}

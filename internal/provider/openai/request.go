@@ -2,6 +2,7 @@ package openai
 
 import (
 	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"regexp"
 	"strings"
@@ -24,6 +25,7 @@ type request struct {
 	Tools               []tool              `json:"tools,omitempty"`
 	ToolChoice          provider.ToolChoice `json:"tool_choice,omitempty"`
 	ResponseFormat      *responseFormat     `json:"response_format,omitempty"`
+	PromptCacheKey      string              `json:"prompt_cache_key,omitempty"`
 }
 
 type message struct {
@@ -99,6 +101,9 @@ func (q quirks) body(r *provider.Request) *request {
 	if len(r.Tools) > 0 {
 		out.ToolChoice = r.ToolChoice
 	}
+	if q.cacheKey && r.Cache {
+		out.PromptCacheKey = cacheKey(r)
+	}
 	if len(r.Schema) > 0 {
 		name := r.SchemaName
 		if name == "" {
@@ -109,6 +114,13 @@ func (q quirks) body(r *provider.Request) *request {
 		schema.Name, schema.Schema, schema.Strict = name, r.Schema, fitsStrict(r.Schema)
 	}
 	return out
+}
+
+// cacheKey returns the key of what conversations with the same tools have in common: the tools and the system text.
+func cacheKey(r *provider.Request) string {
+	encoded, _ := json.Marshal([]any{r.System, r.Tools}) // it fails only for parameters that cannot be sent either
+	sum := sha256.Sum256(encoded)
+	return "gem-" + hex.EncodeToString(sum[:16])
 }
 
 // messages translates a message. Results of tools become separate messages, and come first, because they answer the

@@ -176,6 +176,36 @@ func TestServersDiffer(t *testing.T) {
 	}
 }
 
+// Conversations with the same tools and instructions share a key, whatever is said in them.
+func TestOpenAIGetsAKeyForItsCache(t *testing.T) {
+	t.Parallel()
+	key := func(base string, change func(*provider.Request)) string {
+		r := question()
+		r.System, r.Cache = "Be brief.", true
+		change(r)
+		got, _ := sent(t, base, r)["prompt_cache_key"].(string)
+		return got
+	}
+	const own = "https://api.openai.com/v1"
+	first := key(own, func(*provider.Request) {})
+	if len(first) < 20 || len(first) > 64 {
+		t.Errorf("the key is %q", first)
+	}
+	said := provider.Message{Role: provider.User, Content: provider.Content{{Type: provider.Text, Text: "and then?"}}}
+	if got := key(own, func(r *provider.Request) { r.Messages = append(r.Messages, said) }); got != first {
+		t.Errorf("another message has another key: %s", got)
+	}
+	if got := key(own, func(r *provider.Request) { r.System = "Be long." }); got == first {
+		t.Error("other instructions have the same key")
+	}
+	if got := key(own, func(r *provider.Request) { r.Cache = false }); got != "" {
+		t.Errorf("a request that is not to be cached has %s", got)
+	}
+	if got := key("https://ours.openai.azure.com/openai/v1", func(*provider.Request) {}); got != "" {
+		t.Errorf("another server gets %s", got)
+	}
+}
+
 func TestASchemaIsStrictWhereOpenAITakesIt(t *testing.T) {
 	t.Parallel()
 	for schema, strict := range map[string]bool{

@@ -102,6 +102,8 @@ type Question struct {
 	// Schema, if set, is the schema of the answer's text. It is only requested: this package does not check the answer.
 	Schema     json.RawMessage
 	SchemaName string
+	// Cache means that the beginning of the conversation will be sent again: see [provider.Request].
+	Cache bool
 	// MaxCost, if set, is the maximum cost of all requests of the call.
 	MaxCost *provider.Money
 	// Target, if set, is the only one that may answer.
@@ -381,7 +383,7 @@ func (q *Question) request(target *routes.Target) *provider.Request {
 	r := &provider.Request{Model: target.Model, System: q.System, Messages: q.Messages, Tools: q.Tools,
 		ToolChoice: q.ToolChoice, MaxOutputTokens: q.MaxOutputTokens,
 		Temperature: q.Temperature, TopP: q.TopP, Stop: q.Stop, Effort: q.Effort, Thinks: target.Thinking,
-		Target: target.Name}
+		Cache: q.Cache && target.Cache, Target: target.Name}
 	switch {
 	case q.Schema == nil:
 	case target.Structured:

@@ -258,6 +258,7 @@ func (p *parser) target(at, name string, entry map[string]any) *Target {
 		MaxConcurrent: number(entry, "max_concurrent"),
 		FirstContent:  time.Duration(cmp.Or(number(entry, "first_content_s"), 60)) * time.Second,
 		Idle:          time.Duration(cmp.Or(number(entry, "idle_s"), 60)) * time.Second,
+		Cache:         schema.As[string](entry["cache"]) != "off",
 		Prices:        p.prices(at+"/usd_per_mtok", entry["usd_per_mtok"]),
 	}
 	if of, ok := entry["provider"].(string); ok && of != "" {
@@ -265,6 +266,14 @@ func (p *parser) target(at, name string, entry map[string]any) *Target {
 		if a.Provider == nil {
 			p.add(at+"/provider", "there is no provider %s%s", schema.Show(of),
 				cmp.Or(schema.DidYouMean(of, slices.Sorted(maps.Keys(p.providers))), ": add it to providers, or name another"))
+		}
+	}
+	if a.Cache && a.Provider != nil && a.Provider.Dialect == Anthropic {
+		for i, price := range a.Prices {
+			if price.CacheWrite == nil {
+				p.add(at+"/usd_per_mtok/"+strconv.Itoa(i), `lacks cache_write, the price of input that the provider keeps for `+
+					`the next request: add it, or set "cache": "off"`)
+			}
 		}
 	}
 	if a.Context > 0 && a.MaxOutput > a.Context {

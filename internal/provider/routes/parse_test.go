@@ -23,9 +23,9 @@ const whole = `{
 		"near": {"dialect": "openai", "base_url": "http://127.0.0.1:11434/v1", "local": true, "name": "ollama", "x-note": "in the cellar"}},
 	"targets": {
 		"big": {"provider": "anthropic", "model": "claude-x", "context": 200000, "max_output": 64000, "capabilities": ["tools", "thinking"], "max_concurrent": 16,
-			"first_content_s": 90, "idle_s": 30, "usd_per_mtok": [{"input": "3", "output": "15", "cache_read": "0.30", "cache_write": "3.75"}, {"above_input": 100000, "input": "6", "output": "22.5"}]},
+			"first_content_s": 90, "idle_s": 30, "usd_per_mtok": [{"input": "3", "output": "15", "cache_read": "0.30", "cache_write": "3.75"}, {"above_input": 100000, "input": "6", "output": "22.5", "cache_write": "7.5"}]},
 		"fast": {"provider": "mistral", "model": "mistral-x", "context": 32000, "max_output": 8000, "capabilities": ["structured"], "usd_per_mtok": [{"input": "0.1", "output": "0.3"}]},
-		"small": {"provider": "near", "model": "qwen:7b", "context": 8000, "max_output": 8000, "usd_per_mtok": [{"input": "0", "output": "0"}]}},
+		"small": {"provider": "near", "model": "qwen:7b", "context": 8000, "max_output": 8000, "cache": "off", "usd_per_mtok": [{"input": "0", "output": "0"}]}},
 	"routes": {
 		"default": {"targets": ["big", "small"], "max_cost_usd": "0.50"},
 		"drawn": {"targets": ["small", "big", "fast"], "order": "weighted", "weights": {"big": 3}}},
@@ -50,7 +50,7 @@ func TestAFileIsRead(t *testing.T) {
 		}
 		return m
 	}
-	read, write, most := usd("0.30"), usd("3.75"), usd("0.5")
+	read, write, writeMore, most := usd("0.30"), usd("3.75"), usd("7.5"), usd("0.5")
 	anthropic := &routes.Provider{Name: "anthropic", Dialect: routes.Anthropic, BaseURL: "https://api.anthropic.com",
 		KeyEnv: "ANTHROPIC_API_KEY", Label: "anthropic"}
 	mistral := &routes.Provider{Name: "mistral", Dialect: routes.OpenAI, BaseURL: "https://api.mistral.ai/v1",
@@ -60,12 +60,12 @@ func TestAFileIsRead(t *testing.T) {
 	big := &routes.Target{
 		Name: "big", Provider: anthropic, Model: "claude-x", Context: 200_000, MaxOutput: 64_000, Tools: true, Thinking: true,
 		MaxConcurrent: 16,
-		FirstContent:  90 * time.Second, Idle: 30 * time.Second,
+		FirstContent:  90 * time.Second, Idle: 30 * time.Second, Cache: true,
 		Prices: []provider.Price{{Input: usd("3"), Output: usd("15"), CacheRead: &read, CacheWrite: &write},
-			{AboveInput: 100_000, Input: usd("6"), Output: usd("22.5")}},
+			{AboveInput: 100_000, Input: usd("6"), Output: usd("22.5"), CacheWrite: &writeMore}},
 	}
 	fast := &routes.Target{Name: "fast", Provider: mistral, Model: "mistral-x", Context: 32_000, MaxOutput: 8000,
-		Structured: true, FirstContent: time.Minute, Idle: time.Minute,
+		Structured: true, FirstContent: time.Minute, Idle: time.Minute, Cache: true,
 		Prices: []provider.Price{{Input: usd("0.1"), Output: usd("0.3")}}}
 	small := &routes.Target{Name: "small", Provider: near, Model: "qwen:7b", Context: 8000, MaxOutput: 8000,
 		FirstContent: time.Minute, Idle: time.Minute, Prices: []provider.Price{{}}}
@@ -178,6 +178,13 @@ func TestEachFaultIsNamedWithItsPlace(t *testing.T) {
 			`"usd_per_mtok": [{"input": "1", "output": "1"}, {"above_input": 9, "input": "1", "output": "1"}, {"above_input": 9, "input": "1", "output": "1"}]`), []string{
 			"targets.a.usd_per_mtok[2].above_input: is 9, and that of the price before is 9",
 		}},
+		"no price of what Anthropic keeps": {map[string]string{
+			"providers": `{"p": {"dialect": "anthropic", "base_url": "https://example.com"}}`,
+			"targets": `{"a": {"provider": "p", "model": "m", "context": 1000, "max_output": 500, "usd_per_mtok": [{"input": "1", "output": "2", "cache_write": "1.25"}, {"above_input": 9, "input": "1", "output": "2"}]},
+				"b": {"provider": "p", "model": "m", "context": 1000, "max_output": 500, "cache": "off", "usd_per_mtok": [{"input": "1", "output": "2"}]}}`},
+			[]string{"targets.a.usd_per_mtok[1]: lacks cache_write"}},
+		"a cache of another kind": {target(`"cache": true`),
+			[]string{"targets.a.cache: must be one of on, off"}},
 		"a route without targets": {map[string]string{"routes": `{"default": {"targets": []}}`},
 			[]string{"routes.default.targets: has too few items"}},
 		"an unknown target": {map[string]string{"routes": `{"default": {"targets": ["a", "b"]}}`},

@@ -49,6 +49,8 @@ type Target struct {
 	MaxConcurrent int
 	// FirstContent and Idle are how long the first and each further content may take; 60 s each by default.
 	FirstContent, Idle time.Duration
+	// Cache means that requests may ask the provider to keep their beginning for the next request.
+	Cache bool
 	// Prices are ordered by AboveInput; the first has 0. Without prices the cost of a request is unknown.
 	Prices []provider.Price
 }

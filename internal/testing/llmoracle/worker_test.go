@@ -35,7 +35,7 @@ func start(t *testing.T, m llmoracle.Model) (*handlertest.Env, *llmoracle.Ollama
 		providers[name] = object{"dialect": name, "base_url": base, "local": true}
 		targets[name] = object{"provider": name, "model": "qwen3", "context": 100_000, "max_output": 10_000,
 			"capabilities": []string{"tools", "structured"},
-			"usd_per_mtok": []any{object{"input": "1", "output": "2"}}}
+			"usd_per_mtok": []any{object{"input": "1", "output": "2", "cache_write": "1"}}}
 		routes[name] = object{"targets": []string{name}}
 	}
 	file, err := json.Marshal(object{"version": "1", "providers": providers, "targets": targets, "routes": routes})

@@ -32,10 +32,17 @@ func (r *Request) readAnthropic() error {
 				Schema json.RawMessage
 			}
 		} `json:"output_config"`
+		CacheControl *cacheControl `json:"cache_control"`
 	}
 	if err := json.Unmarshal(r.Body, &body); err != nil {
 		return err
 	}
+	var marked struct {
+		System []struct {
+			CacheControl *cacheControl `json:"cache_control"`
+		}
+	}
+	_ = json.Unmarshal(r.Body, &marked) // a plain string has no marks
 	r.Asked = provider.Request{
 		Model: body.Model, System: string(body.System), MaxOutputTokens: body.MaxTokens, Temperature: body.Temperature,
 		TopP: body.TopP,
@@ -58,6 +65,12 @@ func (r *Request) readAnthropic() error {
 		}
 		r.Asked.Messages = append(r.Asked.Messages, provider.Message{Role: role, Content: content})
 	}
+	if n := len(marked.System); n > 0 && marked.System[n-1].CacheControl != nil {
+		r.CacheAt = append(r.CacheAt, len(body.Tools)+1)
+	}
+	if body.CacheControl != nil {
+		r.CacheAt = append(r.CacheAt, len(pieces(&r.Asked)))
+	}
 	switch {
 	case r.Header.Get("Anthropic-Version") == "":
 		return errors.New("anthropic-version: header is required")
@@ -68,6 +81,8 @@ func (r *Request) readAnthropic() error {
 	}
 	return nil
 }
+
+type cacheControl struct{ Type string }
 
 func anthropicContent(raw json.RawMessage) (provider.Content, error) {
 	var plain string

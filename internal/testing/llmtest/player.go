@@ -63,6 +63,7 @@ type player struct {
 	script  Script
 	speaker speaker
 	spoken  *spoken
+	used    provider.Usage // of the answer
 
 	written int  // bytes of the body
 	deltas  int  // number sent
@@ -134,8 +135,7 @@ func (p *player) speak() {
 		a.id = fmt.Sprintf("req_%d", r.N)
 	}
 	if s.Fault.Kind != NoUsage {
-		u := s.used(&r.Asked)
-		a.usage = &u
+		a.usage = &p.used
 	}
 	p.spoken = a
 }
@@ -202,7 +202,10 @@ func (p *player) stream() {
 		p.errorEvent(f)
 		return
 	}
-	p.record(func(r *Request) { r.Usage = p.script.used(&r.Asked) })
+	if p.used = p.script.used(&p.request.Asked); p.script.Usage == nil {
+		p.server.cache(p.request, &p.used)
+	}
+	p.record(func(r *Request) { r.Usage = p.used })
 	if p.script.Raw != "" {
 		p.write(p.script.Raw)
 		return

@@ -25,6 +25,9 @@ type Request struct {
 	Key string
 	// Asked is the body in the form common to all dialects. A body has no Thinks, Target and RawArguments.
 	Asked provider.Request
+	// CacheAt lists where the request asks to cache its beginning: after as many pieces (see pieces). Only the dialect
+	// Anthropic has it.
+	CacheAt []int
 	// Err is why the body is not valid in the dialect. Such a request is answered with 400.
 	Err error
 

@@ -39,11 +39,11 @@ type Script struct {
 	Splits []int
 	// Delay is the pause before each write except the first.
 	Delay time.Duration
-	// Before is called before the headers (with -1), and before each delta (0, 1, 2 …). ctx ends when the client has gone
-	// or the server is closed.
+	// Before is called before the headers (with -1), and before each delta (0, 1, 2 …). ctx ends when the client has
+	// gone or the server is closed.
 	Before func(ctx context.Context, delta int)
-	// KeepAlives is the number of signs of life before the first delta: pings, comments or empty deltas, depending on the
-	// dialect.
+	// KeepAlives is the number of signs of life before the first delta: pings, comments or empty deltas, depending on
+	// the dialect.
 	KeepAlives int
 
 	// Fault is the fault of the answer.
@@ -102,14 +102,9 @@ func (s *Script) used(asked *provider.Request) provider.Usage {
 	if s.Usage != nil {
 		return *s.Usage
 	}
-	u := provider.Usage{Input: Tokens(asked.System), Known: true}
-	for _, m := range asked.Messages {
-		for _, p := range m.Content {
-			u.Input += Tokens(p.Text) + Tokens(p.Name) + Tokens(string(p.Arguments)) + Tokens(p.Content)
-		}
-	}
-	for _, t := range asked.Tools {
-		u.Input += Tokens(t.Name) + Tokens(t.Description)
+	u := provider.Usage{Known: true}
+	for _, p := range pieces(asked) {
+		u.Input += p.tokens
 	}
 	for _, p := range s.Parts {
 		n := Tokens(p.Text) + Tokens(p.Name) + Tokens(arguments(&p))

@@ -12,6 +12,7 @@ package llmtest
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"fmt"
 	"io"
@@ -64,6 +65,7 @@ type Server struct {
 	queues   map[string][]Script
 	always   map[string]Script
 	requests []*Request
+	cached   map[[sha256.Size]byte]bool // the beginnings of requests that are cached
 	counts   Counts
 	changed  chan struct{} // closed and replaced at each change
 }
@@ -88,7 +90,7 @@ func New(o Options) *Server {
 		o.Answer = func(*Request) Script { return Say("ok") }
 	}
 	s := &Server{options: o, closing: make(chan struct{}), queues: map[string][]Script{}, always: map[string]Script{},
-		changed: make(chan struct{})}
+		cached: map[[sha256.Size]byte]bool{}, changed: make(chan struct{})}
 	s.http = httptest.NewUnstartedServer(http.HandlerFunc(s.serve))
 	s.http.Config.ErrorLog = quiet
 	s.http.Config.ConnState = s.connection
