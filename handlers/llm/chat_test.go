@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"strings"
 	"testing"
@@ -52,6 +53,29 @@ func TestOneInputGivesReceiptsOfOneShapeInEachDialect(t *testing.T) {
 	for _, other := range shapes[1:] {
 		if diff := cmp.Diff(shapes[0], other); diff != "" {
 			t.Error(diff)
+		}
+	}
+}
+
+// What no later call repeats would only cost more.
+func TestAChatIsCachedOnlyIfItSaysSo(t *testing.T) {
+	t.Parallel()
+	s := newScene(t).target("a", llmtest.Anthropic, object{"usd_per_mtok": []any{object{"input": "1", "output": "0",
+		"cache_read": "0.1", "cache_write": "1.25"}}}).route("default", "a")
+	s.server.Always("", llmtest.Say("Well."))
+	env := s.start(t)
+	long := object{"system": strings.Repeat("Be brief. ", 400)} // 1,000 tokens, and the question has 2
+	for i, c := range []struct {
+		cache bool
+		cost  string
+	}{{false, "0.001002"}, {true, "0.0012525"}, {true, "0.0001002"}, {false, "0.001002"}} {
+		fields := maps.Clone(long)
+		if c.cache {
+			fields["cache"] = true
+		}
+		got := succeeded(t, env.Run(asks("Hello!", fields)))
+		if cost := *got.Usage.Cost; cost != c.cost || c.cache != (len(s.server.Last().CacheAt) == 2) {
+			t.Errorf("chat %d: %s USD, want %s, with marks at %v", i+1, cost, c.cost, s.server.Last().CacheAt)
 		}
 	}
 }
