@@ -347,6 +347,31 @@ func TestUsageOfNothingIsNotEstimated(t *testing.T) {
 	}
 }
 
+// Otherwise a proxy that fills in one figure would let a budget of money never fill.
+func TestUsageThatIsReportedInPartIsEstimatedForTheRest(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	parts := map[string]provider.Usage{"input": {NoOutput: true, Input: 7, Known: true},
+		"output": {NoInput: true, Output: 7, Known: true}, "neither": {NoInput: true, NoOutput: true, Known: true}}
+	for _, d := range llmtest.Dialects {
+		for part, u := range parts {
+			name := fmt.Sprint(d, "_", part)
+			s.target(name, d, nil).route(name, name)
+			s.server.Always("/"+name, llmtest.Script{Parts: llmtest.Say(strings.Repeat("well ", 100)).Parts, Usage: &u})
+		}
+	}
+	env := s.start(t)
+	for _, d := range llmtest.Dialects {
+		for part, u := range parts {
+			got := succeeded(t, env.Run(asks(strings.Repeat("hello ", 50), object{"route": fmt.Sprint(d, "_", part)}))).Usage
+			if got.Source != "estimated" || u.NoInput && got.Input < 80 || !u.NoInput && got.Input != 7 ||
+				u.NoOutput && got.Output < 100 || !u.NoOutput && got.Output != 7 {
+				t.Errorf("%s reports %s: %+v", d, part, got)
+			}
+		}
+	}
+}
+
 // A provider charges what it wrote until an answer broke off, though its last word of usage, if any, is from the
 // beginning.
 func TestWhatCameOfAnAnswerThatBrokeOffIsCounted(t *testing.T) {

@@ -97,8 +97,11 @@ type Usage struct {
 	CacheRead  int64 `json:"cache_read_tokens"`
 	CacheWrite int64 `json:"cache_write_tokens"`
 	Reasoning  int64 `json:"reasoning_tokens"`
-	// Known means that the provider reported the usage. An explicit 0 is known.
-	Known bool `json:"-"`
+	// Known means that the provider reported input, output or both. An explicit 0 is known. NoInput and NoOutput mean
+	// that it did not report this one.
+	Known    bool `json:"-"`
+	NoInput  bool `json:"-"`
+	NoOutput bool `json:"-"`
 	// CostUSD is the provider's own figure, in decimal digits, if it gives one.
 	CostUSD string `json:"-"`
 }

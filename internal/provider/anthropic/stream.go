@@ -242,6 +242,8 @@ func (s *stream) use(u usage) {
 		CacheWrite: now.CacheWrite.Int(),
 		Reasoning:  now.Details.Thinking.Int(),
 		Known:      true,
+		NoInput:    now.Input == nil,
+		NoOutput:   now.Output == nil,
 	}
 	s.Send(provider.Event{Kind: provider.UsageSeen, Usage: s.usage})
 }

@@ -213,7 +213,7 @@ func (s *stream) part(p *answerPart) {
 // use ignores a usage with a figure that is not a number: the answer is complete without it.
 func (s *stream) use(raw json.RawMessage) {
 	var u usage
-	if json.Unmarshal(raw, &u) != nil || u.Prompt == nil && u.Candidates == nil && u.Thoughts == nil && u.Total == nil {
+	if json.Unmarshal(raw, &u) != nil || u.Prompt == nil && u.Candidates == nil && u.Thoughts == nil {
 		return
 	}
 	s.send(provider.Event{Kind: provider.UsageSeen, Usage: provider.Usage{
@@ -222,6 +222,8 @@ func (s *stream) use(raw json.RawMessage) {
 		CacheRead: int64(u.Cached),
 		Reasoning: u.Thoughts.Int(),
 		Known:     true,
+		NoInput:   u.Prompt == nil,
+		NoOutput:  u.Candidates == nil,
 	}})
 }
 

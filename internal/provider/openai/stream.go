@@ -533,7 +533,8 @@ func (u *usage) read() (provider.Usage, bool) {
 	if u == nil || u.Prompt == nil && u.Completion == nil {
 		return provider.Usage{}, false
 	}
-	seen := provider.Usage{Known: true, CacheRead: int64(u.CacheHit), CostUSD: dollars(u.Cost)}
+	seen := provider.Usage{Known: true, NoInput: u.Prompt == nil, NoOutput: u.Completion == nil,
+		CacheRead: int64(u.CacheHit), CostUSD: dollars(u.Cost)}
 	if u.Prompt != nil {
 		seen.Input = int64(*u.Prompt)
 	}

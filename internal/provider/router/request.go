@@ -252,18 +252,19 @@ func (r *round) endOf(begun ledger.Begun, c routes.Candidate, got came) ledger.E
 	return end
 }
 
-// estimate fills in the usage that the provider did not report: if an answer broke off, the last report may be from its
-// beginning. A rejected request costs nothing. An accepted request without content costs its input.
+// estimate fills in the usage that the provider did not report: input, output or both. If an answer broke off, the last
+// report may be from its beginning. A rejected request costs nothing. An accepted request without content costs its
+// input.
 func (r *round) estimate(end *ledger.End, c routes.Candidate, got came) {
-	output := int64(routes.Estimate(size(got.answer)))
-	switch {
-	case end.Usage.Known && got.answer.Stop == "" && end.Usage.Output < output:
-		end.Usage.Output, end.Estimated = output, true
-	case end.Usage.Known:
-	case end.Status != ledger.Failed, provider.Judge(end.Kind).Taken:
-		end.Usage, end.Estimated = provider.Usage{Input: int64(c.InputTokens), Output: output}, true
-	default:
-		end.Usage, end.Estimated = provider.Usage{}, true
+	u, output := &end.Usage, int64(routes.Estimate(size(got.answer)))
+	if !u.Known {
+		*u, end.Estimated = provider.Usage{NoInput: true, NoOutput: true}, true
+	}
+	if u.NoInput && (end.Status != ledger.Failed || provider.Judge(end.Kind).Taken) {
+		u.Input, end.Estimated = int64(c.InputTokens), true
+	}
+	if (u.NoOutput || got.answer.Stop == "") && u.Output < output {
+		u.Output, end.Estimated = output, true
 	}
 }
 

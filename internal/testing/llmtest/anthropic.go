@@ -141,11 +141,18 @@ func (anthropic) event(name string, fields object) event {
 }
 
 func (anthropic) usage(u *provider.Usage, output int64) object {
-	return object{
+	usage := object{
 		"input_tokens": u.Input - u.CacheRead - u.CacheWrite, "cache_read_input_tokens": u.CacheRead,
 		"cache_creation_input_tokens": u.CacheWrite,
 		"output_tokens":               output,
 	}
+	if u.NoInput {
+		delete(usage, "input_tokens")
+	}
+	if u.NoOutput {
+		delete(usage, "output_tokens")
+	}
+	return usage
 }
 
 func (d anthropic) begin(a *spoken) []event {

@@ -156,10 +156,13 @@ func (d gemini) chunk(a *spoken, finish string, output int64, parts ...any) stri
 	chunk := object{"candidates": []any{candidate}, "modelVersion": a.model, "responseId": a.id}
 	if u := a.usage; u != nil {
 		usage := object{"promptTokenCount": u.Input, "totalTokenCount": u.Input + output}
+		if u.NoInput {
+			delete(usage, "promptTokenCount")
+		}
 		if u.CacheRead > 0 {
 			usage["cachedContentTokenCount"] = u.CacheRead
 		}
-		if finish != "" {
+		if finish != "" && !u.NoOutput {
 			usage["candidatesTokenCount"] = u.Output - u.Reasoning
 			if u.Reasoning > 0 {
 				usage["thoughtsTokenCount"] = u.Reasoning

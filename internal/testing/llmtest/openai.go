@@ -160,6 +160,12 @@ func (d openAI) usage(a *spoken) event {
 		"prompt_tokens": u.Input, "completion_tokens": u.Output, "total_tokens": u.Input + u.Output,
 		"prompt_tokens_details": prompt, "completion_tokens_details": completion,
 	}
+	if u.NoInput {
+		delete(usage, "prompt_tokens")
+	}
+	if u.NoOutput {
+		delete(usage, "completion_tokens")
+	}
 	if u.CostUSD != "" {
 		usage["cost"] = json.Number(u.CostUSD)
 	}
