@@ -201,7 +201,7 @@ begin
     elsif state.backoff > 0 and state.probing_since > p_at - interval '1 minute' then
       why := 'cooldown';
       until := state.probing_since + interval '1 minute';
-    elsif this.max_concurrent > 0 and gem.llm_full(this.target, this.max_concurrent) then
+    elsif coalesce(this.max_concurrent, 0) > 0 and gem.llm_full(this.target, this.max_concurrent) then
       why := 'busy';
     else
       target := this.target;
