@@ -71,10 +71,9 @@ func TestACancelledRunLeavesWhatWasRead(t *testing.T) {
 		return script
 	})
 	id := s.Insert(run(text))
-	s.Until("two shards to be read", func() bool {
-		return testdb.Value[int](t, s.DB,
-			"select count(*) from core_tool_receipts where tool_name = 'extract.shard' and status = "+
-				"'succeeded'") == 2 && s.requests("cancel") == 3
+	s.Until("two shards to be read, and their ends to be reported", func() bool {
+		return testdb.Value[int](t, s.DB, "select count(*) from core_tool_events where event = 'returned'") == 2 &&
+			s.requests("cancel") == 3
 	})
 	s.UntilItWaits(id, "call")
 	if _, err := client.Cancel(t.Context(), s.DB, id); err != nil {

@@ -36,7 +36,7 @@ func newAgents(t *testing.T) agents {
 	server := llmtest.Start(t, llmtest.Options{Answer: a.think})
 	a.routes = fmt.Sprintf(
 		`{"version": "1", "providers": {"here": {"dialect": "anthropic", "base_url": %q, "local": true}},
-		"targets": {"target": {"provider": "here", "model": "model", "context": 200000, "max_output": 4000, "capabilities": ["tools"], "usd_per_mtok": [{"input": "1", "output": "2"}]}},
+		"targets": {"target": {"provider": "here", "model": "model", "context": 200000, "max_output": 4000, "capabilities": ["tools"], "usd_per_mtok": [{"input": "1", "output": "2", "cache_write": "1"}]}},
 		"routes": {"default": {"targets": ["target"]}}}`, server.BaseURL(llmtest.Anthropic))
 	return a
 }

@@ -100,7 +100,7 @@ func newCrowd(t *testing.T, workers int, seed uint64) *crowd {
 		providers[string(d)] = map[string]any{"dialect": d, "base_url": c.model.server.BaseURL(d), "local": true}
 		targets[string(d)] = map[string]any{"provider": d, "model": "model-" + d, "context": 1_000_000, "max_output": 4000,
 			"capabilities": []string{"tools"},
-			"usd_per_mtok": []any{map[string]any{"input": "1", "output": "2"}}}
+			"usd_per_mtok": []any{map[string]any{"input": "1", "output": "2", "cache_write": "1"}}}
 		routes[string(d)] = map[string]any{"targets": []any{d}}
 	}
 	routes["default"] = routes[string(llmtest.Anthropic)] // of helpers

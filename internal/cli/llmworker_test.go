@@ -72,7 +72,7 @@ func TestAProgramThatIsKilledWhileAModelAnswersCostsOneRequestMore(t *testing.T)
 	url := newDatabase(t)
 	db := testdb.Pool(t, url)
 	routes := fmt.Sprintf(`{"version": "1", "providers": {"here": {"dialect": "anthropic", "base_url": %q, "local": true}},
-		"targets": {"quick": {"provider": "here", "model": "quick-1", "context": 8000, "max_output": 2000, "usd_per_mtok": [{"input": "1", "output": "2"}]}},
+		"targets": {"quick": {"provider": "here", "model": "quick-1", "context": 8000, "max_output": 2000, "usd_per_mtok": [{"input": "1", "output": "2", "cache_write": "1"}]}},
 		"routes": {"default": {"targets": ["quick"]}}, "budgets": [{"name": "all", "scope": "all", "period": "month", "usd": "1"}]}`, server.BaseURL(llmtest.Anthropic))
 	d := delta{T: t, url: url, db: db}
 	first := startWorker(t, url, "LLM_ROUTES="+routes)

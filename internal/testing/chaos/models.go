@@ -89,7 +89,7 @@ func (m *models) routes() string {
 		providers[name] = object{"dialect": dialect, "base_url": m.server.BaseURL(dialect, "/"+name), "local": true}
 		target := object{"provider": name, "model": "model-" + name, "context": 100_000, "max_output": 10_000,
 			"first_content_s": 1, "idle_s": 1,
-			"usd_per_mtok": []any{object{"input": "1", "output": "10"}}}
+			"usd_per_mtok": []any{object{"input": "1", "output": "10", "cache_write": "1"}}}
 		if name == "east" {
 			target["max_concurrent"] = 3
 		}

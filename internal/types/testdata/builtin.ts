@@ -1,4 +1,4 @@
-// The tools of GEM's registry 1.5.0+f58b5cc5, sha256 7ea92df557451a5e52e6c9a3bccff87fde158bded5e425ec6d5ea6e34e2c97b4. Written by `gem types typescript`: change the registry instead.
+// The tools of GEM's registry 1.5.0+b04bac55, sha256 67cf9f7d03e1d7a6b236809440f3ad19bd319c283eaa37dab4628189fd271ee8. Written by `gem types typescript`: change the registry instead.
 
 /** The input and the output of each tool. */
 export type Tools = {
@@ -123,7 +123,12 @@ export type AgentRunOutput = {
   turns: number
   /** Of all turns. What the tools took stands on their own receipts. */
   usage: {
+    /** Of the input: taken from the provider's cache. */
+    cache_read_tokens?: number
+    /** Of the input: put into the provider's cache. */
+    cache_write_tokens?: number
     cost_usd: string | null
+    /** With those of the provider's cache. */
     input_tokens: number
     output_tokens: number
     requests: number
@@ -690,6 +695,8 @@ export type LeadsUpdateStageOutput = {
 
 // llm.chat
 export type LlmChatInput = {
+  /** The provider is asked to keep the conversation for the next call that begins the same. Anthropic charges 1.25 times the input for it, and a tenth for what it finds. */
+  cache?: boolean
   /** How long the model may think, where it can. */
   effort?: "auto" | "low" | "medium" | "high"
   /** What the call may cost in all, such as "0.05". */
@@ -1006,6 +1013,8 @@ export type LlmModelsOutput = {
 
 // llm.structured
 export type LlmStructuredInput = {
+  /** The provider is asked to keep the conversation for the next call that begins the same. Anthropic charges 1.25 times the input for it, and a tenth for what it finds. */
+  cache?: boolean
   /** How long the model may think, where it can. */
   effort?: "auto" | "low" | "medium" | "high"
   /** What the call may cost in all, such as "0.05". */
