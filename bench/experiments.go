@@ -300,7 +300,8 @@ func measureNames() (names []string) {
 
 // contestantNames are all contestants, in the order of the table.
 var contestantNames = []string{gem.Name(), gemRule.Name(), gemLimit.Name(), gemOneLimit.Name(), gemKeyed.Name(),
-	gemKept.Name(), gemAwaited.Name(), gemWatched.Name(), gemSQL.Name(), riverReceipt.Name(), riverAsIs.Name(), bareFloor.Name()}
+	gemKept.Name(), gemAwaited.Name(), gemWatched.Name(), gemSQL.Name(), riverReceipt.Name(), riverAsIs.Name(),
+	bareFloor.Name()}
 
 func (e experiment) gives(wanted map[string]bool) bool {
 	return slices.ContainsFunc(e.measures, func(m string) bool { return wanted[m] })

@@ -189,13 +189,11 @@ func (r *reading) read(ctx context.Context, input any, shards int) (seconds floa
 
 // cpu returns the CPU time of the server and of the workers so far, in milliseconds.
 func (r *reading) cpu() (server, workers float64, err error) {
-	used, err := cpuTimeOfServer(r.postmaster)
-	for _, pid := range r.pids {
-		own, wrong := cpuTime(pid)
+	used, err := cpuTimes(r.postmaster, r.pids...)
+	for _, own := range used[:len(r.pids)] {
 		workers += milliseconds(own)
-		err = errors.Join(err, wrong)
 	}
-	return milliseconds(used), workers, err
+	return milliseconds(used[len(r.pids)]), workers, err
 }
 
 // measured runs read and returns its figures. Their names begin with measure. The CPU time is per shard.

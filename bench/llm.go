@@ -102,12 +102,7 @@ func chatsAtOnce(ctx context.Context, b *bench, c contestant) (figures []figure,
 			return err
 		}
 		postmaster, procErr := s.postmaster(ctx)
-		cpu := func() (worker, server time.Duration, err error) {
-			worker, err = cpuTime(pid)
-			server, wrong := cpuTimeOfServer(postmaster)
-			return worker, server, errors.Join(err, wrong)
-		}
-		worker, server, cpuErr := cpu()
+		before, cpuErr := cpuTimes(postmaster, pid)
 		began := time.Now()
 		if err := s.chats(ctx, n, "hello"); err != nil {
 			return err
@@ -120,13 +115,13 @@ func chatsAtOnce(ctx context.Context, b *bench, c contestant) (figures []figure,
 			say("llm-cpu-worker and llm-cpu-postgres are not measured here: %v", cpuErr)
 			return nil
 		}
-		workerNow, serverNow, err := cpu()
+		after, err := cpuTimes(postmaster, pid)
 		if err := errors.Join(procErr, cpuErr, err); err != nil {
 			return err
 		}
-		for measure, used := range map[string]time.Duration{"llm-cpu-worker": workerNow - worker,
-			"llm-cpu-postgres": serverNow - server} {
-			figures = append(figures, figure{measure: measure, unit: "µs", value: float64(used.Microseconds()) / float64(n)})
+		for i, measure := range []string{"llm-cpu-worker", "llm-cpu-postgres"} {
+			figures = append(figures, figure{measure: measure, unit: "µs",
+				value: float64((after[i] - before[i]).Microseconds()) / float64(n)})
 		}
 		return nil
 	})

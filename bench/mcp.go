@@ -104,21 +104,14 @@ func callsAtOnce(ctx context.Context, b *bench, c contestant) (figures []figure,
 			return err
 		}
 		postmaster, procErr := d.postmaster(ctx)
-		cpu := func() (all [3]time.Duration, err error) {
-			var errs [3]error
-			all[0], errs[0] = cpuTime(d.pid)
-			all[1], errs[1] = cpuTime(d.worker)
-			all[2], errs[2] = cpuTimeOfServer(postmaster)
-			return all, errors.Join(errs[:]...)
-		}
-		before, cpuErr := cpu()
+		before, cpuErr := cpuTimes(postmaster, d.pid, d.worker)
 		began := time.Now()
 		if err := run(each); err != nil {
 			return err
 		}
 		n := float64(each * size.clients)
 		figures = []figure{{measure: "mcp-throughput", unit: "calls/s", value: n / time.Since(began).Seconds()}}
-		after, err := cpu()
+		after, err := cpuTimes(postmaster, d.pid, d.worker)
 		if err := errors.Join(procErr, cpuErr, err); err != nil {
 			say("mcp-cpu is not measured here: %v", err)
 			return nil

@@ -61,6 +61,16 @@ func cpuTime(pid int) (time.Duration, error) {
 	return s.own, err
 }
 
+// cpuTimes returns the CPU time of each process, and then that of the server.
+func cpuTimes(postmaster int, pids ...int) (used []time.Duration, err error) {
+	for _, pid := range pids {
+		own, wrong := cpuTime(pid)
+		used, err = append(used, own), errors.Join(err, wrong)
+	}
+	server, wrong := cpuTimeOfServer(postmaster)
+	return append(used, server), errors.Join(err, wrong)
+}
+
 // cpuTimeOfServer returns the CPU time of a Postgres server since its start: of the postmaster, of its children
 // (backends, WAL writer, checkpointer, autovacuum and so on) and of ended children.
 func cpuTimeOfServer(postmaster int) (time.Duration, error) {

@@ -428,7 +428,7 @@ $$;
 -- running → succeeded | failed | not_configured
 ------------------------------------------------------------------------------------------------------------------------
 
--- Postgres could not tell which function is meant if the earlier ones stayed
+-- Postgres could not tell the earlier functions from the new one, so they are dropped.
 drop function if exists gem.finish(uuid, integer, text, text, jsonb, jsonb, text, uuid, integer);
 drop function if exists gem.finish(uuid, integer, text, text, jsonb, jsonb, text, uuid, integer, text);
 drop function if exists gem.finish(uuid, integer, text, text, jsonb, jsonb, text, uuid, integer, text, uuid, bigint);
