@@ -244,6 +244,47 @@ func TestALockOnACallThatAsksForAKeyDoesNotKeepItsHolderFromEnding(t *testing.T)
 	}
 }
 
+// A key may be used between the moment when a bulk admission looks at it and the moment when it takes it.
+func TestACallThatIsAdmittedInBulkDoesNotRunIfItsKeyWasUsedMeanwhile(t *testing.T) {
+	t.Parallel()
+	db := crowd(t, 0)
+	testdb.Exec(t, db, "insert into core_tool_calls (tool_name) values ('first'), ('second')")
+	testdb.Exec(t, db, "select gem.claim('w', 2, true)")
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(t.Context())
+	for _, sql := range []string{
+		"select gem.hold_key(id, 1, 'w', 'n') from core_tool_calls where tool_name = 'first'",
+		"select gem.finish(id, 1, 'w', 'succeeded', '{}', '{}', '') from core_tool_calls where tool_name = 'first'",
+	} {
+		if _, err := tx.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	admitted := make(chan int, 1)
+	go func() {
+		admitted <- testdb.Value[int](t, db, "select count(*) from gem.admit('w', (select jsonb_agg(jsonb_build_object("+
+			"'call', id, 'key', 'n')) from core_tool_calls where tool_name = 'second'), '') a where a.verdict = 'run'")
+	}()
+	for len(admitted) == 0 && number(t, db, "select count(*) from pg_stat_activity where datname = current_database() "+
+		"and wait_event_type = 'Lock'") == 0 {
+		runtime.Gosched()
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := <-admitted; n != 0 {
+		t.Error("it may run")
+	}
+	verdict := testdb.Value[string](t, db,
+		"select h.verdict from core_tool_calls c, gem.hold_key(c.id, 1, 'w', 'n') h where c.tool_name = 'second'")
+	if verdict != "hit" {
+		t.Errorf("its verdict is then %s", verdict)
+	}
+}
+
 // A child's insert keeps its parent from being pruned, and from nothing else.
 func TestAnOpenInsertOfAChildHoldsItsParentInNoState(t *testing.T) {
 	t.Parallel()

@@ -1,6 +1,34 @@
 -- Admission in bulk: one statement takes the keys and answers the checks of many calls, as gem.hold_key and gem.gate do
 -- for one call. Each of these would otherwise be a transaction of its own.
 
+-- Gives each call its key if no call has succeeded with the key and none holds it. Returns the places of these calls;
+-- none if another transaction is taking one of the keys. Of several calls with the same key, the first gets it. Another
+-- call may succeed with the key just before this one takes it, so the caller must check the keys again.
+create or replace function gem.take_free_keys(p_calls jsonb, p_mine uuid[]) returns integer[]
+language plpgsql set lock_timeout = '500ms' as $$ -- as in gem.take_key
+declare
+  taken integer[] := '{}';
+  this  record;
+begin
+  for this in
+    select distinct on (k.value ->> 'key' collate "C") k.ordinality - 1 as place, (k.value ->> 'call')::uuid as call,
+      k.value ->> 'key' as key
+    from jsonb_array_elements(p_calls) with ordinality k
+    where k.value ? 'key' and (k.value ->> 'call')::uuid = any (p_mine)
+      and not gem.key_has_succeeded(k.value ->> 'key')
+      -- a limit, so that the planner looks up each key, and does not join all of them
+      and (select 1 from gem.held_keys h where h.key = k.value ->> 'key' limit 1) is null
+    order by k.value ->> 'key' collate "C", k.ordinality
+  loop
+    update public.core_tool_calls c set computed_key = this.key where c.id = this.call;
+    taken := taken || this.place;
+  end loop;
+  return taken;
+exception when unique_violation or lock_not_available then
+  return '{}';
+end
+$$;
+
 -- Admits calls that a worker has claimed for the first time. p_calls lists them in order, as {call, key, key_field,
 -- refuse, checks, deadline_ms}. None of the checks asks people. Returns a row for each call that it could decide; place
 -- is its index from 0, and the other columns are as in gem.gate. outcome is null for a call without checks. differs
@@ -25,19 +53,18 @@ declare
       and coalesce(c.attempt = 1 and c.claimed_by = p_worker and c.status = 'running', false) -- see gem.finish
     order by c.id for no key update skip locked);
   done integer[] := '{}'; -- the places of calls that run only if the worker asks again, or whose key decided
+  taken integer[] := gem.take_free_keys(p_calls, mine);
   this record;
 begin
   for this in
     select k.ordinality - 1 as place, (k.value ->> 'call')::uuid as call, k.value ->> 'key' as key, k.value as item
     from jsonb_array_elements(p_calls) with ordinality k
-    where k.value ? 'key'
+    where k.value ? 'key' and (k.ordinality - 1 <> all (taken)
+      or gem.key_has_succeeded(k.value ->> 'key')) -- since the look in gem.take_free_keys
     order by k.value ->> 'key' collate "C", k.ordinality
   loop
     continue when this.call <> all (mine);
-    if exists (
-        select from public.core_tool_calls c
-        where c.computed_key = this.key and (c.status in ('running', 'queued') or c.status = 'waiting'
-          and c.waits_for <> 'key')) then
+    if exists (select from gem.held_keys h where h.key = this.key) then
       done := done || this.place;
       continue;
     end if;

@@ -149,9 +149,7 @@ begin
     select r.call_id, r.created_at into succeeded, succeeded_at from public.core_tool_receipts r
     where r.idempotency_key = new_key and r.status = 'succeeded' and r.replay_of is null
     union all select k.call_id, k.ended_at from gem.kept_keys k where k.key = new_key limit 1;
-    select c.id into holder from public.core_tool_calls c
-    where c.computed_key = new_key
-      and (c.status in ('running', 'queued') or c.status = 'waiting' and c.waits_for <> 'key');
+    select h.call_id into holder from gem.held_keys h where h.key = new_key;
   end if;
   -- A first attempt that was refused before the handler, or that lacked its setup, did nothing, unless its receipt
   -- lists effects. A durable handler that ran may have failed with the error of a call that it made.

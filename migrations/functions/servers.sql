@@ -234,13 +234,6 @@ begin
 end
 $$;
 
--- Reports whether a call has succeeded with a key. It sees commits that are newer than the calling statement.
-create or replace function gem.key_has_succeeded(p_key text) returns boolean language sql volatile as $$
-  select exists (select from gem.kept_keys k where k.key = p_key) or exists (
-    select from public.core_tool_receipts r
-    where r.idempotency_key = p_key and r.status = 'succeeded' and r.replay_of is null)
-$$;
-
 -- Gives an attempt that holds its call the key that it had taken. If another call holds the key or has succeeded with
 -- it, the attempt has no key, and the function returns false.
 create or replace function gem.take_key_again(p_call uuid, p_key text) returns boolean language plpgsql as $$

@@ -285,6 +285,19 @@ $$;
 -- running, with a key: the attempt runs, returns an earlier success, or waits for the call that holds the key
 ------------------------------------------------------------------------------------------------------------------------
 
+-- The keys that are held, each by one call: see gem_calls_one_holder_per_key.
+create or replace view gem.held_keys as
+select c.computed_key as key, c.id as call_id from public.core_tool_calls c
+where c.computed_key is not null and (c.status in ('running', 'queued') or c.status = 'waiting'
+  and c.waits_for <> 'key');
+
+-- Reports whether a call has succeeded with a key. It sees commits that are newer than the calling statement.
+create or replace function gem.key_has_succeeded(p_key text) returns boolean language sql volatile as $$
+  select exists (select from gem.kept_keys k where k.key = p_key) or exists (
+    select from public.core_tool_receipts r
+    where r.idempotency_key = p_key and r.status = 'succeeded' and r.replay_of is null)
+$$;
+
 -- Decides how an attempt continues with its idempotency key. Returns a verdict:
 --   run       The attempt holds the key. No other call with this key runs until the attempt ends.
 --   hit       A call with this key has succeeded. The caller finishes this call with that call's receipt_id and result.
@@ -389,14 +402,9 @@ begin
     return;
   end;
   begin
-    select c.id into holder from public.core_tool_calls c
-    where c.computed_key = p_key and (c.status in ('running', 'queued') or c.status = 'waiting'
-      and c.waits_for <> 'key') and c.id <> p_call
-    for no key update;
+    select h.call_id into holder from gem.held_keys h where h.key = p_key and h.call_id <> p_call for no key update;
   exception when lock_not_available then
-    select c.id into holder from public.core_tool_calls c
-    where c.computed_key = p_key and (c.status in ('running', 'queued') or c.status = 'waiting'
-      and c.waits_for <> 'key') and c.id <> p_call;
+    select h.call_id into holder from gem.held_keys h where h.key = p_key and h.call_id <> p_call;
   end;
 end
 $$;
@@ -500,7 +508,9 @@ begin
   end if;
   if freed_key is null and p_attempt > 1 then
     perform gem.wake_next(p_call, p_worker);
-  elsif freed_key is not null and p_replay_of is null then -- after a hit, gem.hold_key has woken the waiters
+  elsif freed_key is not null and p_replay_of is null -- after a hit, gem.hold_key has woken the waiters
+      and exists (select from public.core_tool_calls w where w.status = 'waiting' and w.waits_for = 'key'
+        and w.computed_key = freed_key) then
     perform gem.wake_waiting(freed_key, case when p_status = 'succeeded' then 100 else 1 end, p_worker);
   end if;
   if parent is not null then

@@ -295,8 +295,7 @@ begin
   end if;
   for free in
     select parked.key from unnest(looked) as parked (key)
-    where not exists (select from public.core_tool_calls h where h.computed_key = parked.key
-        and (h.status in ('running', 'queued') or h.status = 'waiting' and h.waits_for <> 'key'))
+    where not exists (select from gem.held_keys h where h.key = parked.key)
       and ( -- skips calls that have just begun to wait, even if the clock went back
         select w.updated_at not between at - interval '5 seconds' and at + interval '1 second'
           from public.core_tool_calls w
