@@ -30,8 +30,7 @@ const (
 )
 
 // httpServer serves Streamable HTTP without sessions. Before the SDK sees a request, it passes these checks, in this
-// order: host and origin, the limit of the process, its token, the limits of its size, depth and subject, and its
-// scopes.
+// order: host and origin, its token, the limits of its number, size and depth, and its scopes.
 type httpServer struct {
 	server      *Server
 	config      HTTPConfig
@@ -40,9 +39,8 @@ type httpServer struct {
 	metadataURL string
 
 	json, stream http.Handler // answer with one JSON message, or with a stream of them
-	requests     gate         // in flight, of the process
-	bySubject    gate         // of each subject with a token
-	bodies       bodyRoom
+	requests     room         // in flight
+	bodies       room         // bytes
 	bodyTimeout  time.Duration
 }
 
@@ -88,8 +86,8 @@ func (d *Server) newHTTPServer(at net.Addr, c HTTPConfig) (s *httpServer, err er
 	if err := c.complete(at); err != nil {
 		return nil, err
 	}
-	s = &httpServer{server: d, config: c, requests: gate{most: maxRequests}, bySubject: gate{most: maxEach},
-		bodyTimeout: bodyTimeout}
+	s = &httpServer{server: d, config: c, requests: room{most: maxRequests, each: maxEach},
+		bodies: room{most: maxBodies}, bodyTimeout: bodyTimeout}
 	if s.resource, err = url.Parse(c.Resource); err != nil {
 		return nil, fmt.Errorf("GEM_MCP_RESOURCE: %w", err)
 	}
@@ -132,7 +130,7 @@ func (d *Server) newHTTPServer(at net.Addr, c HTTPConfig) (s *httpServer, err er
 func (s *httpServer) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("POST /mcp", s.checkHost(http.NewCrossOriginProtection().
-		Handler(s.bounded(s.authenticate(http.HandlerFunc(s.post))))))
+		Handler(s.unlessStopping(s.authenticate(http.HandlerFunc(s.post))))))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
 	described := s.describe()
 	mux.Handle("GET "+wellKnown, described)
@@ -169,24 +167,17 @@ func (s *httpServer) checkHost(next http.Handler) http.Handler {
 	})
 }
 
-// bounded limits the requests in flight, and rejects all once the server stops.
-func (s *httpServer) bounded(next http.Handler) http.Handler {
+// unlessStopping rejects all requests once the server stops.
+func (s *httpServer) unlessStopping(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-s.server.closing.Done():
 			w.Header().Set("Connection", "close")
 			w.Header().Set("Retry-After", "1")
 			http.Error(w, "this server is stopping", http.StatusServiceUnavailable)
-			return
 		default:
+			next.ServeHTTP(w, r)
 		}
-		leave := s.requests.enter("", 1)
-		if leave == nil {
-			tooMany(w)
-			return
-		}
-		defer leave()
-		next.ServeHTTP(w, r)
 	})
 }
 
@@ -197,16 +188,15 @@ func (s *httpServer) post(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "", http.StatusInternalServerError)
 		return
 	}
-	subject := ""
-	if s.verifier != nil { // before the body, which may take long
+	subject := "" // without tokens, all requests share the room
+	if s.verifier != nil {
 		subject = c.subject
-		leave := s.bySubject.enter(subject, 1)
-		if leave == nil {
-			tooMany(w)
-			return
-		}
-		defer leave()
 	}
+	if !s.requests.take(subject, 1) { // before the body, which may take long
+		tooMany(w)
+		return
+	}
+	defer s.requests.giveBack(subject, 1)
 	body, done := s.body(w, r, subject)
 	if done == nil {
 		return
@@ -232,20 +222,12 @@ func (s *httpServer) post(w http.ResponseWriter, r *http.Request) {
 		}
 		streamed = streamed || m.progress
 	}
-	leave := s.requests.enter("", max(calls-1, 0)) // the first was counted before the check of its token
-	if leave == nil {
+	more := max(calls-1, 0)
+	if !s.requests.take(subject, more) {
 		tooMany(w)
 		return
 	}
-	defer leave()
-	if s.verifier != nil {
-		leave := s.bySubject.enter(subject, max(calls-1, 0)) // the first was counted here too
-		if leave == nil {
-			tooMany(w)
-			return
-		}
-		defer leave()
-	}
+	defer s.requests.giveBack(subject, more)
 	if !s.inScope(w, c, messages) || !taskNamed(w, r, messages) {
 		return
 	}
@@ -268,8 +250,8 @@ func (s *httpServer) body(w http.ResponseWriter, r *http.Request, subject string
 	for err == nil {
 		if len(body) == room {
 			more := min(max(firstRoom, room), maxBody+1-room)
-			if !s.bodies.reserve(subject, more) {
-				s.bodies.release(subject, room)
+			if !s.bodies.take(subject, more) {
+				s.bodies.giveBack(subject, room)
 				w.Header().Set("Connection", "close") // the rest is not read
 				tooMany(w)
 				return nil, nil
@@ -290,9 +272,9 @@ func (s *httpServer) body(w http.ResponseWriter, r *http.Request, subject string
 		http.Error(w, "the message did not arrive in time", http.StatusRequestTimeout)
 	default:
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
-		return body, func() { s.bodies.release(subject, room) }
+		return body, func() { s.bodies.giveBack(subject, room) }
 	}
-	s.bodies.release(subject, room)
+	s.bodies.giveBack(subject, room)
 	return nil, nil
 }
 

@@ -12,10 +12,10 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
+	"github.com/gemworker/gem/internal/issuer"
 	"github.com/gemworker/gem/internal/testing/issuertest"
 	"github.com/gemworker/gem/registry"
 	"github.com/golang-jwt/jwt/v5"
@@ -468,30 +468,65 @@ func (h *httpEndpoint) held(t *testing.T, headers string) net.Conn {
 	return conn
 }
 
-func TestARequestTooManyIsAskedToComeAgain(t *testing.T) {
+// Subjects must not fill the process with requests whose bodies do not arrive.
+func TestTwentySubjectsLeaveRequestsForOthers(t *testing.T) {
 	t.Parallel()
-	s := &httpServer{requests: gate{most: 2}, bySubject: gate{most: maxEach}, server: &Server{closing: t.Context()}}
-	in, out := make(chan struct{}), make(chan struct{})
-	handler := s.bounded(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { in <- struct{}{}; <-out }))
-	var all sync.WaitGroup
-	for range 2 {
-		all.Go(func() { handler.ServeHTTP(discard{}, newRequest(t)) })
-		<-in
+	requests := room{most: maxRequests, each: maxEach}
+	for n := range 20 {
+		subject, taken := fmt.Sprint("s", n), 0
+		for requests.take(subject, 1) {
+			taken++
+		}
+		if taken == 0 || taken > maxEach {
+			t.Errorf("subject %d got %d", n, taken)
+		}
+		for range taken / 2 {
+			requests.giveBack(subject, 1)
+		}
+		for range taken / 2 {
+			if !requests.take(subject, 1) {
+				t.Fatal("requests that ended still count")
+			}
+		}
 	}
-	w := &recorder{header: http.Header{}}
-	handler.ServeHTTP(w, newRequest(t))
-	if w.status != 429 || w.header.Get("Retry-After") == "" {
-		t.Errorf("the third request: %d %v", w.status, w.header)
+	if !requests.take("another", 1) {
+		t.Error("nothing is left")
 	}
-	close(out)
-	all.Wait()
-	if s.requests.enter("", 2) == nil || s.requests.enter("", 1) != nil {
-		t.Error("requests that ended still count")
-	}
-	if s.bySubject.enter("ada", 64) == nil || s.bySubject.enter("ada", 1) != nil || s.bySubject.enter("bob", 64) == nil {
-		t.Error("a subject may have 64 requests in flight, and others as many")
+	unnamed := room{most: 2, each: 1}
+	if !unnamed.take("", 2) || unnamed.take("", 1) {
+		t.Error("without tokens, only the limit of the process counts")
 	}
 }
+
+// A token that cannot be checked yet takes none of the room for requests.
+func TestTokensThatWaitForTheIssuerLeaveRoom(t *testing.T) {
+	t.Parallel()
+	d, err := New(Options{Registry: parsed(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := d.newHTTPServer(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}, HTTPConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.verifier = away{}
+	if !s.requests.take("", maxRequests) {
+		t.Fatal("the server is not idle")
+	}
+	w := &recorder{header: http.Header{}}
+	r := newRequest(t)
+	r.Host = "localhost"
+	r.Header.Set("Authorization", "Bearer a")
+	s.routes().ServeHTTP(w, r)
+	if w.status != 503 || w.header.Get("Retry-After") == "" {
+		t.Errorf("%d %v", w.status, w.header)
+	}
+}
+
+// away is an issuer whose keys are unavailable.
+type away struct{}
+
+func (away) verify(context.Context, string) (caller, error) { return caller{}, issuer.ErrKeysAway }
 
 func TestABatchCountsAsTheRequestsInIt(t *testing.T) {
 	t.Parallel()
@@ -689,10 +724,10 @@ func TestARequestThatIsRefusedUnreadIsGivenUp(t *testing.T) {
 
 func TestASubjectLeavesRoomForTheBodiesOfOthers(t *testing.T) {
 	t.Parallel()
-	var room bodyRoom
+	room := room{most: maxBodies}
 	for _, subject := range []string{"ada", "bob", "cid", "dan", "eve"} {
 		n := 0
-		for room.reserve(subject, firstRoom) {
+		for room.take(subject, firstRoom) {
 			n++
 		}
 		if n < 100 {
@@ -701,10 +736,10 @@ func TestASubjectLeavesRoomForTheBodiesOfOthers(t *testing.T) {
 	}
 	for room.all > 0 {
 		for subject := range room.of {
-			room.release(subject, firstRoom)
+			room.giveBack(subject, firstRoom)
 		}
 	}
-	if !room.reserve("ada", maxBody) || !room.reserve("", maxBodies-maxBody) || room.reserve("", 1) {
+	if !room.take("ada", maxBody) || !room.take("", maxBodies-maxBody) || room.take("", 1) {
 		t.Error("what was released still counts, or too much is reserved")
 	}
 }
@@ -712,7 +747,7 @@ func TestASubjectLeavesRoomForTheBodiesOfOthers(t *testing.T) {
 // Bytes that a client only announces take no room from others.
 func TestABodyTakesRoomAsItArrives(t *testing.T) {
 	t.Parallel()
-	s := &httpServer{bodyTimeout: time.Minute}
+	s := &httpServer{bodies: room{most: maxBodies}, bodyTimeout: time.Minute}
 	read := func(body string) *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()
 		text, done := s.body(w, httptest.NewRequest(http.MethodPost, "/", strings.NewReader(body)), "ada")
@@ -737,7 +772,7 @@ func TestABodyTakesRoomAsItArrives(t *testing.T) {
 	if w := read(strings.Repeat("x", maxBody+1)); w.Code != http.StatusRequestEntityTooLarge || s.bodies.all != 0 {
 		t.Errorf("too large: %d, and %d bytes are reserved", w.Code, s.bodies.all)
 	}
-	s.bodies.reserve("", maxBodies-s.bodies.all-firstRoom)
+	s.bodies.take("", maxBodies-s.bodies.all-firstRoom)
 	if w := read(strings.Repeat("x", maxBody)); w.Code != http.StatusTooManyRequests {
 		t.Errorf("without room: %d", w.Code)
 	}

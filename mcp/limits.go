@@ -15,69 +15,45 @@ const (
 	maxEach     = 64       // in flight, of a subject with a token
 )
 
-// gate limits how many are in at once, for each name.
-type gate struct {
-	most int
-	mu   sync.Mutex
-	in   map[string]int
-}
+// room is what requests in flight share: their number, or the bytes of their bodies.
+type room struct {
+	most int // of all
+	each int // of a subject with a token; 0: no limit but the one of take
 
-// enter adds n under a name, and returns a function that removes them; nil if the limit would be exceeded.
-func (g *gate) enter(name string, n int) (leave func()) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.in[name]+n > g.most {
-		return nil
-	}
-	if g.in == nil {
-		g.in = map[string]int{}
-	}
-	g.in[name] += n
-	return func() { g.leave(name, n) }
-}
-
-// leave removes n under a name.
-func (g *gate) leave(name string, n int) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.in[name] -= n; g.in[name] == 0 {
-		delete(g.in, name)
-	}
-}
-
-// bodyRoom counts the bytes of all requests in flight.
-type bodyRoom struct {
 	mu  sync.Mutex
 	all int
 	of  map[string]int // by the subject of a token
 }
 
-// reserve reserves a number of bytes until release, and reports whether there was room. A subject gets at most a
-// quarter of the room that the others leave, so any number of subjects leaves some.
-func (r *bodyRoom) reserve(subject string, bytes int) bool {
+// take takes n until giveBack, and reports whether there was room. A subject gets at most a quarter of the room that
+// the others leave, so that a few subjects cannot fill it.
+func (r *room) take(subject string, n int) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	room := maxBodies - r.all
+	left := r.most - r.all
 	if subject != "" {
 		own := r.of[subject]
-		room = (room+own)/4 - own
+		left = (left+own)/4 - own
+		if r.each > 0 {
+			left = min(left, r.each-own)
+		}
 	}
-	if bytes > room {
+	if n > left {
 		return false
 	}
 	if r.of == nil {
 		r.of = map[string]int{}
 	}
-	r.all += bytes
-	r.of[subject] += bytes
+	r.all += n
+	r.of[subject] += n
 	return true
 }
 
-func (r *bodyRoom) release(subject string, bytes int) {
+func (r *room) giveBack(subject string, n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.all -= bytes
-	if r.of[subject] -= bytes; r.of[subject] <= 0 {
+	r.all -= n
+	if r.of[subject] -= n; r.of[subject] <= 0 {
 		delete(r.of, subject)
 	}
 }

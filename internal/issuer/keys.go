@@ -22,6 +22,8 @@ import (
 const (
 	keysPause = time.Minute      // between two fetches of an issuer's keys
 	keysAge   = 10 * time.Minute // after which keys are fetched again: the longest validity of a withdrawn key
+
+	maxWaiting = 256 // callers that wait for one fetch: anyone can send tokens with unknown keys
 )
 
 // Keys holds the keys that an issuer publishes at one address. A token has no influence on that address, and cannot
@@ -40,8 +42,9 @@ type Keys struct {
 
 // fetching is a fetch that is running, for all callers that wait for it.
 type fetching struct {
-	done chan struct{}
-	err  error // once done
+	done    chan struct{}
+	err     error // once done
+	waiting int   // callers
 }
 
 // keys are those of one answer.
@@ -96,7 +99,8 @@ func (k *keys) find(id string) (publicKey, bool) {
 	return found, ok && id != ""
 }
 
-// ErrKeysAway reports that the last fetch of the keys failed, less than a minute ago.
+// ErrKeysAway reports that the last fetch of the keys failed, less than a minute ago, or that too many callers wait for
+// the present one.
 var ErrKeysAway = errors.New("the issuer's keys are unavailable; they are fetched at most once a minute")
 
 // fetch reads the keys, unless someone did since held, or within the last minute. After a failure the keys that are
@@ -121,13 +125,16 @@ func (s *Keys) begin(ctx context.Context, held *keys) (*fetching, error) {
 	switch {
 	case s.known.Load() != held:
 		return nil, nil
+	case s.fetching != nil && s.fetching.waiting >= maxWaiting:
+		return nil, ErrKeysAway
 	case s.fetching != nil:
+		s.fetching.waiting++
 		return s.fetching, nil
 	case !s.tried.IsZero() && s.now().Sub(s.tried) < keysPause:
 		return nil, ErrKeysAway
 	}
 	s.tried = s.now()
-	f, at := &fetching{done: make(chan struct{})}, s.tried
+	f, at := &fetching{done: make(chan struct{}), waiting: 1}, s.tried
 	s.fetching = f
 	go func() {
 		fetched, err := s.get(context.WithoutCancel(ctx)) // the client bounds its time

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -91,6 +92,48 @@ func TestAnIssuerThatDoesNotAnswerHoldsNobodyBeyondTheirContext(t *testing.T) {
 	close(answered)
 	if _, err := keys.key(t.Context(), "ec", "ES256"); err != nil {
 		t.Errorf("the next caller: %v", err)
+	}
+}
+
+func TestAFetchHasALimitOfCallersThatWait(t *testing.T) {
+	t.Parallel()
+	i := issuertest.New(t)
+	asked, answer := make(chan struct{}), make(chan struct{})
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		close(asked)
+		<-answer
+		http.Redirect(w, r, i.URL, http.StatusFound)
+	}))
+	t.Cleanup(s.Close)
+	keys := NewKeys(s.URL, time.Now)
+	keys.client.CheckRedirect = nil
+	var waiting sync.WaitGroup
+	var found atomic.Int64
+	wait := func() {
+		if _, err := keys.key(t.Context(), "ec", "ES256"); err == nil {
+			found.Add(1)
+		}
+	}
+	waiting.Go(wait)
+	<-asked
+	counted := func() int {
+		keys.mu.Lock()
+		defer keys.mu.Unlock()
+		return keys.fetching.waiting
+	}
+	for n := 1; n < maxWaiting; n++ {
+		waiting.Go(wait)
+		for counted() == n {
+			runtime.Gosched()
+		}
+	}
+	if _, err := keys.key(t.Context(), "ec", "ES256"); !errors.Is(err, ErrKeysAway) {
+		t.Errorf("one too many: %v", err)
+	}
+	close(answer)
+	waiting.Wait()
+	if n := found.Load(); n != maxWaiting {
+		t.Errorf("%d of %d got the key", n, maxWaiting)
 	}
 }
 
