@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -49,8 +50,7 @@ func IsLocation(text string) bool { return strings.HasPrefix(strings.ToLower(tex
 
 var (
 	bucketForm = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$`)
-	prefixForm = regexp.MustCompile(`^([A-Za-z0-9_=.-]{1,100}(/[A-Za-z0-9_=.-]{1,100}){0,9})?$`)
-	dotsForm   = regexp.MustCompile(`(^|/)\.\.?(/|$)`)
+	partForm   = regexp.MustCompile(`^[A-Za-z0-9_=.-]{1,100}$`)
 )
 
 // ParseLocation reads s3://BUCKET/PREFIX.
@@ -64,12 +64,16 @@ func ParseLocation(text string) (Location, error) {
 		return Location{}, errors.New("it is not s3://BUCKET/PREFIX: a bucket has 3 to 63 lower-case letters, digits, dots " +
 			"and hyphens")
 	}
-	if !prefixForm.MatchString(l.Prefix) || dotsForm.MatchString(l.Prefix) {
+	parts := strings.Split(l.Prefix, "/")
+	if l.Prefix != "" && (len(parts) > 10 || slices.ContainsFunc(parts, isNoPart)) {
 		return Location{}, errors.New("it is not s3://BUCKET/PREFIX: a prefix has up to ten parts of letters, digits and " +
 			"_ = . -")
 	}
 	return l, nil
 }
+
+// isNoPart reports whether a text cannot be a part of a prefix.
+func isNoPart(text string) bool { return !partForm.MatchString(text) || text == "." || text == ".." }
 
 // Bucket is the bucket of a [Location]. Its methods take and return whole keys, with the location's prefix.
 type Bucket struct {
