@@ -130,7 +130,7 @@ func TestARequestToAModelHasASpanBelowItsCalls(t *testing.T) {
 			"gen_ai.response.id":    "req_b",
 			"gen_ai.response.model": "model-b", "gen_ai.response.finish_reasons": `["end_turn"]`,
 			"gen_ai.usage.input_tokens": "100", "gen_ai.usage.output_tokens": "20",
-			"gen_ai.usage.cache_read.input_tokens": "30", "gen_ai.usage.cache_creation.input_tokens": "10",
+			"gen_ai.usage.cache_read.input_tokens": "30", "gen_ai.usage.cache_write.input_tokens": "10",
 			"gen_ai.usage.reasoning.output_tokens": "0"},
 	}
 	for i, span := range spans {

@@ -112,7 +112,7 @@ func (s *request) end(e *ledger.End, answer *provider.Answer) {
 		s.span.SetAttributes(attribute.Int64("gen_ai.usage.input_tokens", e.Usage.Input),
 			attribute.Int64("gen_ai.usage.output_tokens", e.Usage.Output),
 			attribute.Int64("gen_ai.usage.cache_read.input_tokens", e.Usage.CacheRead),
-			attribute.Int64("gen_ai.usage.cache_creation.input_tokens", e.Usage.CacheWrite),
+			attribute.Int64("gen_ai.usage.cache_write.input_tokens", e.Usage.CacheWrite),
 			attribute.Int64("gen_ai.usage.reasoning.output_tokens", e.Usage.Reasoning))
 	}
 	if answer.ProviderStop != "" {
