@@ -48,7 +48,7 @@ type Program struct {
 }
 
 // BuiltInRegistry is the tools.registry.json of the built-in domains, embedded in this package. Its "include" field
-// lists GEM's own tools, whose entries registry.Parse adds.
+// names further tools of GEM. The file has no entries for them: registry.Parse adds these.
 //
 //go:embed tools.registry.json
 var BuiltInRegistry []byte

@@ -40,7 +40,8 @@ const (
 	ForCalls WaitsFor = "calls"
 	// ForAnswer means that the call waits for somebody's answer.
 	ForAnswer WaitsFor = "answer"
-	// ForApproval means that rules have asked people whether the call may run. Approvals are the open questions.
+	// ForApproval means that rules have asked people whether the call may run. [Explanation.Approvals] has the open
+	// questions.
 	ForApproval WaitsFor = "approval"
 	// ForLimit means that the limit of a rule delays the call, in the queue, until RunAt.
 	ForLimit WaitsFor = "limit"
@@ -74,8 +75,8 @@ type Explanation struct {
 	KeyHolder *Call
 	// Children are the first open calls of its handler, up to [MaxChildren], if the call waits for them.
 	Children []Call
-	// Asked has the first open calls, up to [MaxChildren], that wait for somebody's answer and that the call's handler,
-	// or the handlers of the calls below it, made.
+	// Asked has the first open calls, up to [MaxChildren], that wait for somebody's answer. They were made by the call's
+	// handler, or by the handlers of the calls below it.
 	Asked []WaitingCall
 	// Misfit says why no program could continue a call that waits for code. Message is the reason, and Name the entry of
 	// the journal that the code contradicts. Name is empty if the tool or its handler is missing.

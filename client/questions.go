@@ -23,7 +23,8 @@ type Question struct {
 	By    []string        `json:"by"`     // who may answer: owner, user:SUBJECT, role:ROLE, service
 	Since time.Time       `json:"since"`
 	Until time.Time       `json:"until,omitzero"` // zero means no limit
-	// the topmost call on whose behalf the question is asked: no other call made it. It may be the question itself
+	// the topmost call on whose behalf the question is asked. No other call made this topmost call. It may be the
+	// question itself
 	Root  string          `json:"root"`
 	Input json.RawMessage `json:"input"` // the input, if the question is a call to wait.approval; otherwise null
 	// About and Arguments are the tool and the input of the call to approve; empty and null for other
@@ -90,8 +91,8 @@ func OpenQuestion(ctx context.Context, db DB, id string) (*Question, error) {
 	return &found[0], nil
 }
 
-// OpenQuestionsAmong returns those of the given calls, at most a thousand, that are questions which the caller may
-// answer. It does not read other questions, so OfAsker and AskerOpen count only these calls.
+// OpenQuestionsAmong returns the questions among the given calls that the caller may answer. It takes at most a
+// thousand calls. It does not read other questions, so OfAsker and AskerOpen count only these calls.
 func OpenQuestionsAmong(ctx context.Context, db DB, ids []string) ([]Question, error) {
 	return readFrom(ctx, db, "public.find_open_questions($1::text[]::uuid[]) order by place", ids)
 }

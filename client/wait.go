@@ -64,8 +64,9 @@ const (
 
 // NewWaiter returns a Waiter that polls through a pool, whose role must be the owner of the tables, or a member of
 // gem_mcp. listenURL is a connection string for notifications, which do not pass a pooler in transaction mode. While
-// notifications can arrive, the Waiter polls too, after 50, 100, 200, … 1000 ms. Otherwise, as if listenURL is empty,
-// it polls more often, after 5, 10, 20, … 250 ms. It opens nothing before the first wait. [Waiter.Close] ends it.
+// notifications can arrive, the Waiter polls too, after 50, 100, 200, … 1000 ms. Otherwise, for example if listenURL is
+// empty, it polls more often, after 5, 10, 20, … 250 ms. It opens nothing before the first wait. [Waiter.Close] ends
+// it.
 func NewWaiter(pool *pgxpool.Pool, listenURL string, log *zap.Logger) *Waiter {
 	if log == nil {
 		log = zap.NewNop()

@@ -32,8 +32,8 @@ type Question struct {
 }
 
 // Ask asks a person a question, under a name in the journal. The answer is a T: text, a number, a boolean, or a struct
-// of these, whose fields are required unless they are pointers or have omitempty. The question is a call of
-// wait.answer, which Ask starts like [Start]: the registry must list the tool, and frontends see the question in the
+// of these, whose fields are required unless they are pointers or have omitempty. The question is a call to
+// wait.answer, and Ask makes it as [Start] would. The registry must list wait.answer. Frontends see the question in the
 // view open_questions.
 func Ask[T any](d *Durable, name string, q Question) *Child[T] {
 	c := start[T](d, name, "wait.answer", func() (_ json.RawMessage, err error) {
@@ -80,8 +80,8 @@ type Decision struct {
 	Digest string `json:"digest"`
 }
 
-// Approve asks people to approve a call, under a name in the journal. The question is a call to wait.approval, which
-// Approve makes as [Start] would, so the registry must list wait.approval. A denial is a Decision and not an error.
+// Approve asks people to approve a call, under a name in the journal. The question is a call to wait.approval, and
+// Approve makes it as [Start] would. The registry must list wait.approval. A denial is a Decision and not an error.
 // [StartApproved] makes the approved call.
 func Approve(d *Durable, name string, a Approval) *Child[Decision] {
 	encoded, err := encode(a.Input)

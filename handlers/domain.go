@@ -41,7 +41,7 @@ type Domain struct {
 	// and returns their number as an integer. `gem prune` calls it until it returns 0.
 	Tables fs.FS
 	// Remote lists the methods that use a remote service, such as SendEmail; "*" means all methods. By default, GEM
-	// retries their calls more often and for longer; a retry in the registry overrides this.
+	// retries their calls more often and for longer; the field retry of a registry entry overrides this.
 	Remote []string
 	// Grants are the rights of the role gem_worker on the tables, one string per table, such as "select, insert on
 	// public.notes".

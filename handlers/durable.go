@@ -44,8 +44,8 @@ type Journal interface {
 	Tools() []Tool
 	// Digest returns the digest of a call to approve, or an error with the reason if the handler may not make that call.
 	Digest(tool string, input json.RawMessage) (string, error)
-	// Wait returns once something has arrived under at least n of the names; n is the parameter need. Until then the
-	// call is parked: Wait ends the goroutine, and a later attempt runs the handler again.
+	// Wait returns once something has arrived under as many of the names as need says, or more. Until then the call is
+	// parked: Wait ends the goroutine, and a later attempt runs the handler again.
 	Wait(ctx context.Context, need int, names []Await) error
 	// DoesNotFit ends the attempt, and does not return. The call then waits for a program whose code fits the journal's
 	// entry of that name.
@@ -54,7 +54,7 @@ type Journal interface {
 	// point without recording one.
 	Version(name string, current int) int
 	// Arrived returns the arrival under a name, and whether there is one. The arrival's Result is set only after a Wait
-	// for this name alone.
+	// in which this was the only name.
 	Arrived(name string) (Arrival, bool)
 }
 
@@ -130,8 +130,9 @@ func step[T any](ctx context.Context, d *Durable, kind StepKind, name string,
 }
 
 // Version returns which version of the code a call must run at this place in the handler. A call that comes here for
-// the first time records current, and gets the same number in every later run. A call that had already passed this
-// place before the code had Version here gets 0. Use it for changes that would not fit the journals of open calls:
+// the first time records the number current, and gets the same number in every later run. The result is 0 for a call
+// that had passed this place before Version was added to the code. Use it for changes that would not fit the journals
+// of open calls:
 //
 //	if handlers.Version(call, "ask first", 1) >= 1 {
 //		…

@@ -79,8 +79,8 @@ type Tool struct {
 	// InputSchema is a JSON Schema.
 	InputSchema json.RawMessage
 	// Closed says why the user of the handler's call may not call the tool, such as "needs the permission send:sms". It
-	// is empty if the user may, or if no user's token made the call. [Start] makes the call in any case. A call that
-	// [StartWith] makes is refused when it begins.
+	// is empty if the user may, or if the handler's call was made without a user's token. Despite it, [Start] makes the
+	// call; a call that [StartWith] makes is refused when it begins.
 	Closed string
 }
 
@@ -216,9 +216,9 @@ func All[C Awaited](ctx context.Context, of ...C) error {
 	return d.journal.Wait(ctx, len(names), names)
 }
 
-// First waits until a child has ended or timed out, and returns the index of the earliest. If a child could not be
-// made, it returns that child's index at once. If the handler runs again, it returns the same index. It needs at least
-// one child. It returns an error only if ctx ends, or if it is called inside a step.
+// First waits until a child has ended or timed out, and returns the index of the earliest. If the call of a child could
+// not be made, First returns that child's index at once. If the handler runs again, it returns the same index. It needs
+// at least one child. It returns an error only if ctx ends, or if it is called inside a step.
 func First(ctx context.Context, of ...Awaited) (int, error) {
 	d, names, failed := awaited(of)
 	if failed >= 0 {

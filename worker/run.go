@@ -41,8 +41,8 @@ type attempt struct {
 	cause        error            // why the call's context ended before the handler was done; nil if it did not
 }
 
-// run runs an attempt of a claimed call on this worker, and returns how it ended. Each step returns an end, or
-// nil to continue with the next step.
+// run runs an attempt of a claimed call on this worker, and returns how it ended. Each stage of run returns an end, or
+// nil to continue with the next stage.
 func (w *Worker) run(c *claimedCall) *end {
 	a := &attempt{worker: w, claim: c, started: time.Now()}
 	ctx := c.ctx
@@ -71,9 +71,9 @@ func (w *Worker) run(c *claimedCall) *end {
 	return a.write(end)
 }
 
-// decide ends an attempt before anything runs if the call was cancelled or lost, the worker is stopping, the tool is
-// unknown, an earlier attempt may have had effects that must not be repeated, the tool is closed to the user or has no
-// handler, or the input is invalid.
+// decide ends an attempt before anything runs in these cases: the call was cancelled, or has no attempts left; the
+// worker is stopping; the tool is unknown; an earlier attempt may have had effects that must not be repeated; the tool
+// is closed to the user or has no handler; the input is invalid.
 func (a *attempt) decide(ctx context.Context) *end {
 	var known, bound bool
 	a.tool, known = a.worker.options.Registry.Tool(a.claim.Tool)
@@ -152,8 +152,8 @@ func (a *attempt) pastDeadline() receipts.Outcome {
 }
 
 // endedBefore ends an attempt whose context ended before its handler began. It returns nil if the context is live. It
-// also returns nil for two kinds of cancelled calls, which decide handles: calls with recorded steps and, until the
-// handler is known, calls that lost a worker.
+// also returns nil for two kinds of cancelled calls, which the function decide handles: calls with recorded steps, and
+// calls that lost a worker if their handler is not known yet.
 func (a *attempt) endedBefore(ctx context.Context) *end {
 	switch cause := context.Cause(ctx); {
 	case cause == nil:

@@ -167,9 +167,9 @@ $$;
 -- A call that lost two workers since it last waited is a suspect: it may have killed them. A worker runs one suspect at
 -- a time (p_suspect), so that a suspect that kills its worker takes no other suspect with it.
 --
--- While Postgres's clock is behind because it was set back, a call may be due although its run_at is in the future: if
--- it was due when it was inserted, if it was requeued before the clock was set back, or if it is a retry whose pause
--- would be over by now. Calls that a frontend scheduled still wait for their time.
+-- If Postgres's clock was set back and is still behind, some calls are due although their run_at is in the future:
+-- calls that were due when they were inserted, calls that were requeued before the clock was set back, and retries
+-- whose pause would be over by now. Calls that a frontend scheduled still wait for their time.
 --
 -- Calls at level -500 or below are background calls. They come after all others. A claim takes at most p_background of
 -- them (null: no limit), so that a worker keeps slots for other calls. If a caller crowds the queue, its calls also
@@ -410,10 +410,10 @@ end
 $$;
 
 -- Reports whether the input of p_call differs from that of the call that wrote p_receipt, not counting the key field.
--- Returns null if the earlier input is unknown. Signed-in users must not learn the inputs of others. If another user
--- made the earlier call, the inputs are therefore not compared: the result is true if the tool refuses a used key with
--- another input (p_refuse), and null otherwise. The function is volatile because the receipt may be newer than the
--- calling statement.
+-- Returns null if the earlier input is unknown. Signed-in users must not learn the inputs of others. The inputs are
+-- therefore not compared if another user made the earlier call. The result is then true if p_refuse is true, and null
+-- otherwise. p_refuse means that the tool refuses a used key with another input. The function is volatile because the
+-- receipt may be newer than the calling statement.
 create or replace function gem.input_differs(p_call uuid, p_receipt uuid, p_key_field text,
   p_refuse boolean) returns boolean
 language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
@@ -450,7 +450,8 @@ drop function if exists gem.finish(uuid, integer, text, text, jsonb, jsonb, text
 --
 -- The same transaction reports the end to the call's parent. If another transaction has locked the parent, as when
 -- several children end at once, this one only marks its call (waits_for), and gem.run_timers later reports all marked
--- calls together. It sets wake_at to a hundred years ago, so that the timers run at once even if the clock is set back.
+-- calls together. The mark comes with a wake_at of a hundred years ago, so that the timers run at once even if the
+-- clock is set back.
 --
 -- Here and below, the planner must find the call by its id, so coalesce hides the other conditions from it. With
 -- statistics from a quiet hour, the planner would otherwise use the index of running calls, which has an entry for
@@ -558,9 +559,9 @@ begin
 end
 $$;
 
--- Puts a call back at its old place in the queue because its worker is stopping. Another attempt may run the call,
--- because the effects of this attempt, if any, were rolled back or may be repeated. p_effects and p_outside are as in
--- gem.retry.
+-- Puts a call back at its old place in the queue because its worker is stopping. Another attempt can safely run the
+-- call: the effects of this attempt, if any, were rolled back or are allowed to happen again. p_effects and p_outside
+-- are as in gem.retry.
 drop function if exists gem.release(uuid, integer, text, jsonb);
 create or replace function gem.release(p_call uuid, p_attempt integer, p_worker text, p_effects jsonb default null,
   p_outside text default null)
@@ -572,14 +573,14 @@ begin
 end
 $$;
 
--- Reports whether an earlier attempt of the call may have had an effect outside of Postgres that must not happen twice:
--- the tool's mode was `none` then, or is `none` now (p_none). A mode that is recorded as `unknown` counts as `none`,
--- unless all effects of the present handler are in Postgres (p_inside). If the mode was keyed then and is keyed now,
--- the result is also true if the key has changed, because a service would not recognise the second request as the same
--- one. p_key is the present key, or null if the mode is not keyed now. A deploy between the attempts may change the
--- tool's mode and its key field, but not the effects of the earlier attempt. In the events `lost`, `retried` and
--- `released`, `outside` is the mode under which an attempt may have had such effects. If that mode was `keyed`, `key`
--- is the key that the attempt held.
+-- Reports whether an earlier attempt of the call may have had an effect outside of Postgres that must not happen twice.
+-- It must not if the tool's mode was `none` then, or is `none` now (p_none). A mode that is recorded as `unknown`
+-- counts as `none`, unless all effects of the present handler are in Postgres (p_inside). If the mode was keyed then
+-- and is keyed now, the result is also true if the key has changed, because a service would not recognise the second
+-- request as the same one. p_key is the present key, or null if the mode is not keyed now. A deploy between the
+-- attempts may change the tool's mode and its key field, but not the effects of the earlier attempt. In the events
+-- `lost`, `retried` and `released`, `outside` is the mode under which an attempt may have had such effects. If that
+-- mode was `keyed`, `key` is the key that the attempt held.
 drop function if exists gem.must_not_repeat(uuid, boolean, boolean);
 create or replace function gem.must_not_repeat(p_call uuid, p_none boolean, p_inside boolean, p_key text)
 returns boolean language sql stable security definer set search_path = pg_catalog, pg_temp as $$
