@@ -492,6 +492,9 @@ func TestTwentySubjectsLeaveRequestsForOthers(t *testing.T) {
 	if !requests.take("another", 1) {
 		t.Error("nothing is left")
 	}
+	if !requests.take("s0", 0) {
+		t.Error("a request that needs nothing more is refused")
+	}
 	unnamed := room{most: 2, each: 1}
 	if !unnamed.take("", 2) || unnamed.take("", 1) {
 		t.Error("without tokens, only the limit of the process counts")

@@ -38,7 +38,7 @@ func (r *room) take(subject string, n int) bool {
 			left = min(left, r.each-own)
 		}
 	}
-	if n > left {
+	if n > 0 && n > left { // left is negative if the others took more since
 		return false
 	}
 	if r.of == nil {

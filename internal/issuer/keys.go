@@ -37,7 +37,8 @@ type Keys struct {
 
 	mu       sync.Mutex
 	fetching *fetching // nil if no fetch is running
-	tried    time.Time
+	tried    time.Time // the last fetch
+	failed   bool      // the last fetch
 }
 
 // fetching is a fetch that is running, for all callers that wait for it.
@@ -71,11 +72,9 @@ func (s *Keys) key(ctx context.Context, id, alg string) (crypto.PublicKey, error
 	k, ok := held.find(id)
 	if !ok || s.now().Sub(held.at) > keysAge {
 		err := s.fetch(ctx, held)
-		held = s.known.Load()
-		if held == nil {
-			return nil, err // no answer yet, so the token may be valid
+		if k, ok = s.known.Load().find(id); !ok && err != nil {
+			return nil, err // the token may be valid
 		}
-		k, ok = held.find(id)
 	}
 	if !ok {
 		return nil, refuse("the issuer has no key with the token's kid")
@@ -114,6 +113,9 @@ func (s *Keys) fetch(ctx context.Context, held *keys) error {
 	case <-f.done:
 		return f.err
 	case <-ctx.Done():
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		f.waiting--
 		return ctx.Err()
 	}
 }
@@ -131,7 +133,10 @@ func (s *Keys) begin(ctx context.Context, held *keys) (*fetching, error) {
 		s.fetching.waiting++
 		return s.fetching, nil
 	case !s.tried.IsZero() && s.now().Sub(s.tried) < keysPause:
-		return nil, ErrKeysAway
+		if s.failed {
+			return nil, ErrKeysAway
+		}
+		return nil, nil
 	}
 	s.tried = s.now()
 	f, at := &fetching{done: make(chan struct{}), waiting: 1}, s.tried
@@ -145,7 +150,7 @@ func (s *Keys) begin(ctx context.Context, held *keys) (*fetching, error) {
 		} else {
 			s.known.Store(&keys{byID: fetched, at: at})
 		}
-		s.fetching = nil
+		s.fetching, s.failed = nil, err != nil
 		close(f.done)
 	}()
 	return f, nil

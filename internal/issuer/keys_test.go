@@ -95,6 +95,41 @@ func TestAnIssuerThatDoesNotAnswerHoldsNobodyBeyondTheirContext(t *testing.T) {
 	}
 }
 
+// A token with a new key is not refused for good while the new keys cannot be had.
+func TestANewKeyIsUnknownAndNotRefusedWhileTheIssuerIsAway(t *testing.T) {
+	t.Parallel()
+	i := issuertest.New(t)
+	var gone atomic.Bool
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if gone.Load() {
+			http.Error(w, "", http.StatusBadGateway)
+			return
+		}
+		http.Redirect(w, r, i.URL, http.StatusFound)
+	}))
+	t.Cleanup(s.Close)
+	now := time.Now()
+	keys := NewKeys(s.URL, func() time.Time { return now })
+	keys.client.CheckRedirect = nil
+	if _, err := keys.key(t.Context(), "ec", "ES256"); err != nil {
+		t.Fatal(err)
+	}
+	var refused *RefusedError
+	if _, err := keys.key(t.Context(), "new", "ES256"); !errors.As(err, &refused) {
+		t.Errorf("less than a minute after an answer without the key: %v", err)
+	}
+	gone.Store(true)
+	now = now.Add(2 * keysPause)
+	for _, when := range []string{"the fetch failed", "the fetch failed less than a minute ago"} {
+		if _, err := keys.key(t.Context(), "new", "ES256"); err == nil || errors.As(err, &refused) {
+			t.Errorf("%s: %v", when, err)
+		}
+		if _, err := keys.key(t.Context(), "ec", "ES256"); err != nil {
+			t.Errorf("%s, a known key: %v", when, err)
+		}
+	}
+}
+
 func TestAFetchHasALimitOfCallersThatWait(t *testing.T) {
 	t.Parallel()
 	i := issuertest.New(t)
@@ -121,7 +156,16 @@ func TestAFetchHasALimitOfCallersThatWait(t *testing.T) {
 		defer keys.mu.Unlock()
 		return keys.fetching.waiting
 	}
-	for n := 1; n < maxWaiting; n++ {
+	ctx, leave := context.WithCancel(t.Context())
+	left := make(chan error, 1)
+	go func() {
+		_, err := keys.key(ctx, "ec", "ES256")
+		left <- err
+	}()
+	for counted() < 2 {
+		runtime.Gosched()
+	}
+	for n := 2; n < maxWaiting; n++ {
 		waiting.Go(wait)
 		for counted() == n {
 			runtime.Gosched()
@@ -129,6 +173,14 @@ func TestAFetchHasALimitOfCallersThatWait(t *testing.T) {
 	}
 	if _, err := keys.key(t.Context(), "ec", "ES256"); !errors.Is(err, ErrKeysAway) {
 		t.Errorf("one too many: %v", err)
+	}
+	leave()
+	if err := <-left; !errors.Is(err, context.Canceled) {
+		t.Errorf("the caller who leaves: %v", err)
+	}
+	waiting.Go(wait) // in the place of the one who left
+	for counted() < maxWaiting {
+		runtime.Gosched()
 	}
 	close(answer)
 	waiting.Wait()
