@@ -245,22 +245,22 @@ func (s *httpServer) post(w http.ResponseWriter, r *http.Request) {
 // The bytes count as they arrive, until done is called: bytes that a client only announces take no room from others.
 func (s *httpServer) body(w http.ResponseWriter, r *http.Request, subject string) (body []byte, done func()) {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.bodyTimeout))
-	from, room := http.MaxBytesReader(w, r.Body, maxBody), 0
+	from, reserved := http.MaxBytesReader(w, r.Body, maxBody), 0
 	var err error
 	for err == nil {
-		if len(body) == room {
-			more := min(max(firstRoom, room), maxBody+1-room)
+		if len(body) == reserved {
+			more := min(max(firstRoom, reserved), maxBody+1-reserved)
 			if !s.bodies.take(subject, more) {
-				s.bodies.giveBack(subject, room)
+				s.bodies.giveBack(subject, reserved)
 				w.Header().Set("Connection", "close") // the rest is not read
 				tooMany(w)
 				return nil, nil
 			}
-			room += more
+			reserved += more
 			body = slices.Grow(body, more)
 		}
 		var n int
-		n, err = from.Read(body[len(body):room])
+		n, err = from.Read(body[len(body):reserved])
 		body = body[:len(body)+n]
 	}
 	var large *http.MaxBytesError
@@ -272,9 +272,9 @@ func (s *httpServer) body(w http.ResponseWriter, r *http.Request, subject string
 		http.Error(w, "the message did not arrive in time", http.StatusRequestTimeout)
 	default:
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
-		return body, func() { s.bodies.giveBack(subject, room) }
+		return body, func() { s.bodies.giveBack(subject, reserved) }
 	}
-	s.bodies.giveBack(subject, room)
+	s.bodies.giveBack(subject, reserved)
 	return nil, nil
 }
 

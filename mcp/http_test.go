@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -501,9 +502,9 @@ func TestTwentySubjectsLeaveRequestsForOthers(t *testing.T) {
 	}
 }
 
-// A token that cannot be checked yet takes none of the room for requests.
-func TestTokensThatWaitForTheIssuerLeaveRoom(t *testing.T) {
-	t.Parallel()
+// unserved returns a server without tokens that has no listener.
+func unserved(t *testing.T) *httpServer {
+	t.Helper()
 	d, err := New(Options{Registry: parsed(t)})
 	if err != nil {
 		t.Fatal(err)
@@ -512,6 +513,46 @@ func TestTokensThatWaitForTheIssuerLeaveRoom(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return s
+}
+
+func TestARequestTooManyIsAskedToComeAgain(t *testing.T) {
+	t.Parallel()
+	s := unserved(t)
+	s.requests.most = 2
+	handler := s.routes()
+	body, end := io.Pipe() // which does not come
+	var all sync.WaitGroup
+	for n := range s.requests.most {
+		all.Go(func() {
+			r := newRequest(t)
+			r.Host, r.Body = "localhost", body
+			handler.ServeHTTP(discard{}, r)
+		})
+		for counted := 0; counted <= n; {
+			s.requests.mu.Lock()
+			counted = s.requests.all
+			s.requests.mu.Unlock()
+		}
+	}
+	w := &recorder{header: http.Header{}}
+	r := newRequest(t)
+	r.Host = "localhost"
+	handler.ServeHTTP(w, r)
+	if w.status != 429 || w.header.Get("Retry-After") == "" {
+		t.Errorf("the third request: %d %v", w.status, w.header)
+	}
+	_ = end.Close()
+	all.Wait()
+	if !s.requests.take("", 2) || s.requests.take("", 1) {
+		t.Error("requests that ended still count")
+	}
+}
+
+// A token that cannot be checked yet takes none of the room for requests.
+func TestTokensThatWaitForTheIssuerLeaveRoom(t *testing.T) {
+	t.Parallel()
+	s := unserved(t)
 	s.verifier = away{}
 	if !s.requests.take("", maxRequests) {
 		t.Fatal("the server is not idle")
@@ -727,22 +768,22 @@ func TestARequestThatIsRefusedUnreadIsGivenUp(t *testing.T) {
 
 func TestASubjectLeavesRoomForTheBodiesOfOthers(t *testing.T) {
 	t.Parallel()
-	room := room{most: maxBodies}
+	bodies := room{most: maxBodies}
 	for _, subject := range []string{"ada", "bob", "cid", "dan", "eve"} {
 		n := 0
-		for room.take(subject, firstRoom) {
+		for bodies.take(subject, firstRoom) {
 			n++
 		}
 		if n < 100 {
 			t.Errorf("%s got room for %d small requests", subject, n)
 		}
 	}
-	for room.all > 0 {
-		for subject := range room.of {
-			room.giveBack(subject, firstRoom)
+	for bodies.all > 0 {
+		for subject := range bodies.of {
+			bodies.giveBack(subject, firstRoom)
 		}
 	}
-	if !room.take("ada", maxBody) || !room.take("", maxBodies-maxBody) || room.take("", 1) {
+	if !bodies.take("ada", maxBody) || !bodies.take("", maxBodies-maxBody) || bodies.take("", 1) {
 		t.Error("what was released still counts, or too much is reserved")
 	}
 }

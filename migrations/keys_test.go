@@ -172,6 +172,15 @@ func TestAHeartbeatWakesThoseWhoseKeyNobodyHolds(t *testing.T) {
 	}
 }
 
+// untilLocked returns once a connection waits for a lock, or what should wait has ended.
+func untilLocked(t *testing.T, db *pgxpool.Pool, ended func() bool) {
+	t.Helper()
+	for !ended() && number(t, db, "select count(*) from pg_stat_activity where datname = current_database() and "+
+		"wait_event_type = 'Lock'") == 0 {
+		runtime.Gosched()
+	}
+}
+
 // A frontend may keep a transaction open for as long as it likes.
 func TestACallDoesNotStayInItsSlotForALockOnTheOneThatHasItsKey(t *testing.T) {
 	t.Parallel()
@@ -231,10 +240,7 @@ func TestALockOnACallThatAsksForAKeyDoesNotKeepItsHolderFromEnding(t *testing.T)
 			"select h.verdict from core_tool_calls c, gem.hold_key(c.id, c.attempt, 'w', 'k') h "+
 				"where c.tool_name = 'asks'")
 	}()
-	for len(verdict) == 0 && number(t, db, "select count(*) from pg_stat_activity where datname = current_database() "+
-		"and wait_event_type = 'Lock'") == 0 {
-		runtime.Gosched()
-	}
+	untilLocked(t, db, func() bool { return len(verdict) > 0 })
 	testdb.Exec(t, db, "set lock_timeout = '100 ms'; "+succeedHolder+"; reset lock_timeout") // while the other waits
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
@@ -268,10 +274,7 @@ func TestACallThatIsAdmittedInBulkDoesNotRunIfItsKeyWasUsedMeanwhile(t *testing.
 		admitted <- testdb.Value[int](t, db, "select count(*) from gem.admit('w', (select jsonb_agg(jsonb_build_object("+
 			"'call', id, 'key', 'n')) from core_tool_calls where tool_name = 'second'), '') a where a.verdict = 'run'")
 	}()
-	for len(admitted) == 0 && number(t, db, "select count(*) from pg_stat_activity where datname = current_database() "+
-		"and wait_event_type = 'Lock'") == 0 {
-		runtime.Gosched()
-	}
+	untilLocked(t, db, func() bool { return len(admitted) > 0 })
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}

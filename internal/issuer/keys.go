@@ -37,8 +37,8 @@ type Keys struct {
 
 	mu       sync.Mutex
 	fetching *fetching // nil if no fetch is running
-	tried    time.Time // the last fetch
-	failed   bool      // the last fetch
+	tried    time.Time // when the last fetch began
+	last     error     // how it ended: nil or ErrKeysAway
 }
 
 // fetching is a fetch that is running, for all callers that wait for it.
@@ -133,10 +133,7 @@ func (s *Keys) begin(ctx context.Context, held *keys) (*fetching, error) {
 		s.fetching.waiting++
 		return s.fetching, nil
 	case !s.tried.IsZero() && s.now().Sub(s.tried) < keysPause:
-		if s.failed {
-			return nil, ErrKeysAway
-		}
-		return nil, nil
+		return nil, s.last
 	}
 	s.tried = s.now()
 	f, at := &fetching{done: make(chan struct{}), waiting: 1}, s.tried
@@ -146,11 +143,12 @@ func (s *Keys) begin(ctx context.Context, held *keys) (*fetching, error) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if err != nil {
-			f.err = fmt.Errorf("fetch the issuer's keys: %w", err)
+			f.err, s.last = fmt.Errorf("fetch the issuer's keys: %w", err), ErrKeysAway
 		} else {
 			s.known.Store(&keys{byID: fetched, at: at})
+			s.last = nil
 		}
-		s.fetching, s.failed = nil, err != nil
+		s.fetching = nil
 		close(f.done)
 	}()
 	return f, nil

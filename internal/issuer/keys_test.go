@@ -38,10 +38,24 @@ func TestAnIssuerThatSwitchesProtocolsHoldsNobody(t *testing.T) {
 	<-closed
 }
 
+// slowIssuer returns the keys of an issuer that reports the only fetch on asked, and answers it once answer is closed.
+func slowIssuer(t *testing.T) (keys *Keys, asked, answer chan struct{}) {
+	i := issuertest.New(t)
+	asked, answer = make(chan struct{}), make(chan struct{})
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		close(asked)
+		<-answer
+		http.Redirect(w, r, i.URL, http.StatusFound)
+	}))
+	t.Cleanup(s.Close)
+	keys = NewKeys(s.URL, time.Now)
+	keys.client.CheckRedirect = nil
+	return keys, asked, answer
+}
+
 func TestAnIssuerThatDoesNotAnswerHoldsNobodyBeyondTheirContext(t *testing.T) {
 	t.Parallel()
 	asked, answer := make(chan struct{}, 10), make(chan struct{})
-	i := issuertest.New(t)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked <- struct{}{}
 		<-answer
@@ -69,15 +83,7 @@ func TestAnIssuerThatDoesNotAnswerHoldsNobodyBeyondTheirContext(t *testing.T) {
 	}
 
 	// The caller who began the fetch may leave it to the others.
-	began, answered := make(chan struct{}), make(chan struct{})
-	slow := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		close(began)
-		<-answered
-		http.Redirect(w, r, i.URL, http.StatusFound)
-	}))
-	t.Cleanup(slow.Close)
-	keys = NewKeys(slow.URL, time.Now)
-	keys.client.CheckRedirect = nil
+	keys, began, answered := slowIssuer(t)
 	first, leave := context.WithCancel(t.Context())
 	left := make(chan error, 1)
 	go func() {
@@ -132,16 +138,7 @@ func TestANewKeyIsUnknownAndNotRefusedWhileTheIssuerIsAway(t *testing.T) {
 
 func TestAFetchHasALimitOfCallersThatWait(t *testing.T) {
 	t.Parallel()
-	i := issuertest.New(t)
-	asked, answer := make(chan struct{}), make(chan struct{})
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		close(asked)
-		<-answer
-		http.Redirect(w, r, i.URL, http.StatusFound)
-	}))
-	t.Cleanup(s.Close)
-	keys := NewKeys(s.URL, time.Now)
-	keys.client.CheckRedirect = nil
+	keys, asked, answer := slowIssuer(t)
 	var waiting sync.WaitGroup
 	var found atomic.Int64
 	wait := func() {
