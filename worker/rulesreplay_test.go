@@ -10,6 +10,7 @@ import (
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/internal/rulesreplay"
 	"github.com/gemworker/gem/internal/testing/testdb"
+	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/rules"
 	"github.com/gemworker/gem/worker"
 	"github.com/google/go-cmp/cmp"
@@ -163,6 +164,49 @@ func TestADecisionThatWasForgedComesOutOtherwise(t *testing.T) {
 		}
 		if len(report.Differences) == 0 || !strings.Contains(fmt.Sprint(report.Differences), test.says) {
 			t.Errorf("%s: %+v", name, report.Differences)
+		}
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Ends are not committed in the order of their times: a gate may know two failures, and not the success between them.
+func TestAnEndThatTheGateDidNotKnowExplainsItsDecision(t *testing.T) {
+	t.Parallel()
+	env := startRuled(t, ruledBy(t, `{"name": "strikes", "tools": ["lab.write"], "action": "block",
+		"failures": {"in_a_row": 2, "per": ["caller"], "cooldown": "5m"}}`))
+	env.StartWorker()
+	var last *receipts.Receipt
+	for _, then := range []string{"", "fail", "fail", ""} {
+		last = env.Run(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x", Then: then}), CreatedBy: "eve"})
+	}
+	if e, _ := last.Error(); e.Code != receipts.RuleBlocked {
+		t.Fatalf("%+v", last)
+	}
+	for ago, explains := range map[string]bool{"1 millisecond": true, "2 minutes": false} {
+		tx, err := env.DB.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The success and the first failure change places.
+		if _, err := tx.Exec(t.Context(), `
+			set local session_replication_role = replica;
+			update gem.rule_runs set n = n + 10;
+			update gem.rule_runs set n = case n when 11 then 2 when 12 then 1 else 3 end;
+			update gem.rule_runs r set at = o.at
+			  from (select at, row_number() over (order by at) as n from gem.rule_runs) o where o.n = r.n;
+			update core_tool_receipts r set created_at = f.created_at - interval '`+ago+`'
+			  from gem.rule_runs s, gem.rule_runs l, core_tool_receipts f
+			  where s.n = 2 and r.call_id = s.call_id and l.n = 3 and f.call_id = l.call_id`); err != nil {
+			t.Fatal(err)
+		}
+		report, err := rulesreplay.Recorded(t.Context(), within{tx}, time.Now().Add(-72*time.Hour))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if explained := len(report.Differences) == 0; explained != explains {
+			t.Errorf("the success ended %s before the second failure: %+v", ago, report.Differences)
 		}
 		if err := tx.Rollback(t.Context()); err != nil {
 			t.Fatal(err)

@@ -16,11 +16,14 @@ type looks struct {
 	retried bool      // an earlier try may have counted the call before its answer was lost
 	again   bool      // an earlier try has counted it
 	seen    time.Time // the time up to which ends were known
+	named   []string  // the receipts of failures that the recorded decision names
+	// of the ends that may not have been committed, only failures were known: those in named, if it names any
+	onlyFailures bool
 }
 
 // compare computes a decision again. The decision is the recorded one if any view that the gate may have had leads to
-// it: with or without the call's own places, if an earlier try may have made them, and with the ends up to a time
-// shortly before, since later ones may not have been committed.
+// it: with or without the call's own places, if an earlier try may have made them, and without some of the ends shortly
+// before, since they may not have been committed.
 func (r *recomputed) compare(p program, at time.Time, recorded string, judgement rules.Judgement, how looks,
 	say func(rules.Answer) string) {
 	r.report.Decisions++
@@ -32,7 +35,7 @@ func (r *recomputed) compare(p program, at time.Time, recorded string, judgement
 	}
 	for i, seen := range r.horizons(judgement, how.now) {
 		for _, try := range tries {
-			try.seen = seen
+			try.seen, try.onlyFailures = seen.upto, seen.onlyFailures
 			answer, lost := rules.Answer{Outcome: rules.Passed}, ""
 			if len(judgement.Checks) > 0 || len(r.denials()) > 0 {
 				answer, lost = r.gate(judgement.Checks, try)
@@ -53,26 +56,38 @@ func (r *recomputed) compare(p program, at time.Time, recorded string, judgement
 	r.differ(p, at, recorded, first)
 }
 
-// horizons yields the times up to which the gate may have known ends: its own time, and those just before ends that may
-// not have been committed.
-func (r *recomputed) horizons(j rules.Judgement, now time.Time) iter.Seq2[int, time.Time] {
-	return func(yield func(int, time.Time) bool) {
-		if !yield(0, now) {
+// horizon describes the ends that a gate may have known: see [looks].
+type horizon struct {
+	upto         time.Time
+	onlyFailures bool
+}
+
+// horizons yields what the gate may have known: all ends up to its time, or up to just before one that may not have
+// been committed, or, since ends are not committed in the order of their times, the failures alone.
+func (r *recomputed) horizons(j rules.Judgement, now time.Time) iter.Seq2[int, horizon] {
+	return func(yield func(int, horizon) bool) {
+		if !yield(0, horizon{upto: now}) {
 			return
 		}
-		for i, at := range r.uncertain(j, now) {
-			if !yield(i+1, at) {
+		times := r.uncertain(j, now)
+		for i, at := range times {
+			if !yield(i+1, horizon{upto: at}) {
 				return
 			}
+		}
+		if len(times) > 0 {
+			yield(len(times)+1, horizon{upto: now, onlyFailures: true})
 		}
 	}
 }
 
+// uncommitted reports whether an end of that time may not have been committed when the gate looked.
+func uncommitted(at, now time.Time) bool { return !at.After(now) && at.After(now.Add(-slack)) }
+
 // uncertain returns the times just before the ends that the gate may not have known, the last first.
 func (r *recomputed) uncertain(j rules.Judgement, now time.Time) (times []time.Time) {
 	add := func(e rules.CallEnd) {
-		if !e.At.After(now) && e.At.After(now.Add(-slack)) || !e.At.After(r.CreatedAt) &&
-			e.At.After(r.CreatedAt.Add(-slack)) {
+		if uncommitted(e.At, now) || uncommitted(e.At, r.CreatedAt) {
 			times = append(times, e.At.Add(-time.Microsecond))
 		}
 	}
@@ -176,12 +191,20 @@ func (r *recomputed) tellRows(m *rules.Memory, check rules.Check, how looks) str
 		if check.Kind != rules.FailureRow {
 			continue
 		}
-		if e, ended := r.of[row.CallID]; ended && !e.At.After(how.seen) {
+		if e, ended := r.of[row.CallID]; ended && !e.At.After(how.seen) && !how.missed(e) {
 			e.SessionID = "" // it counts as a failure only, and not for requires or after
 			m.Ended(e)
 		}
 	}
 	return ""
+}
+
+// missed reports whether the gate is taken not to have known an end since it had not been committed.
+func (l looks) missed(e rules.CallEnd) bool {
+	if !l.onlyFailures || !uncommitted(e.At, l.now) {
+		return false
+	}
+	return e.Status != "failed" || len(l.named) > 0 && !slices.Contains(l.named, e.ReceiptID)
 }
 
 // most returns how many places of a count the gate reads: at least one, which has the counter's time.

@@ -271,7 +271,7 @@ func (r *recomputed) ended() {
 	if !byRules || slices.ContainsFunc(after, func(v receipts.Verdict) bool { return v.Action == rules.Block }) {
 		code = ""
 	}
-	r.compare(p, now, said(code, before, recorded.Approvals), judgement, looks{now: now, retried: true},
+	r.compare(p, now, said(code, before, recorded.Approvals), judgement, looks{now: now, retried: true, named: named(before)},
 		func(a rules.Answer) string {
 			ruling := judgement.Rule(p.rules, a)
 			if a.Outcome == rules.Asked || a.Outcome == rules.Delayed {
@@ -286,6 +286,16 @@ func (r *recomputed) ended() {
 			return text
 		})
 	r.resultOf(last, onEnd, now, after)
+}
+
+// named returns the receipts of failures that verdicts name.
+func named(verdicts []receipts.Verdict) (ids []string) {
+	for _, v := range verdicts {
+		if v.Seen != nil {
+			ids = append(ids, v.Seen.Receipts...)
+		}
+	}
+	return ids
 }
 
 // endedBy returns the program that judged the call last. The call's places determine it, or else the workers that held

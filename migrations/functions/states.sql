@@ -509,10 +509,12 @@ begin
   end if;
   if freed_key is null and p_attempt > 1 then
     perform gem.wake_next(p_call, p_worker);
-  elsif freed_key is not null and p_replay_of is null -- after a hit, gem.hold_key has woken the waiters
-      and exists (select from public.core_tool_calls w where w.status = 'waiting' and w.waits_for = 'key'
+  elsif freed_key is not null and p_replay_of is null then -- after a hit, gem.hold_key has woken the waiters
+    -- a condition of its own: with the one above, Postgres would plan the query anew for each call without a key
+    if exists (select from public.core_tool_calls w where w.status = 'waiting' and w.waits_for = 'key'
         and w.computed_key = freed_key) then
-    perform gem.wake_waiting(freed_key, case when p_status = 'succeeded' then 100 else 1 end, p_worker);
+      perform gem.wake_waiting(freed_key, case when p_status = 'succeeded' then 100 else 1 end, p_worker);
+    end if;
   end if;
   if parent is not null then
     perform gem.report_ends(parent, array[p_call], p_worker);
