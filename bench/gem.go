@@ -279,7 +279,7 @@ var gemSQL = floor{
 	calls:  "core_tool_calls",
 	ended:  gem.Ended(),
 	claim:  "select id::text, tool_name, input, attempt from gem.claim('bench', $1, true, '{}')",
-	finish: "select gem.finish($1, $2, $3, $4, $5, $6, $7, $8)::text",
+	finish: "select gem.finish($1, $2, $3, $4, $5, $6, $7, $8, p_child => false)::text",
 	arguments: func(c floorCall) []any {
 		return []any{c.id, c.attempt, "bench", "succeeded", floorResult, floorEffects, "1.0.0", nil}
 	},

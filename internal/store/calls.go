@@ -109,7 +109,7 @@ type Final struct {
 
 // FinishSQL ends a call: it writes its status, its receipt and its last event in one statement, and returns the
 // receipt's id. If the handler has a transaction, it is the transaction's last statement.
-const FinishSQL = "select gem.finish($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, p_key => $11)::text"
+const FinishSQL = "select gem.finish($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, p_key => $11, p_child => false)::text"
 
 // FinishChildSQL ends a call that another call made. It also returns whether timers must report the end to the other
 // call, which was locked.

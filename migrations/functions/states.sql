@@ -440,6 +440,8 @@ $$;
 drop function if exists gem.finish(uuid, integer, text, text, jsonb, jsonb, text, uuid, integer);
 drop function if exists gem.finish(uuid, integer, text, text, jsonb, jsonb, text, uuid, integer, text);
 drop function if exists gem.finish(uuid, integer, text, text, jsonb, jsonb, text, uuid, integer, text, uuid, bigint);
+drop function if exists gem.finish(uuid, integer, text, text, jsonb, jsonb, text, uuid, integer, text, uuid, bigint,
+  text);
 
 -- Ends a call in one statement: sets its status, and writes its last event and its receipt. Returns the receipt's id.
 -- It is the last statement of a handler's transaction. p_steps is the number of steps that the attempt knows, and p_key
@@ -451,7 +453,8 @@ drop function if exists gem.finish(uuid, integer, text, text, jsonb, jsonb, text
 -- The same transaction reports the end to the call's parent. If another transaction has locked the parent, as when
 -- several children end at once, this one only marks its call (waits_for), and gem.run_timers later reports all marked
 -- calls together. The mark comes with a wake_at of a hundred years ago, so that the timers run at once even if the
--- clock is set back.
+-- clock is set back. p_child is false for a call that no handler and no rule made, whose end is not reported: it saves
+-- the look for its parent.
 --
 -- Here and below, the planner must find the call by its id, so coalesce hides the other conditions from it. With
 -- statistics from a quiet hour, the planner would otherwise use the index of running calls, which has an entry for
@@ -459,13 +462,14 @@ drop function if exists gem.finish(uuid, integer, text, text, jsonb, jsonb, text
 create or replace function gem.finish(p_call uuid, p_attempt integer, p_worker text, p_status text, p_result jsonb,
   p_effects jsonb,
   p_registry_version text, p_replay_of uuid default null, p_steps integer default 0, p_context text default null,
-  p_receipt uuid default null, p_epoch bigint default null, p_key text default null)
+  p_receipt uuid default null, p_epoch bigint default null, p_key text default null, p_child boolean default true)
 returns uuid language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   at        timestamptz := gem.now();
   receipt   uuid        := coalesce(p_receipt, gem.receipt_id(p_call, at));
   freed_key text;
   parent    uuid;
+  free      boolean; -- false: another transaction has locked the parent; null: there is none
 begin
   if p_replay_of is not null then
     select r.idempotency_key into freed_key from public.core_tool_receipts r where r.id = p_replay_of
@@ -474,22 +478,22 @@ begin
       select k.key into freed_key from gem.kept_keys k where k.receipt_id = p_replay_of;
     end if;
   end if;
-  with parent as materialized (
-    select gem.lock_parent(c.parent_call_id) as free
-    from ( -- the call is locked before its parent, since a frontend may hold the lock on the call for long
-      select k.parent_call_id from public.core_tool_calls k
-      where k.id = p_call and k.parent_step is not null for no key update) c
-  ), ended as (
+  if p_child then
+    select c.parent_call_id into parent
+    from public.core_tool_calls c where c.id = p_call and c.parent_step is not null
+      for no key update; -- before its parent, since a frontend may hold the lock on the call for long
+    free := case when found then gem.lock_parent(parent) end;
+  end if;
+  with ended as (
     update public.core_tool_calls c
     set status = p_status, error = p_result -> 'error', computed_key = coalesce(c.computed_key, freed_key),
-      updated_at = at, events = c.events + 1, waits_for = case when not p.free then 'parent' end,
-      wake_at = case when not p.free or (c.steps > 0 or p_attempt > 1) and gem.has_open_children(c.id)
+      updated_at = at, events = c.events + 1, waits_for = case when not free then 'parent' end,
+      wake_at = case when not free or (c.steps > 0 or p_attempt > 1) and gem.has_open_children(c.id)
         then at - interval '100 years' end
-    from (select (select free from parent) as free) p
     where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running'
-      and c.steps >= p_steps and (p_key is null or c.computed_key = p_key), false)
-    returning c.id, c.tool_name, c.claimed_at, c.events, c.computed_key,
-      case when p.free then c.parent_call_id end as parent
+      and c.steps >= p_steps and (p_key is null or c.computed_key = p_key)
+      and (p_child or c.parent_step is null), false)
+    returning c.id, c.tool_name, c.claimed_at, c.events, c.computed_key
   ), journal as (
     insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
     select id, events, at, p_status, p_attempt, p_worker,
@@ -503,7 +507,7 @@ begin
     select receipt, id, coalesce(tool_name, ''), p_status, p_result, p_effects, at, p_attempt, p_worker,
       p_registry_version, computed_key, p_replay_of, greatest(at - claimed_at, '0') from ended
   )
-  select e.computed_key, e.parent into freed_key, parent from ended e;
+  select e.computed_key into freed_key from ended e;
   if not found then
     perform gem.raise_not_held(p_call, p_attempt, p_worker);
   end if;
@@ -516,7 +520,7 @@ begin
       perform gem.wake_waiting(freed_key, case when p_status = 'succeeded' then 100 else 1 end, p_worker);
     end if;
   end if;
-  if parent is not null then
+  if free then
     perform gem.report_ends(parent, array[p_call], p_worker);
   end if;
   return receipt;
@@ -822,7 +826,7 @@ $$;
 
 select gem.grant_to('gem_worker', 'execute on function gem.claim(text, integer, boolean, jsonb, integer),
   gem.hold_key(uuid, integer, text, text), gem.input_differs(uuid, uuid, text, boolean),
-  gem.finish(uuid, integer, text, text, jsonb, jsonb, text, uuid, integer, text, uuid, bigint, text),
+  gem.finish(uuid, integer, text, text, jsonb, jsonb, text, uuid, integer, text, uuid, bigint, text, boolean),
   gem.retry(uuid, integer, text, jsonb, integer, interval, jsonb, interval, interval, text),
   gem.release(uuid, integer, text, jsonb, text), gem.leave_to(uuid, integer, text, text),
     gem.must_not_repeat(uuid, boolean, boolean, text),
