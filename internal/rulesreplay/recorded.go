@@ -271,7 +271,8 @@ func (r *recomputed) ended() {
 	if !byRules || slices.ContainsFunc(after, func(v receipts.Verdict) bool { return v.Action == rules.Block }) {
 		code = ""
 	}
-	r.compare(p, now, said(code, before, recorded.Approvals), judgement, looks{now: now, retried: true, named: named(before)},
+	r.compare(p, now, said(code, before, recorded.Approvals), judgement,
+		looks{now: now, retried: true, named: named(before)},
 		func(a rules.Answer) string {
 			ruling := judgement.Rule(p.rules, a)
 			if a.Outcome == rules.Asked || a.Outcome == rules.Delayed {
