@@ -123,6 +123,30 @@ type within struct{ pgx.Tx }
 
 func (w within) BeginTx(ctx context.Context, _ pgx.TxOptions) (pgx.Tx, error) { return w.Begin(ctx) }
 
+// forged judges the calls of the last three days again after a change that GEM refuses, and undoes the change.
+func forged(t *testing.T, env *handlertest.Env, change string) *rulesreplay.Report {
+	t.Helper()
+	tx, err := env.DB.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "set local session_replication_role = replica"); err != nil {
+		t.Fatal(err)
+	}
+	tag, err := tx.Exec(t.Context(), change)
+	if err != nil || tag.RowsAffected() == 0 {
+		t.Fatalf("%s: %d rows, %v", change, tag.RowsAffected(), err)
+	}
+	report, err := rulesreplay.Recorded(t.Context(), within{tx}, time.Now().Add(-72*time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return report
+}
+
 func TestADecisionThatWasForgedComesOutOtherwise(t *testing.T) {
 	t.Parallel()
 	env := startRuled(t, func(o *worker.Options) { o.Concurrency = 8; ruledBy(t, allWords...)(o) })
@@ -147,26 +171,9 @@ func TestADecisionThatWasForgedComesOutOtherwise(t *testing.T) {
 			and n = (select max(n) from gem.rule_runs where counter like 'budget/%')`, "budget/sum"},
 		"who approved": {`update core_tool_receipts set effects = jsonb_set(effects, '{rules,approvals,0,by}', '"ada"') where effects #> '{rules,approvals}' is not null`, "approved for dear by ada"},
 	} {
-		tx, err := env.DB.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := tx.Exec(t.Context(), "set local session_replication_role = replica"); err != nil {
-			t.Fatal(err)
-		}
-		tag, err := tx.Exec(t.Context(), test.forge)
-		if err != nil || tag.RowsAffected() == 0 {
-			t.Fatalf("%s: %d rows, %v", name, tag.RowsAffected(), err)
-		}
-		report, err := rulesreplay.Recorded(t.Context(), within{tx}, time.Now().Add(-72*time.Hour))
-		if err != nil {
-			t.Fatal(err)
-		}
+		report := forged(t, env, test.forge)
 		if len(report.Differences) == 0 || !strings.Contains(fmt.Sprint(report.Differences), test.says) {
 			t.Errorf("%s: %+v", name, report.Differences)
-		}
-		if err := tx.Rollback(t.Context()); err != nil {
-			t.Fatal(err)
 		}
 	}
 }
@@ -185,31 +192,17 @@ func TestAnEndThatTheGateDidNotKnowExplainsItsDecision(t *testing.T) {
 		t.Fatalf("%+v", last)
 	}
 	for ago, explains := range map[string]bool{"1 millisecond": true, "2 minutes": false} {
-		tx, err := env.DB.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
 		// The success and the first failure change places.
-		if _, err := tx.Exec(t.Context(), `
-			set local session_replication_role = replica;
+		report := forged(t, env, `
 			update gem.rule_runs set n = n + 10;
 			update gem.rule_runs set n = case n when 11 then 2 when 12 then 1 else 3 end;
 			update gem.rule_runs r set at = o.at
 			  from (select at, row_number() over (order by at) as n from gem.rule_runs) o where o.n = r.n;
 			update core_tool_receipts r set created_at = f.created_at - interval '`+ago+`'
 			  from gem.rule_runs s, gem.rule_runs l, core_tool_receipts f
-			  where s.n = 2 and r.call_id = s.call_id and l.n = 3 and f.call_id = l.call_id`); err != nil {
-			t.Fatal(err)
-		}
-		report, err := rulesreplay.Recorded(t.Context(), within{tx}, time.Now().Add(-72*time.Hour))
-		if err != nil {
-			t.Fatal(err)
-		}
+			  where s.n = 2 and r.call_id = s.call_id and l.n = 3 and f.call_id = l.call_id`)
 		if explained := len(report.Differences) == 0; explained != explains {
 			t.Errorf("the success ended %s before the second failure: %+v", ago, report.Differences)
-		}
-		if err := tx.Rollback(t.Context()); err != nil {
-			t.Fatal(err)
 		}
 	}
 }

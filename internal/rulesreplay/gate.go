@@ -13,11 +13,17 @@ import (
 // looks describes how a decision is computed again.
 type looks struct {
 	now     time.Time
-	retried bool      // an earlier try may have counted the call before its answer was lost
-	again   bool      // an earlier try has counted it
-	seen    time.Time // the time up to which ends were known
-	named   []string  // the receipts of failures that the recorded decision names
-	// of the ends that may not have been committed, only failures were known: those in named, if it names any
+	retried bool     // an earlier try may have counted the call before its answer was lost
+	again   bool     // an earlier try has counted it
+	named   []string // the receipts of failures that the recorded decision names
+	horizon          // the ends that were known
+}
+
+// horizon describes the ends that a gate may have known: those up to a time, except some that may not have been
+// committed.
+type horizon struct {
+	upto time.Time
+	// of the ends that may not have been committed, only failures were known: those in looks.named, if it has any
 	onlyFailures bool
 }
 
@@ -33,9 +39,9 @@ func (r *recomputed) compare(p program, at time.Time, recorded string, judgement
 		second.again = true
 		tries = append(tries, second)
 	}
-	for i, seen := range r.horizons(judgement, how.now) {
+	for i, known := range r.horizons(judgement, how.now) {
 		for _, try := range tries {
-			try.seen, try.onlyFailures = seen.upto, seen.onlyFailures
+			try.horizon = known
 			answer, lost := rules.Answer{Outcome: rules.Passed}, ""
 			if len(judgement.Checks) > 0 || len(r.denials()) > 0 {
 				answer, lost = r.gate(judgement.Checks, try)
@@ -54,12 +60,6 @@ func (r *recomputed) compare(p program, at time.Time, recorded string, judgement
 		}
 	}
 	r.differ(p, at, recorded, first)
-}
-
-// horizon describes the ends that a gate may have known: see [looks].
-type horizon struct {
-	upto         time.Time
-	onlyFailures bool
 }
 
 // horizons yields what the gate may have known: all ends up to its time, or up to just before one that may not have
@@ -121,7 +121,7 @@ func (r *recomputed) gate(checks []rules.Check, how looks) (a rules.Answer, lost
 	for _, check := range checks {
 		switch check.Kind {
 		case rules.Required, rules.Afterwards:
-			if lost = r.tellEnds(&m, check, how.seen); lost != "" {
+			if lost = r.tellEnds(&m, check, how.upto); lost != "" {
 				return a, lost
 			}
 		case rules.Count, rules.Sum, rules.FailureRow:
@@ -130,7 +130,7 @@ func (r *recomputed) gate(checks []rules.Check, how looks) (a rules.Answer, lost
 			}
 		}
 	}
-	r.tellQuestions(&m, how.now, how.seen)
+	r.tellQuestions(&m, how.now, how.upto)
 	return m.Gate(how.now, r.atGate(), checks), ""
 }
 
@@ -191,7 +191,7 @@ func (r *recomputed) tellRows(m *rules.Memory, check rules.Check, how looks) str
 		if check.Kind != rules.FailureRow {
 			continue
 		}
-		if e, ended := r.of[row.CallID]; ended && !e.At.After(how.seen) && !how.missed(e) {
+		if e, ended := r.of[row.CallID]; ended && !e.At.After(how.upto) && !how.missed(e) {
 			e.SessionID = "" // it counts as a failure only, and not for requires or after
 			m.Ended(e)
 		}

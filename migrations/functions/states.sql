@@ -453,8 +453,8 @@ drop function if exists gem.finish(uuid, integer, text, text, jsonb, jsonb, text
 -- The same transaction reports the end to the call's parent. If another transaction has locked the parent, as when
 -- several children end at once, this one only marks its call (waits_for), and gem.run_timers later reports all marked
 -- calls together. The mark comes with a wake_at of a hundred years ago, so that the timers run at once even if the
--- clock is set back. p_child is false for a call that no handler and no rule made, whose end is not reported: it saves
--- the look for its parent.
+-- clock is set back. p_child is false for a call that no handler and no rule made: the function then does not look for
+-- a parent to report to.
 --
 -- Here and below, the planner must find the call by its id, so coalesce hides the other conditions from it. With
 -- statistics from a quiet hour, the planner would otherwise use the index of running calls, which has an entry for
@@ -514,7 +514,7 @@ begin
   if freed_key is null and p_attempt > 1 then
     perform gem.wake_next(p_call, p_worker);
   elsif freed_key is not null and p_replay_of is null then -- after a hit, gem.hold_key has woken the waiters
-    -- a condition of its own: with the one above, Postgres would plan the query anew for each call without a key
+    -- This is a separate IF because Postgres would plan the combined condition again for each call without a key.
     if exists (select from public.core_tool_calls w where w.status = 'waiting' and w.waits_for = 'key'
         and w.computed_key = freed_key) then
       perform gem.wake_waiting(freed_key, case when p_status = 'succeeded' then 100 else 1 end, p_worker);
