@@ -126,6 +126,8 @@ var Checks = []Check{
 		Proves: "No limit of a rule that blocks or delays calls passed more calls in its window than that version of the " +
 			"rules allows."},
 
+	{Name: "instant-covered", counts: "occurrences", file: "schedules.sql", only: databases,
+		Proves: "Each time of a schedule has one call or one reason why it has none."},
 	{Name: "llm-call", counts: "model requests", file: "llm.sql", only: databases,
 		Proves: "Each request to a model belongs to an existing call and attempt, and the requests of a call are numbered " +
 			"without gaps."},

@@ -63,6 +63,13 @@ var madeAgain = []string{"set local session_replication_role = origin",
 const again = "id = (select call_id from core_tool_events where data ? 'again_of')"
 
 // keepK gives the key K to the durable call whose child is x. The calls that have long waited for it are not due.
+// minutely is a schedule with some occurrences.
+var minutely = []string{"select gem.save_schedule('s', '* * * * *', 'os.health_check', '{}', 'UTC', '{\"missed\": \"all\", " +
+	"\"overlap\": \"allow\"}')",
+	"update gem.schedules set since = now() - interval '5 minutes', next_at = gem.cron_next(cron, zone, now() - " +
+		"interval '5 minutes'), look_at = now()",
+	"select gem.run_schedules(100)"}
+
 var keepK = []string{"update core_tool_calls set computed_key = null where status = 'running' and computed_key = 'K'",
 	"update core_tool_calls c set computed_key = 'K' where " + parentOfX,
 	"update core_tool_calls set updated_at = now() - interval '2 minutes' where waits_for = 'key'"}
@@ -685,6 +692,16 @@ var breaks = []struct {
 				parentOfX,
 			"update core_tool_calls c set status = 'waiting', waits_for = 'call', waits = '{x}', need = 1, events = events - " +
 				"1 where " + parentOfX}},
+	{"instant-covered", "a second cover", "the instant is covered twice",
+		append(minutely, "insert into gem.occurrences select schedule_id, due_at + interval '1 second', due_at + interval "+
+			"'1 minute', 1, false, null, 'missed', null, at from gem.occurrences order by due_at desc limit 1 offset 1")},
+	{"instant-covered", "a row is gone", ", and is not covered",
+		append(minutely, "delete from gem.occurrences o where o.due_at = (select due_at from gem.occurrences order by due_at "+
+			"limit 1 offset 2)")},
+	{"instant-covered", "the last row is gone", ", and is not covered",
+		append(minutely, "delete from gem.occurrences o where o.due_at = (select max(due_at) from gem.occurrences)")},
+	{"instant-covered", "the next instant is a later one", ", and is not covered",
+		append(minutely, "update gem.schedules set next_at = next_at + interval '2 minutes'")},
 	{"cancel-due", "it goes on", "and its cancellation was requested at ",
 		[]string{"update core_tool_calls set cancel_requested_at = date_trunc('day', now() - interval '1 day') where " +
 			"status = 'running' and cancel_requested_at is not null",

@@ -58,7 +58,7 @@ func TestADatabaseWithoutDocumentsIsNotAskedForThem(t *testing.T) {
 		t.Fatalf("%+v, %v", report, err)
 	}
 	for _, c := range report.Checks {
-		if c.Check == "extract-part" || c.Check == "guards" && c.LookedAt != 36 || c.Error != "" {
+		if c.Check == "extract-part" || c.Check == "guards" && c.LookedAt != 38 || c.Error != "" {
 			t.Errorf("%+v", c)
 		}
 	}

@@ -54,6 +54,11 @@ func everyKind(t *testing.T) *handlertest.Env {
 		'{"error": {"error_code": "cancelled", "message": "stop", "details": null}}', '{}', 'x')`,
 		before["cancelled while running"])
 	testdb.Exec(t, db, "update core_workers set alive_until = now() - interval '1 second' where worker_id = 'b'")
+	testdb.Exec(t, db, "select gem.save_schedule('daily', '@daily', 'os.health_check')")
+	testdb.Exec(t, db, "select gem.pause_schedule('daily')")
+	testdb.Exec(t, db, "update gem.schedules set since = now() - interval '3 days', next_at = gem.cron_next(cron, zone, "+
+		"now() - interval '3 days')")
+	testdb.Exec(t, db, "select gem.resume_schedule('daily')")
 	holder := env.Insert(handlertest.Call{Tool: "leads.create",
 		Input: `{"name": "Ada", "phone": "waited", "suburb": "Soho"}`, Priority: 9})
 	testdb.Exec(t, db, "select gem.claim('a', 1, true)")

@@ -11,7 +11,7 @@ with c as (
 )
 select size.*
 -- the guards of guards.sql
-from c, r, e, lateral (values ('guards', case when to_regclass('public.extract_documents') is null then 36 else 44 end),
+from c, r, e, lateral (values ('guards', case when to_regclass('public.extract_documents') is null then 38 else 46 end),
   ('calls', calls), ('finished calls', finished), ('queued calls', queued), ('running calls', running),
   ('waiting calls', waiting), ('children', children), ('receipts', receipts), ('hits', hits),
     ('events', events)) size (name, n)

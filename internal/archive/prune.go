@@ -156,6 +156,9 @@ func (p *pruner) run(ctx context.Context) error {
 			return fmt.Errorf("remove old keys: %w", err)
 		}
 	}
+	if _, err = p.forget(ctx, forgottenPage, "select gem.prune_occurrences($1, $2)", p.done.EndedBefore); err != nil {
+		return fmt.Errorf("remove old occurrences of schedules: %w", err)
+	}
 	if _, err = p.forget(ctx, forgottenPage, "select gem.prune_hook_events($1)"); err != nil {
 		return fmt.Errorf("remove old facts of hooks: %w", err)
 	}

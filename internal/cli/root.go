@@ -43,8 +43,8 @@ commands below try this out, run it, and show the history of a call.`,
 		healthcheckCommand(),
 		auditCommand(), pruneCommand())
 	add("calls", "Make a call, and see what happened:",
-		callCommand(), listCommand(), againCommand(), cancelCommand(), receiptCommand(), traceCommand(), explainCommand(),
-		replayCommand(p))
+		callCommand(), schedulesCommand(), listCommand(), againCommand(), cancelCommand(), receiptCommand(), traceCommand(),
+		explainCommand(), replayCommand(p))
 	add("answers", "Answer calls that ask:", questionsCommand(), answerCommand(), approveCommand(), denyCommand(),
 		resumeCommand(), rolesCommand())
 	add("servers", "Let agents and people in:", mcpCommand(p), dashboardCommand())

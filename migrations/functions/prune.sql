@@ -115,4 +115,38 @@ begin
 end
 $$;
 
+-- Removes occurrences that were written before p_before, except the last of each schedule, and removed schedules with
+-- their last one. Returns the number of schedules from which it removed anything, at most p_limit. `gem prune` calls it.
+create or replace function gem.prune_occurrences(p_limit integer, p_before timestamptz) returns integer
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  this  record;
+  did   boolean;
+  count integer := 0;
+begin
+  perform set_config('gem.pruning', 'on', true);
+  for this in
+    -- the rows that stay are consecutive instants: one that waited was written after later ones
+    select s.id, s.removed is not null as removed, (select min(k.due_at) from gem.occurrences k
+      where k.schedule_id = s.id and (k.at >= p_before or s.removed is null and k.due_at = (
+        select max(l.due_at) from gem.occurrences l where l.schedule_id = s.id and not l.backfilled))) as keep_from
+    from gem.schedules s
+    where exists (select from gem.occurrences o where o.schedule_id = s.id and o.at < p_before)
+      or (s.removed ->> 'at')::timestamptz < p_before
+  loop
+    delete from gem.occurrences o
+    where o.schedule_id = this.id and o.at < p_before and (this.keep_from is null or o.due_at < this.keep_from);
+    did := found;
+    if this.removed and this.keep_from is null then
+      delete from gem.schedules s where s.id = this.id and (s.removed ->> 'at')::timestamptz < p_before;
+      did := did or found;
+    end if;
+    count := count + did::integer;
+    exit when count >= p_limit;
+  end loop;
+  perform set_config('gem.pruning', '', true);
+  return count;
+end
+$$;
+
 revoke all on all functions in schema gem from public;

@@ -395,12 +395,13 @@ begin
 end
 $$;
 
--- Handles up to p_limit calls whose wake_at is reached, for about a second. It wakes waiting calls. For ended calls, it
--- notifies their parents and ends their children. Returns the number of calls. If it cannot handle a call, it tries
--- again a minute later.
+-- Runs the schedules that are due, and handles up to p_limit calls whose wake_at is reached, for about a second each. It
+-- wakes waiting calls. For ended calls, it notifies their parents and ends their children. Returns p_limit if more may
+-- be due, else a smaller number. If it cannot handle a call, it tries again a minute later.
 create or replace function gem.run_timers(p_worker text, p_limit integer) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '1s' as $$
 declare
+  ran   integer     := gem.run_schedules(p_limit);
   at    timestamptz := gem.now();
   ids   uuid[];
   this  uuid;
@@ -417,7 +418,7 @@ begin
     waits := gem.report_marked(ids, at, p_worker, waits);
     foreach this in array ids loop
       if gem.now() > at + interval '1 second' then
-        return count;
+        return greatest(count, ran);
       end if;
       count := count + 1;
       select c.status, c.wake_at, c.waits_for into due from public.core_tool_calls c where c.id = this;
@@ -437,7 +438,7 @@ begin
       end;
     end loop;
   end loop;
-  return count;
+  return greatest(count, ran);
 end
 $$;
 

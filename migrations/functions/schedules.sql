@@ -1,0 +1,417 @@
+-- Schedules make calls at the instants of a cron expression: see cron.sql. Workers run gem.run_schedules every second,
+-- as part of gem.run_timers. The row of a schedule is locked while its instants are written, so any number of workers
+-- may do it. Each instant becomes a row of gem.occurrences: a call, or the reason why there is none.
+--
+-- An instant is late if it was due more than a minute ago. Of the late ones, `missed` lets run
+--   skip   none
+--   one    the last one, if it is within missed_within
+--   all    each one within missed_within, at most the first thousand of them
+-- While the call of the last instant is open, `overlap` decides:
+--   skip    the instant gets no call
+--   queue   it waits for the end of that call; further instants get none meanwhile
+--   cancel  that call is asked to end, and the new one does not wait for it
+--   allow   both run
+
+-- Replaces {due_at} and {previous_at} in the strings of a document, and {{ by a brace.
+create or replace function gem.fill_times(p_document jsonb, p_due timestamptz, p_previous timestamptz) returns jsonb
+language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
+declare
+  seconds constant text := 'YYYY-MM-DD"T"HH24:MI:SS"Z"';
+begin
+  return case jsonb_typeof(p_document)
+    when 'string' then to_jsonb(( -- split at {{, so that {{due_at} stays as it is written
+      select string_agg(replace(replace(part.text,
+        '{due_at}', to_char(p_due at time zone 'UTC', seconds)),
+        '{previous_at}', to_char(p_previous at time zone 'UTC', seconds)), '{' order by part.n)
+      from unnest(string_to_array(p_document #>> '{}', '{{')) with ordinality part (text, n)))
+    when 'array' then coalesce((select jsonb_agg(gem.fill_times(e.value, p_due, p_previous) order by e.place)
+      from jsonb_array_elements(p_document) with ordinality e (value, place)), '[]')
+    when 'object' then coalesce((select jsonb_object_agg(e.key, gem.fill_times(e.value, p_due, p_previous))
+      from jsonb_each(p_document) e), '{}')
+    else p_document end;
+end
+$$;
+
+-- Returns the open call of the last instant that has one, or null.
+create or replace function gem.open_occurrence(p_schedule uuid) returns uuid language sql stable as $$
+  select c.id from (
+    select o.call_id from gem.occurrences o
+    where o.schedule_id = p_schedule and o.call_id is not null and not o.backfilled
+    order by o.due_at desc limit 1) last
+  join public.core_tool_calls c on c.id = last.call_id and not gem.is_final(c.status)
+$$;
+
+-- Inserts the call of an instant.
+create or replace function gem.call_of(p_schedule gem.schedules, p_due timestamptz) returns uuid language plpgsql as $$
+declare
+  made uuid := gem.new_id(gem.now());
+begin
+  insert into public.core_tool_calls (id, tool_name, input, session_id, priority, run_at)
+  select made, p_schedule.tool_name, gem.fill_times(p_schedule.input, p_due, coalesce(
+      (select o.due_at from gem.occurrences o
+        where o.schedule_id = p_schedule.id and o.call_id is not null and o.due_at < p_due
+        order by o.due_at desc limit 1), p_schedule.since)),
+    p_schedule.session_id, p_schedule.priority, -- a hash spreads the schedules of the same minute
+    gem.now() + p_schedule.jitter
+      * ((hashtextextended(format('%s %s', p_schedule.id, extract(epoch from p_due)), 0) & 65535) / 65536.0);
+  return made;
+end
+$$;
+
+-- Writes what becomes of one instant.
+create or replace function gem.occur(p_schedule gem.schedules, p_due timestamptz, p_backfilled boolean default false)
+returns void language plpgsql as $$
+declare
+  call uuid;
+  why  text;
+begin
+  begin
+    call := gem.call_of(p_schedule, p_due);
+  exception
+    when serialization_failure or deadlock_detected or lock_not_available or query_canceled then raise;
+    when others then why := gem.printable(sqlerrm, 300);
+  end;
+  insert into gem.occurrences (schedule_id, due_at, upto, count, backfilled, call_id, skipped, detail, at)
+  values (p_schedule.id, p_due, p_due, 1, p_backfilled, call, case when call is null then 'refused' end, why,
+    gem.now());
+end
+$$;
+
+-- Writes one row for the instants from p_due to p_upto that get no call.
+create or replace function gem.skip_times(p_schedule gem.schedules, p_due timestamptz, p_upto timestamptz,
+  p_skipped text, p_detail text default null) returns void language plpgsql as $$
+declare
+  passed timestamptz := p_due;
+  count  integer     := 0;
+begin
+  while passed <= p_upto and count <= 1000 loop
+    count := count + 1;
+    passed := gem.cron_next(p_schedule.cron, p_schedule.zone, passed);
+  end loop;
+  insert into gem.occurrences (schedule_id, due_at, upto, count, skipped, detail, at)
+  values (p_schedule.id, p_due, p_upto, nullif(count, 1001), p_skipped, p_detail, gem.now());
+end
+$$;
+
+-- Writes what becomes of the instants of a schedule that are due. The caller has locked its row.
+create or replace function gem.run_schedule(p_schedule uuid) returns void language plpgsql as $$
+declare
+  at    constant timestamptz := gem.now();
+  this  gem.schedules;
+  late  timestamptz; -- the last late instant
+  first timestamptz; -- the first late one that gets a call
+  open  uuid;
+  due   timestamptz;
+  count integer := 0;
+  busy  boolean := false; -- another transaction has locked the call to cancel
+begin
+  select s.* into this from gem.schedules s where s.id = p_schedule;
+  if this.held_at is not null and gem.open_occurrence(this.id) is null then
+    perform gem.occur(this, this.held_at);
+    this.held_at := null;
+  end if;
+
+  due := this.next_at;
+  late := gem.cron_last(this.cron, this.zone, due - interval '1 microsecond',
+    least(at - interval '1 minute', this.ends_at));
+  if late is not null then
+    first := case this.missed
+      when 'one' then case when late >= at - this.missed_within then late end
+      when 'all' then gem.cron_next(this.cron, this.zone,
+        greatest(due, at - this.missed_within) - interval '1 microsecond') end;
+    if first is null or first > late then
+      perform gem.skip_times(this, due, late, 'missed', 'no worker ran at the time');
+      due := gem.cron_next(this.cron, this.zone, late);
+    elsif first > due then
+      perform gem.skip_times(this, due, gem.cron_last(this.cron, this.zone, due - interval '1 microsecond',
+        first - interval '1 microsecond'), 'missed', 'no worker ran at the time');
+      due := first;
+    end if;
+  end if;
+
+  while due <= least(at, this.ends_at) loop
+    if count = 1000 and due <= late then
+      perform gem.skip_times(this, due, late, 'missed', 'a thousand earlier instants have run late');
+      due := gem.cron_next(this.cron, this.zone, late);
+      continue;
+    end if;
+    count := count + 1;
+    open := case when this.overlap <> 'allow' then gem.open_occurrence(this.id) end;
+    if open is not null and this.overlap = 'cancel' then
+      if not gem.lock_soon(open) then
+        busy := true;
+        exit;
+      end if;
+      perform gem.cancel(open, jsonb_build_object('by', 'schedule ' || this.name));
+      open := null;
+    end if;
+    if this.held_at is not null then
+      perform gem.skip_times(this, due, due, 'overlap', 'an earlier instant still waits');
+    elsif open is not null and this.overlap = 'queue' then
+      this.held_at := due;
+    elsif open is not null then
+      perform gem.skip_times(this, due, due, 'overlap', format('call %s has not ended', open));
+    else
+      perform gem.occur(this, due);
+    end if;
+    due := gem.cron_next(this.cron, this.zone, due);
+  end loop;
+  if due > this.ends_at then
+    due := null;
+  end if;
+  -- a held instant is looked at every two seconds: calls that end do not know their schedules
+  update gem.schedules s set next_at = due, held_at = this.held_at,
+    look_at = case when busy then at + interval '1 second' when this.held_at is null then due
+      else least(due, at + interval '2 seconds') end
+  where s.id = this.id;
+end
+$$;
+
+-- Runs the schedules that are due, for about a second. Returns their number, or p_limit if there are more.
+create or replace function gem.run_schedules(p_limit integer) returns integer language plpgsql as $$
+declare
+  at    constant timestamptz := gem.now();
+  count integer := 0;
+  ids   uuid[];
+  this  uuid;
+begin
+  loop
+    ids := array(select s.id from gem.schedules s where s.look_at <= at order by s.look_at limit 100
+      for no key update skip locked);
+    exit when cardinality(ids) = 0;
+    foreach this in array ids loop
+      if count >= p_limit or gem.now() > at + interval '1 second' then
+        return p_limit;
+      end if;
+      count := count + 1;
+      begin
+        perform gem.run_schedule(this);
+      exception when others then
+        raise warning 'gem: schedule % is tried again in a minute: %', this, gem.printable(sqlerrm, 300);
+        update gem.schedules s set look_at = at + interval '1 minute' where s.id = this;
+      end;
+    end loop;
+  end loop;
+  return count;
+end
+$$;
+
+-- Returns who acts, with the time, for the columns paused, removed and changed.
+create or replace function gem.acts_now(p_by text, p_reason text) returns jsonb language sql stable as $$
+  select gem.acts(p_by, p_reason) || jsonb_build_object('at', gem.rfc3339(gem.now()))
+$$;
+
+-- Locks a schedule, and returns its row. Raises PT404 if it does not exist.
+create or replace function gem.lock_schedule(p_name text) returns gem.schedules language plpgsql as $$
+declare
+  this gem.schedules;
+begin
+  select s.* into this from gem.schedules s where s.name = p_name and s.removed is null for no key update;
+  if this.id is null then
+    perform gem.refuse('PT404', 'there is no schedule %s', 'gem schedules list shows the schedules.', p_name);
+  end if;
+  return this;
+end
+$$;
+
+-- Makes a schedule, or changes the one with that name: what p_options omits gets its default. p_options may have
+-- session_id, priority, missed, missed_within, overlap, jitter, starts_at and ends_at. Instants that are due under the
+-- old expression are written first. With the same cron and zone, the next instant stays. Raises PT422 if the schedule
+-- cannot be read, or has no instant.
+create or replace function gem.save_schedule(p_name text, p_cron text, p_tool text, p_input jsonb default '{}',
+  p_zone text default 'UTC', p_options jsonb default '{}', p_by text default null, p_reason text default null,
+  out id uuid, out next timestamptz)
+language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
+#variable_conflict use_column
+declare
+  at   constant timestamptz := gem.now();
+  who  constant jsonb       := gem.acts_now(p_by, p_reason);
+  odd  text;
+  old  gem.schedules;
+  this gem.schedules;
+begin
+  if p_name is null or p_name !~ '^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$' then
+    perform gem.refuse('PT422', 'the name %s is not possible',
+      'A schedule''s name has 1 to 100 letters, digits, -, _ and ., and begins with a letter or a digit.', p_name);
+  elsif coalesce(p_tool, '') = ''
+    or exists (select from gem.tools) and not exists (select from gem.tools t where t.name = p_tool) then
+    perform gem.refuse('PT422', 'the registry has no tool %s', 'gem tools lists the tools.', p_tool);
+  elsif jsonb_typeof(p_input) is distinct from 'object' then
+    perform gem.refuse('PT422', 'the input must be a JSON object');
+  end if;
+  begin
+    -- other names without a slash are abbreviations, which know no clock changes, or definitions of a zone
+    perform now() at time zone case when p_zone ~ '^(UTC$|[A-Za-z]+/)' then p_zone else '' end;
+  exception when invalid_parameter_value then
+    perform gem.refuse('PT422', 'there is no time zone %s', 'Use a name such as Europe/Berlin or UTC.', p_zone);
+  end;
+  select k into odd from jsonb_object_keys(p_options) k where k <> all ('{session_id,priority,missed,missed_within,
+    overlap,jitter,starts_at,ends_at}'::text[]) limit 1;
+  if odd is not null then
+    perform gem.refuse('PT422', 'there is no option %s', null, odd);
+  end if;
+  perform gem.check_size('the input', p_input, 1048576);
+
+  insert into gem.schedules (id, name, tool_name, input, priority, cron, zone, missed, missed_within, overlap, jitter,
+    since, changed)
+  values (gem.new_id(at), p_name, p_tool, p_input, 0, p_cron, p_zone, 'one', '1 day', 'skip', '0', at, who)
+  on conflict (name) where removed is null do nothing;
+  old := gem.lock_schedule(p_name);
+  if old.look_at <= at then
+    perform gem.run_schedule(old.id);
+    old := gem.lock_schedule(p_name);
+  end if;
+  this := old;
+  begin
+    this := jsonb_populate_record(this, '{"session_id": null, "priority": 0, "missed": "one", "missed_within": "1 day",
+      "overlap": "skip", "jitter": "0", "starts_at": null, "ends_at": null}'::jsonb || jsonb_strip_nulls(p_options));
+  exception when data_exception or datetime_field_overflow then
+    perform gem.refuse('PT422', 'the options cannot be read: %s', null, sqlerrm);
+  end;
+  if this.missed not in ('skip', 'one', 'all') then
+    perform gem.refuse('PT422', 'missed is %s, and can be skip, one or all', null, this.missed);
+  elsif this.overlap not in ('skip', 'queue', 'cancel', 'allow') then
+    perform gem.refuse('PT422', 'overlap is %s, and can be skip, queue, cancel or allow', null, this.overlap);
+  elsif this.missed_within not between '0' and '31 days' then
+    perform gem.refuse('PT422', 'missed_within is %s, and can be from 0 to 31 days', null, this.missed_within::text);
+  elsif this.jitter not between '0' and '1 hour' then
+    perform gem.refuse('PT422', 'jitter is %s, and can be from 0 to 1 hour', null, this.jitter::text);
+  elsif this.priority not between -1000 and 1000 then
+    perform gem.refuse('PT422', 'priority is %s, and can be from -1000 to 1000', null, this.priority::text);
+  elsif length(this.session_id) > 255 then
+    perform gem.refuse('PT422', 'session_id may have at most 255 characters');
+  end if;
+
+  next := old.next_at;
+  if old.next_at is null or (old.cron, old.zone, old.starts_at) is distinct from (p_cron, p_zone, this.starts_at) then
+    this.since := greatest(at, this.starts_at - interval '1 microsecond',
+      (select max(o.upto) from gem.occurrences o where o.schedule_id = old.id), old.held_at);
+    next := gem.cron_next(p_cron, p_zone, this.since);
+    if next is null then
+      perform gem.refuse('PT422', 'the expression %s has no instant in eight years', null, p_cron);
+    end if;
+  end if;
+  if next > this.ends_at then
+    perform gem.refuse('PT422', 'the schedule would never run: its next instant would be %s', null, gem.rfc3339(next));
+  end if;
+  update gem.schedules s set tool_name = p_tool, input = p_input, session_id = this.session_id,
+    priority = this.priority, cron = p_cron, zone = p_zone, missed = this.missed, missed_within = this.missed_within,
+    overlap = this.overlap, jitter = this.jitter, starts_at = this.starts_at, ends_at = this.ends_at,
+    since = this.since, next_at = next, changed = who,
+    look_at = case when old.paused is null then
+      case when old.held_at is null then next else least(next, at + interval '2 seconds') end end
+  where s.id = old.id;
+  id := old.id;
+end
+$$;
+
+-- Pauses a schedule. Instants that are due are written first.
+create or replace function gem.pause_schedule(p_name text, p_by text default null, p_reason text default null)
+returns void language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
+declare
+  who  constant jsonb := gem.acts_now(p_by, p_reason);
+  this gem.schedules  := gem.lock_schedule(p_name);
+begin
+  if this.paused is null then
+    if this.look_at <= gem.now() then
+      perform gem.run_schedule(this.id);
+    end if;
+    update gem.schedules s set paused = who, look_at = null where s.id = this.id;
+  end if;
+end
+$$;
+
+-- Resumes a schedule, and records the instants of the pause. Returns the next instant.
+create or replace function gem.resume_schedule(p_name text, p_by text default null, p_reason text default null)
+returns timestamptz
+language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
+declare
+  at   constant timestamptz := gem.now();
+  who  constant jsonb := gem.acts_now(p_by, p_reason);
+  this gem.schedules  := gem.lock_schedule(p_name);
+  last timestamptz;
+  due  timestamptz    := this.next_at;
+begin
+  if this.paused is null then
+    return due;
+  end if;
+  last := gem.cron_last(this.cron, this.zone, due - interval '1 microsecond', least(at, this.ends_at));
+  if last is not null then
+    perform gem.skip_times(this, due, last, 'paused', concat_ws(': ', this.paused ->> 'by', this.paused ->> 'reason'));
+    due := gem.cron_next(this.cron, this.zone, last);
+    due := case when due > this.ends_at is not true then due end;
+  end if;
+  update gem.schedules s set paused = null, changed = who, next_at = due,
+    look_at = case when this.held_at is null then due else at end
+  where s.id = this.id;
+  return due;
+end
+$$;
+
+-- Removes a schedule: it makes no further calls. Its occurrences remain until gem prune removes them.
+create or replace function gem.remove_schedule(p_name text, p_by text default null, p_reason text default null)
+returns void language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
+declare
+  who  constant jsonb := gem.acts_now(p_by, p_reason);
+  this gem.schedules  := gem.lock_schedule(p_name);
+begin
+  if this.look_at <= gem.now() then
+    perform gem.run_schedule(this.id);
+  end if;
+  this := gem.lock_schedule(p_name);
+  if this.held_at is not null then
+    perform gem.skip_times(this, this.held_at, this.held_at, 'overlap', 'the schedule was removed');
+  end if;
+  update gem.schedules s set removed = who, look_at = null, held_at = null where s.id = this.id;
+end
+$$;
+
+-- Makes a call of a schedule now, and returns its id. No instant is affected.
+create or replace function gem.run_schedule_now(p_name text) returns uuid
+language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
+begin
+  return gem.call_of(gem.lock_schedule(p_name), gem.now());
+end
+$$;
+
+-- Makes the calls of the instants from p_from to p_to that have none, and returns their number. They must be past, and
+-- at most a thousand.
+create or replace function gem.backfill_schedule(p_name text, p_from timestamptz, p_to timestamptz) returns integer
+language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
+declare
+  this  gem.schedules := gem.lock_schedule(p_name);
+  due   timestamptz   := gem.cron_next(this.cron, this.zone, p_from - interval '1 microsecond');
+  until constant timestamptz := least(p_to, this.next_at - interval '1 microsecond', gem.now());
+  count integer       := 0;
+begin
+  while due <= until loop
+    if due is distinct from this.held_at
+      and not exists (select from gem.occurrences o where o.schedule_id = this.id and o.due_at = due
+        and (o.call_id is not null or o.backfilled)) then
+      count := count + 1;
+      if count > 1000 then
+        perform gem.refuse('PT422', 'more than 1000 instants from %s to %s have no call',
+          'Make up for a shorter time first.', gem.rfc3339(p_from), gem.rfc3339(p_to));
+      end if;
+      perform gem.occur(this, due, true);
+    end if;
+    due := gem.cron_next(this.cron, this.zone, due);
+  end loop;
+  return count;
+end
+$$;
+
+create or replace trigger gem_append_only before update or delete on gem.occurrences
+  for each row execute function gem.refuse_change('occurrences are append-only');
+create or replace trigger gem_not_emptied before truncate on gem.occurrences
+  for each statement execute function gem.refuse_change('occurrences are append-only');
+
+select gem.grant_to('gem_operator', 'select on gem.schedules, gem.occurrences');
+select gem.open_to('gem_operator', 'gem.' || t, 'gem_operator_reads', 'for select to %I using (true)')
+from unnest(array['schedules', 'occurrences']) t;
+select gem.grant_to('gem_operator', 'execute on function
+  gem.cron_next(text, text, timestamptz),
+  gem.save_schedule(text, text, text, jsonb, text, jsonb, text, text), gem.pause_schedule(text, text, text),
+  gem.resume_schedule(text, text, text), gem.remove_schedule(text, text, text), gem.run_schedule_now(text),
+  gem.backfill_schedule(text, timestamptz, timestamptz)');
+revoke all on all functions in schema gem from public;
