@@ -64,8 +64,8 @@ const again = "id = (select call_id from core_tool_events where data ? 'again_of
 
 // keepK gives the key K to the durable call whose child is x. The calls that have long waited for it are not due.
 // minutely is a schedule with some occurrences.
-var minutely = []string{"select gem.save_schedule('s', '* * * * *', 'os.health_check', '{}', 'UTC', '{\"missed\": \"all\", " +
-	"\"overlap\": \"allow\"}')",
+var minutely = []string{"select gem.save_schedule('s', '* * * * *', 'os.health_check', '{}', 'UTC', " +
+	`'{"missed": "all", "overlap": "allow"}')`,
 	"update gem.schedules set since = now() - interval '5 minutes', next_at = gem.cron_next(cron, zone, now() - " +
 		"interval '5 minutes'), look_at = now()",
 	"select gem.run_schedules(100)"}

@@ -68,7 +68,8 @@ func severalProcesses(t *testing.T, url string) {
 	slices.Sort(files)
 	want := []string{"api/api.sql", "core/00001_calls.sql", "core/00002_earlier_gem.sql", "core/00003_indexes.sql",
 		"core/00004_hook.sql", "core/00005_llm.sql",
-		"core/00006_epochs.sql", "core/00007_kept_keys.sql", "functions/functions"}
+		"core/00006_epochs.sql", "core/00007_kept_keys.sql",
+		"core/00008_schedules.sql", "functions/functions"}
 	if diff := cmp.Diff(want, files); diff != "" {
 		t.Errorf("all of them together applied: %s", diff)
 	}

@@ -120,11 +120,12 @@ func TestOverlap(t *testing.T) {
 			t.Parallel()
 			db := schedule(t, "0 0 1 1 *", `{"overlap": "`+overlap+`"}`)
 			due := func(at string) {
-				testdb.Exec(t, db, "update gem.schedules set cron = '* * * * *', next_at = $1::text::timestamptz, look_at = now(), "+
-					"since = $1::text::timestamptz - interval '1 minute', ends_at = $1::text::timestamptz", at)
+				testdb.Exec(t, db, "update gem.schedules set cron = '* * * * *', next_at = $1::text::timestamptz, "+
+					"look_at = now(), since = $1::text::timestamptz - interval '1 minute', ends_at = $1::text::timestamptz", at)
 				tick(t, db)
 			}
-			minutes := testdb.Value[[]string](t, db, `select array_agg((date_trunc('minute', now()) - n * interval '1 second')::text)
+			minutes := testdb.Value[[]string](t, db, `
+				select array_agg((date_trunc('minute', now()) - n * interval '1 second')::text)
 				from generate_series(3, 0, -1) n`)
 			for _, at := range minutes[:3] {
 				due(at)

@@ -66,7 +66,7 @@ func TestEachFunctionIsDefinedOnce(t *testing.T) {
 				m := defined.FindStringSubmatch(string(sql)[at[0]:])
 				what := m[1] + " " + m[2]
 				if m[1] == "trigger" || m[1] == "policy" { // of one name on several tables
-					on := regexp.MustCompile(`(?s) on (public\.\w+)`).FindStringSubmatch(string(sql)[at[0]:])
+					on := regexp.MustCompile(`(?s) on ((?:public|gem)\.\w+)`).FindStringSubmatch(string(sql)[at[0]:])
 					what += " on " + on[1]
 				}
 				if where, twice := seen[what]; twice {

@@ -32,7 +32,8 @@ from (
       ('llm_spend', 'llm_spend_budget_subject_period_starts_key'),
     ('occurrences', 'occurrences_pkey'), ('occurrences', 'gem_occurrences_once')
   ) e (rel, guard)
-  cross join lateral (select case when e.rel in ('rule_runs', 'llm_spend', 'occurrences') then 'gem.' else 'public.' end as schema) s
+  cross join lateral (select case
+    when e.rel in ('rule_runs', 'llm_spend', 'occurrences') then 'gem.' else 'public.' end as schema) s
   left join pg_index i on i.indrelid = (s.schema || e.rel)::regclass and i.indexrelid = to_regclass(s.schema || e.guard)
 
   union all

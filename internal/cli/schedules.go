@@ -145,7 +145,7 @@ func occurrenceTime(o store.Occurrence, zone string) string {
 	return fmt.Sprintf("%s to %s (%s)", inZone(o.DueAt, zone), inZone(o.Upto, zone), times)
 }
 
-// becameOf returns what an occurrence came to.
+// becameOf describes the call of an occurrence, or why it has none.
 func becameOf(o store.Occurrence) string {
 	switch {
 	case o.CallID != "" && o.Backfilled:
@@ -164,8 +164,8 @@ func scheduleFlags(cmd *cobra.Command, s *store.Schedule, starts, ends *string) 
 	f.StringVar(&s.Zone, "zone", "UTC", "the time zone of the cron expression, such as Europe/Berlin")
 	f.StringVar(&s.Missed, "missed", "one", "times that no worker ran within a minute: skip, one (the last), or all")
 	f.StringVar(&s.MissedWithin, "missed-within", "1 day", "how late a missed time may run, at most 31 days")
-	f.StringVar(&s.Overlap, "overlap", "skip", "while the last call has not ended: skip, queue, cancel (the last call) or "+
-		"allow")
+	f.StringVar(&s.Overlap, "overlap", "skip", "while the last call has not ended: skip, queue, cancel (the last call) "+
+		"or allow")
 	f.StringVar(&s.Jitter, "jitter", "0s", "spread the starts of calls over this time, at most 1 hour")
 	f.StringVar(&s.SessionID, "session", "", "the session_id of its calls")
 	f.IntVar(&s.Priority, "priority", 0, "of its calls, from -1000 to 1000; higher runs first")
@@ -228,8 +228,8 @@ func timeFlag(name, text string) (time.Time, error) {
 	return at, nil
 }
 
-func actOnScheduleCommand(use, short string, act func(cmd *cobra.Command, db *pgxpool.Pool, name, reason string) (string,
-	error)) *cobra.Command {
+func actOnScheduleCommand(use, short string, act func(cmd *cobra.Command, db *pgxpool.Pool, name,
+	reason string) (string, error)) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
 		Use: use + " NAME", Short: short,

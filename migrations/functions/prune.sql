@@ -116,7 +116,8 @@ end
 $$;
 
 -- Removes occurrences that were written before p_before, except the last of each schedule, and removed schedules with
--- their last one. Returns the number of schedules from which it removed anything, at most p_limit. `gem prune` calls it.
+-- their last one. Returns the number of schedules from which it removed anything, at most p_limit. `gem prune` calls
+-- it.
 create or replace function gem.prune_occurrences(p_limit integer, p_before timestamptz) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare

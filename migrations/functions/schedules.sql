@@ -241,7 +241,7 @@ begin
   end if;
   begin
     -- other names without a slash are abbreviations, which know no clock changes, or definitions of a zone
-    perform now() at time zone case when p_zone ~ '^(UTC$|[A-Za-z]+/)' then p_zone else '' end;
+    perform at at time zone case when p_zone ~ '^(UTC$|[A-Za-z]+/)' then p_zone else '' end;
   exception when invalid_parameter_value then
     perform gem.refuse('PT422', 'there is no time zone %s', 'Use a name such as Europe/Berlin or UTC.', p_zone);
   end;

@@ -395,9 +395,9 @@ begin
 end
 $$;
 
--- Runs the schedules that are due, and handles up to p_limit calls whose wake_at is reached, for about a second each. It
--- wakes waiting calls. For ended calls, it notifies their parents and ends their children. Returns p_limit if more may
--- be due, else a smaller number. If it cannot handle a call, it tries again a minute later.
+-- Runs the schedules that are due, and handles up to p_limit calls whose wake_at is reached, for about a second each.
+-- It wakes waiting calls. For ended calls, it notifies their parents and ends their children. Returns p_limit if more
+-- may be due, else a smaller number. If it cannot handle a call, it tries again a minute later.
 create or replace function gem.run_timers(p_worker text, p_limit integer) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '1s' as $$
 declare

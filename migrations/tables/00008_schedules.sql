@@ -1,4 +1,5 @@
 -- A schedule makes a call at each instant of a cron expression. functions/schedules.sql writes both tables.
+-- gem prune removes a removed schedule with its last occurrence.
 create table if not exists gem.schedules (
   id            uuid        primary key,
   name          text        not null check (name ~ '^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$'),
@@ -26,6 +27,7 @@ create unique index if not exists gem_schedules_name on gem.schedules (name) whe
 create index if not exists gem_schedules_due on gem.schedules (look_at) where look_at is not null;
 
 -- What became of the instants of a schedule: append-only. A row covers one instant, or all those from due_at to upto.
+-- gem prune removes old rows, except the last of each schedule.
 create table if not exists gem.occurrences (
   schedule_id uuid        not null,
   due_at      timestamptz not null,
