@@ -49,6 +49,9 @@ func TestTheNextTimeOfACronExpression(t *testing.T) {
 	if next := testdb.Value[*time.Time](t, db, "select gem.cron_next('0 0 30 2 *', 'UTC', '2026-01-01')"); next != nil {
 		t.Errorf("30 February comes on %s", next)
 	}
+	if next := testdb.Value[*time.Time](t, db, "select gem.cron_next('@daily', 'UTC', 'infinity')"); next != nil {
+		t.Errorf("after all time comes %s", next)
+	}
 	last := testdb.Value[time.Time](t, db,
 		"select gem.cron_last('* 9 * * *', 'UTC', '2026-11-01', '2026-11-03 08:00')")
 	if last.UTC().Format(time.DateTime) != "2026-11-02 09:59:00" {

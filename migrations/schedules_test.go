@@ -63,6 +63,19 @@ func TestAnInstantOfAScheduleBecomesOneCall(t *testing.T) {
 	}
 }
 
+// After a failover, the server may lack the occurrence whose call a worker restores.
+func TestACallOfAnInstantThatWasRestoredIsNotMadeAgain(t *testing.T) {
+	t.Parallel()
+	db := schedule(t, "* * * * *", "{}")
+	since(t, db, "1 minute")
+	testdb.Exec(t, db, "insert into core_tool_calls (id, tool_name) select gem.receipt_id(id, next_at), 'a.b' "+
+		"from gem.schedules")
+	tick(t, db)
+	if got := occurrences(t, db); got != "call" || testdb.Value[int](t, db, "select count(*) from core_tool_calls") != 1 {
+		t.Error(got)
+	}
+}
+
 func TestMissedInstants(t *testing.T) {
 	t.Parallel()
 	for options, want := range map[string]string{

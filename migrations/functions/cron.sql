@@ -142,6 +142,9 @@ declare
   found timestamptz;
 begin
   cron := gem.read_cron(p_cron);
+  if not isfinite(p_after) then
+    return null;
+  end if;
   while day <= coalesce(until, last) loop
     if extract(month from day)::integer <> all (cron.months) then
       day := date_trunc('month', day) + interval '1 month';

@@ -42,34 +42,36 @@ create or replace function gem.open_occurrence(p_schedule uuid) returns uuid lan
 $$;
 
 -- Inserts the call of an instant.
-create or replace function gem.call_of(p_schedule gem.schedules, p_due timestamptz) returns uuid language plpgsql as $$
-declare
-  made uuid := gem.new_id(gem.now());
+create or replace function gem.insert_call_of(p_schedule gem.schedules, p_due timestamptz, p_id uuid) returns void
+language plpgsql as $$
 begin
   insert into public.core_tool_calls (id, tool_name, input, session_id, priority, run_at)
-  select made, p_schedule.tool_name, gem.fill_times(p_schedule.input, p_due, coalesce(
+  select p_id, p_schedule.tool_name, gem.fill_times(p_schedule.input, p_due, coalesce(
       (select o.due_at from gem.occurrences o
         where o.schedule_id = p_schedule.id and o.call_id is not null and o.due_at < p_due
         order by o.due_at desc limit 1), p_schedule.since)),
     p_schedule.session_id, p_schedule.priority, -- a hash spreads the schedules of the same minute
     gem.now() + p_schedule.jitter
       * ((hashtextextended(format('%s %s', p_schedule.id, extract(epoch from p_due)), 0) & 65535) / 65536.0);
-  return made;
 end
 $$;
 
--- Writes what becomes of one instant.
+-- Writes what becomes of one instant. The id of its call consists of the time and a hash of the schedule, like a
+-- receipt's. So if a failover loses the occurrence, and a worker restores the call, there is no second call.
 create or replace function gem.occur(p_schedule gem.schedules, p_due timestamptz, p_backfilled boolean default false)
 returns void language plpgsql as $$
 declare
-  call uuid;
+  call uuid := gem.receipt_id(p_schedule.id, p_due);
   why  text;
 begin
   begin
-    call := gem.call_of(p_schedule, p_due);
+    perform gem.insert_call_of(p_schedule, p_due, call)
+    where not exists (select from public.core_tool_calls c where c.id = call);
   exception
     when serialization_failure or deadlock_detected or lock_not_available or query_canceled then raise;
-    when others then why := gem.printable(sqlerrm, 300);
+    when others then
+      why := gem.printable(sqlerrm, 300);
+      call := null;
   end;
   insert into gem.occurrences (schedule_id, due_at, upto, count, backfilled, call_id, skipped, detail, at)
   values (p_schedule.id, p_due, p_due, 1, p_backfilled, call, case when call is null then 'refused' end, why,
@@ -369,8 +371,11 @@ $$;
 -- Makes a call of a schedule now, and returns its id. No instant is affected.
 create or replace function gem.run_schedule_now(p_name text) returns uuid
 language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
+declare
+  made constant uuid := gem.new_id(gem.now());
 begin
-  return gem.call_of(gem.lock_schedule(p_name), gem.now());
+  perform gem.insert_call_of(gem.lock_schedule(p_name), gem.now(), made);
+  return made;
 end
 $$;
 
