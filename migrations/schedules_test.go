@@ -21,12 +21,13 @@ func schedule(t *testing.T, cron, options string) *pgxpool.Pool {
 	return db
 }
 
-// since makes a schedule look as if it had been saved some time ago, and as if no worker had run since.
+// since makes a schedule look as if it had been saved some time ago, and as if no worker had run since. It ends with
+// this minute, so a test does not see the next one.
 func since(t *testing.T, db *pgxpool.Pool, ago string) {
 	t.Helper()
 	testdb.Exec(t, db, `update gem.schedules set since = date_trunc('minute', now()) - $1::text::interval,
 		next_at = gem.cron_next(cron, zone, date_trunc('minute', now()) - $1::text::interval),
-		look_at = case when paused is null then now() end`, ago)
+		look_at = case when paused is null then now() end, ends_at = date_trunc('minute', now())`, ago)
 }
 
 func tick(t *testing.T, db *pgxpool.Pool) {
@@ -57,7 +58,7 @@ func TestAnInstantOfAScheduleBecomesOneCall(t *testing.T) {
 		t.Fatal(got)
 	}
 	if got := testdb.Value[string](t, db, `select concat_ws(' ', c.tool_name, c.session_id, c.priority, c.signed_in,
-		c.created_by, (c.input ->> 'at')::timestamptz = o.due_at, s.next_at = o.due_at + interval '1 minute')
+		c.created_by, (c.input ->> 'at')::timestamptz = o.due_at, s.next_at is null)
 		from gem.occurrences o join core_tool_calls c on c.id = o.call_id, gem.schedules s`); got != "a.b daily 3 f t t" {
 		t.Error(got)
 	}
@@ -115,9 +116,14 @@ func TestOfManyLateInstantsTheFirstThousandRun(t *testing.T) {
 	t.Parallel()
 	db := schedule(t, "* * * * *", `{"missed": "all", "overlap": "allow", "missed_within": "31 days"}`)
 	since(t, db, "20 hours")
-	tick(t, db)
-	if got := occurrences(t, db); got != strings.Repeat("call, ", 1000)+"199 missed, call" {
-		t.Error(got)
+	for testdb.Value[bool](t, db, "select coalesce(next_at <= now(), false) from gem.schedules") {
+		tick(t, db)
+	}
+	// a machine that makes a thousand calls in more than four seconds needs several looks, and each begins to count
+	if got := occurrences(t, db); !strings.HasPrefix(got, strings.Repeat("call, ", 1000)) {
+		t.Error(got[:200])
+	} else if rest := got[6000:]; !strings.HasPrefix(rest, "199 missed, call") && !strings.HasPrefix(rest, "call, ") {
+		t.Error(rest)
 	}
 }
 
@@ -180,6 +186,63 @@ func TestAPauseRecordsItsInstants(t *testing.T) {
 	}
 }
 
+func TestChangesDuringAPauseLoseNoInstant(t *testing.T) {
+	t.Parallel()
+	for _, change := range []string{"gem.save_schedule('s', '@daily', 'a.b')", "gem.remove_schedule('s')"} {
+		db := schedule(t, "* * * * *", "{}")
+		testdb.Exec(t, db, "select gem.pause_schedule('s', 'ann')")
+		since(t, db, "5 minutes")
+		testdb.Exec(t, db, "select "+change)
+		if got := occurrences(t, db); got != "5 paused" {
+			t.Errorf("%s: %s", change, got)
+		}
+	}
+}
+
+// A worker that failed at a schedule looks at it again a minute later.
+func TestAChangeBeforeTheNextLookLosesNoInstant(t *testing.T) {
+	t.Parallel()
+	for _, change := range []string{"gem.save_schedule('s', '@yearly', 'a.b')", "gem.remove_schedule('s')",
+		"gem.pause_schedule('s')"} {
+		db := schedule(t, "* * * * *", "{}")
+		since(t, db, "1 minute")
+		testdb.Exec(t, db, "update gem.schedules set look_at = now() + interval '1 minute'")
+		testdb.Exec(t, db, "select "+change)
+		if got := occurrences(t, db); got != "call" {
+			t.Errorf("%s: %s", change, got)
+		}
+	}
+}
+
+func TestACallThatCannotBeCancelledForTheNextOneIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	db := schedule(t, "* * * * *", `{"overlap": "cancel"}`)
+	since(t, db, "1 minute")
+	tick(t, db)
+	tx, err := db.Begin(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(context.Background(), "select from core_tool_calls for update"); err != nil {
+		t.Fatal(err)
+	}
+	testdb.Exec(t, db, "update gem.schedules set since = due_at, next_at = due_at + interval '1 second', "+
+		"ends_at = due_at + interval '1 second', look_at = now() from gem.occurrences")
+	testdb.Exec(t, db, "select gem.run_timers('w', 1000)")
+	var refused *pgconn.PgError
+	_, err = db.Exec(context.Background(), "select gem.remove_schedule('s')")
+	if !errors.As(err, &refused) || refused.Code != "PT409" || occurrences(t, db) != "call" {
+		t.Errorf("%v, %s", err, occurrences(t, db))
+	}
+	if err := tx.Rollback(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	testdb.Exec(t, db, "select gem.remove_schedule('s')")
+	if got := occurrences(t, db); got != "call, call" {
+		t.Error(got)
+	}
+}
+
 func TestSavingAScheduleLosesNoInstant(t *testing.T) {
 	t.Parallel()
 	db := schedule(t, "* * * * *", "{}")
@@ -234,10 +297,22 @@ func TestBackfillMakesTheCallsThatAreMissing(t *testing.T) {
 		"where call_id is not null"); twice != 0 {
 		t.Errorf("%d instants have two calls", twice)
 	}
-	var refused *pgconn.PgError
-	_, err := db.Exec(context.Background(), "select gem.backfill_schedule('s', now() - interval '1 day', now())")
-	if !errors.As(err, &refused) || refused.Code != "PT422" {
-		t.Error(err)
+	for what, set := range map[string]string{
+		"more than 1000 instants": "tool_name = tool_name",
+		"tool_name must be":       "tool_name = ''", // a call that is refused
+		"has removed the record":  "pruned_upto = now() - interval '1 hour'",
+	} {
+		testdb.Exec(t, db, "update gem.schedules set pruned_upto = null, tool_name = 'a.b'")
+		testdb.Exec(t, db, "update gem.schedules set "+set)
+		_, err := db.Exec(context.Background(), "select gem.backfill_schedule('s', now() - interval '1 day', now())")
+		if err == nil || !strings.Contains(err.Error(), what) {
+			t.Errorf("no %q: %v", what, err)
+		}
+	}
+	testdb.Exec(t, db, "update gem.schedules set pruned_upto = null, tool_name = 'a.b', "+
+		"ends_at = now() - interval '30 days'")
+	if got := testdb.Value[int](t, db, "select gem.backfill_schedule('s', now() - interval '1 day', now())"); got != 0 {
+		t.Errorf("%d calls were made after the schedule's end", got)
 	}
 }
 
@@ -256,8 +331,7 @@ func TestManyWorkersMakeOneCallOfEachInstant(t *testing.T) {
 		continue
 	}
 	if got := testdb.Value[string](t, db, `select concat_ws(' ', (select count(*) from core_tool_calls),
-		count(distinct (schedule_id, due_at)), count(call_id)) from gem.occurrences`); got != "750 750 750" &&
-		got != "900 900 900" { // a minute has passed
+		count(distinct (schedule_id, due_at)), count(call_id)) from gem.occurrences`); got != "750 750 750" {
 		t.Error(got)
 	}
 	if at := testdb.Value[int](t, db, "select count(distinct run_at - created_at) from core_tool_calls"); at < 100 {
@@ -274,6 +348,10 @@ func TestAScheduleThatCannotBeSavedIsRefused(t *testing.T) {
 		"'s', '@daily', 'a.c'":                                                  "the registry has no tool a.c",
 		"'s', '@daily', 'a.b', '[]'":                                            "the input must be a JSON object",
 		"'s', '@daily', 'a.b', '{}', 'Europe/Berlim'":                           "there is no time zone Europe/Berlim",
+		"'s', '@daily', 'a.b', '{}', 'Europe/Berlin3'":                          "there is no time zone Europe/Berlin3",
+		"'s', '@daily', 'a.b', '{}', 'Etc/GMT+15'":                              "there is no time zone Etc/GMT+15",
+		"'s', '@daily', 'a.b', '{}', 'UTC', '[]'":                               "the options must be a JSON object",
+		"'s', '@daily', 'a.b', '{}', 'UTC', '{\"starts_at\": \"infinity\"}'":    "starts_at is infinity",
 		"'s', '@daily', 'a.b', '{}', 'CEST'":                                    "there is no time zone CEST",
 		"'s', '@daily', 'a.b', '{}', null":                                      "there is no time zone null",
 		"'s', '@daily', 'a.b', '{}', 'CEST-2'":                                  "there is no time zone CEST-2",
@@ -309,9 +387,9 @@ func TestAScheduleThatCannotBeSavedIsRefused(t *testing.T) {
 func TestTheTimesOfAnInputAreFilledIn(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	got := testdb.Value[string](t, db, `select gem.fill_times('{"{due_at}": ["from {previous_at} to {due_at}", 7, null,
+	got := testdb.Value[string](t, db, `select gem.fill_times('{"{due_at}": ["from {previous_at} to {due_at}", 7, null, "",
 		"{{due_at}, {x} and }}"]}', '2026-11-29 10:00+00', '2026-11-28 10:00+00')::text`)
-	want := `{"{due_at}": ["from 2026-11-28T10:00:00Z to 2026-11-29T10:00:00Z", 7, null, "{due_at}, {x} and }}"]}`
+	want := `{"{due_at}": ["from 2026-11-28T10:00:00Z to 2026-11-29T10:00:00Z", 7, null, "", "{due_at}, {x} and }}"]}`
 	if got != want {
 		t.Error(got)
 	}
@@ -334,6 +412,17 @@ func TestPruneKeepsTheLastOccurrenceAndWhatFollowsAnother(t *testing.T) {
 	}
 	if n := testdb.Value[int](t, db, prune, "2100-01-01"); n != 0 {
 		t.Errorf("%d schedules were pruned again", n)
+	}
+	if got := testdb.Value[string](t, db, "select (s.pruned_upto < o.due_at)::text from gem.schedules s, "+
+		"gem.occurrences o"); got != "true" {
+		t.Error("the schedule does not know up to when it was pruned")
+	}
+	testdb.Exec(t, db, "insert into gem.occurrences (schedule_id, due_at, upto, count, skipped, at) select schedule_id, "+
+		"due_at + n * interval '1 second', due_at + n * interval '1 second', 1, 'overlap', at from gem.occurrences, "+
+		"generate_series(1, 3) n")
+	testdb.Exec(t, db, prune, "2100-01-01")
+	if n := count(); n != 4 {
+		t.Errorf("of the last call and the three instants since, %d rows are left", n)
 	}
 	testdb.Exec(t, db, "select gem.remove_schedule('s')")
 	testdb.Exec(t, db, prune, "2100-01-01")

@@ -71,6 +71,14 @@ func nextCall(at time.Time, zone string) string {
 	return inZone(at, zone)
 }
 
+// savedCall is nextCall for a schedule that may be paused.
+func savedCall(next time.Time, zone string, paused bool) string {
+	if paused {
+		return "none, it is paused"
+	}
+	return nextCall(next, zone)
+}
+
 func inZone(at time.Time, zone string) string {
 	if place, err := time.LoadLocation(cmp.Or(zone, "UTC")); err == nil {
 		at = at.In(place)
@@ -105,6 +113,9 @@ func showScheduleCommand() *cobra.Command {
 		Use: "show NAME", Short: "Show a schedule and what became of its last times",
 		Args: takes("the name of a schedule", 1, 1), Example: "  gem schedules show overdue",
 		RunE: withDatabase(func(cmd *cobra.Command, db *pgxpool.Pool, args []string) error {
+			if limit < 1 || limit > 1000 {
+				return usage("--limit is %d, and must be from 1 to 1000", limit)
+			}
 			s, err := store.OneSchedule(cmd.Context(), db, args[0])
 			if errors.Is(err, pgx.ErrNoRows) {
 				return fmt.Errorf("there is no schedule %s\ngem schedules list shows the schedules", printable(args[0]))
@@ -123,6 +134,12 @@ func showScheduleCommand() *cobra.Command {
 			if s.Paused != nil {
 				rows[len(rows)-1] = []string{"paused", "by " + s.Paused.By + ", " + moment(s.Paused.At) + "  " + s.Paused.Reason}
 			}
+			for _, more := range [][]string{{"session", s.SessionID}, {"jitter", strings.TrimPrefix(s.Jitter, "00:00:00")},
+				{"starts at", atOrEmpty(s.StartsAt)}, {"ends at", atOrEmpty(s.EndsAt)}, {"held", atOrEmpty(s.HeldAt)}} {
+				if more[1] != "" {
+					rows = append(rows, more)
+				}
+			}
 			for _, o := range occurrences {
 				rows = append(rows, []string{occurrenceTime(o, s.Zone), becameOf(o)})
 			}
@@ -133,12 +150,19 @@ func showScheduleCommand() *cobra.Command {
 	return cmd
 }
 
+func atOrEmpty(at time.Time) string {
+	if at.IsZero() {
+		return ""
+	}
+	return moment(at)
+}
+
 // occurrenceTime returns the time of an occurrence, or the range and number of its times.
 func occurrenceTime(o store.Occurrence, zone string) string {
 	if o.Count == 1 {
 		return inZone(o.DueAt, zone)
 	}
-	times := "over 1,000 times"
+	times := "many times"
 	if o.Count > 0 {
 		times = fmt.Sprintf("%d times", o.Count)
 	}
@@ -203,11 +227,11 @@ Replacing a schedule with the same cron expression and zone keeps its next time.
 				return err
 			}
 			return withDatabase(func(cmd *cobra.Command, db *pgxpool.Pool, _ []string) error {
-				next, err := store.SaveSchedule(cmd.Context(), db, s, "", "")
+				next, paused, err := store.SaveSchedule(cmd.Context(), db, s, "", "")
 				if err != nil {
 					return err
 				}
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "Its next call: %s\n", nextCall(next, s.Zone))
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "Its next call: %s\n", savedCall(next, s.Zone, paused))
 				return err
 			})(cmd, args)
 		},
@@ -364,15 +388,26 @@ starts_at and ends_at. Schedules that the file does not name stay as they are.
 			if err := read.Decode(&all); err != nil {
 				return usage("%s is not a list of schedules: %w", args[0], err)
 			}
+			if _, err := read.Token(); !errors.Is(err, io.EOF) || len(all) == 0 {
+				return usage("%s must have one list of schedules, with at least one in it", args[0])
+			}
+			names := map[string]bool{}
+			for _, e := range all {
+				if names[e.Name] {
+					return usage("%s has two schedules with the name %s", args[0], printable(e.Name))
+				}
+				names[e.Name] = true
+			}
+			slices.SortFunc(all, func(a, b scheduleEntry) int { return strings.Compare(a.Name, b.Name) }) // locks, in one order
 			return withDatabase(func(cmd *cobra.Command, db *pgxpool.Pool, _ []string) error {
 				var saved strings.Builder
 				err := pgx.BeginFunc(cmd.Context(), db, func(tx pgx.Tx) error {
 					for _, e := range all {
-						next, err := store.SaveSchedule(cmd.Context(), tx, e.schedule(), "", "")
+						next, paused, err := store.SaveSchedule(cmd.Context(), tx, e.schedule(), "", "")
 						if err != nil {
 							return fmt.Errorf("the schedule %s: %w", printable(e.Name), refusal(err))
 						}
-						fmt.Fprintf(&saved, "%s: its next call: %s\n", printable(e.Name), nextCall(next, e.Zone))
+						fmt.Fprintf(&saved, "%s: its next call: %s\n", printable(e.Name), savedCall(next, e.Zone, paused))
 					}
 					return nil
 				})

@@ -21,6 +21,7 @@ type Schedule struct {
 	StartsAt     time.Time // zero: at once
 	EndsAt       time.Time // zero: never
 	NextAt       time.Time // zero: ended
+	HeldAt       time.Time // waits for the end of the last call; zero: none
 	Paused       *ScheduleAct
 	Changed      ScheduleAct
 }
@@ -42,12 +43,12 @@ type ScheduleAct struct {
 }
 
 const scheduleColumns = `s.name, s.tool_name, s.input, s.session_id, s.priority, s.cron, s.zone, s.missed,
-	s.missed_within::text, s.overlap, s.jitter::text, s.starts_at, s.ends_at, s.next_at, s.paused, s.changed`
+	s.missed_within::text, s.overlap, s.jitter::text, s.starts_at, s.ends_at, s.next_at, s.held_at, s.paused, s.changed`
 
 func scanSchedule(row pgx.CollectableRow) (s Schedule, err error) {
 	err = row.Scan(&s.Name, &s.Tool, &s.Input, (*zeronull.Text)(&s.SessionID), &s.Priority, &s.Cron, &s.Zone, &s.Missed,
 		&s.MissedWithin, &s.Overlap, &s.Jitter, (*zeronull.Timestamptz)(&s.StartsAt), (*zeronull.Timestamptz)(&s.EndsAt),
-		(*zeronull.Timestamptz)(&s.NextAt), &s.Paused, &s.Changed)
+		(*zeronull.Timestamptz)(&s.NextAt), (*zeronull.Timestamptz)(&s.HeldAt), &s.Paused, &s.Changed)
 	return s, err
 }
 
@@ -73,7 +74,7 @@ func OneSchedule(ctx context.Context, db DB, name string) (Schedule, error) {
 // Occurrence is a row of gem.occurrences: what became of one instant, or of all from DueAt to Upto.
 type Occurrence struct {
 	DueAt, Upto time.Time
-	Count       int // 0: more than a thousand
+	Count       int // 0: more than a thousand, or not counted
 	Backfilled  bool
 	CallID      string
 	Status      string // of the call; empty if it was pruned
@@ -100,9 +101,9 @@ func Occurrences(ctx context.Context, db DB, schedule string, limit int) ([]Occu
 	})
 }
 
-// SaveSchedule makes a schedule or changes the one with its name, and returns its next instant. Empty fields get their
-// defaults.
-func SaveSchedule(ctx context.Context, db DB, s Schedule, by, reason string) (next time.Time, err error) {
+// SaveSchedule makes a schedule or changes the one with its name, and returns its next instant and whether it is paused.
+// Empty fields get their defaults.
+func SaveSchedule(ctx context.Context, db DB, s Schedule, by, reason string) (next time.Time, paused bool, err error) {
 	options := map[string]any{"priority": s.Priority}
 	for name, value := range map[string]string{"session_id": s.SessionID, "missed": s.Missed,
 		"missed_within": s.MissedWithin, "overlap": s.Overlap, "jitter": s.Jitter} {
@@ -117,11 +118,11 @@ func SaveSchedule(ctx context.Context, db DB, s Schedule, by, reason string) (ne
 	}
 	encoded, err := json.Marshal(options)
 	if err != nil {
-		return time.Time{}, err
+		return time.Time{}, false, err
 	}
-	err = db.QueryRow(ctx, "select next from gem.save_schedule($1, $2, $3, $4, $5, $6, $7, $8)", s.Name, s.Cron, s.Tool,
-		string(s.Input), s.Zone, string(encoded), by, reason).Scan(&next)
-	return next, err
+	err = db.QueryRow(ctx, "select next, paused from gem.save_schedule($1, $2, $3, $4, $5, $6, $7, $8)", s.Name, s.Cron,
+		s.Tool, string(s.Input), s.Zone, string(encoded), by, reason).Scan(&next, &paused)
+	return next, paused, err
 }
 
 // PauseSchedule pauses a schedule.
@@ -157,12 +158,7 @@ func BackfillSchedule(ctx context.Context, db DB, name string, from, to time.Tim
 
 // CronNext returns the next instants of a cron expression in a zone, at most count of them.
 func CronNext(ctx context.Context, db DB, cron, zone string, count int) ([]time.Time, error) {
-	rows, err := db.Query(ctx, `
-		with recursive n (at, i) as (
-			select gem.cron_next($1, $2, pg_catalog.clock_timestamp()), 1
-			union all
-			select gem.cron_next($1, $2, n.at), n.i + 1 from n where n.at is not null and n.i < $3
-		) select at from n where at is not null order by i`, cron, zone, count)
+	rows, err := db.Query(ctx, "select gem.cron_times($1, $2, $3)", cron, zone, count)
 	if err != nil {
 		return nil, err
 	}

@@ -23,7 +23,7 @@ begin
     high := coalesce(array_position(p_names, part[3]) - 1 + p_first,
       case when part[3] ~ '^\d' then part[3]::integer end,
       case when part[1] = '*' then p_last when part[3] is null then low end);
-    if p_what = 'weekday' and part[3] = 'sun' then
+    if p_what = 'weekday' and part[3] = 'sun' and low > 0 then
       high := 7;
     end if;
     if part[4] is not null and part[1] is null and part[3] is null then
@@ -79,11 +79,13 @@ create or replace function gem.cron_next_on(p_cron record, p_zone text, p_day ti
 returns timestamptz language plpgsql stable as $$
 declare
   starts constant timestamptz := p_day at time zone p_zone;
-  before constant interval    := gem.zone_offset(p_zone, starts - interval '1 day');
-  after  constant interval    := gem.zone_offset(p_zone, starts + interval '2 days');
+  -- clocks go back by at most three hours
+  before constant interval    := gem.zone_offset(p_zone, starts - interval '3 hours');
+  after  constant interval    := gem.zone_offset(p_zone, starts + interval '27 hours');
+  since  integer; -- the hour of p_after, counted from p_day
   clock  timestamp            := p_day - interval '1 minute'; -- the time after which the next is searched
-  low    timestamptz          := starts - interval '1 day';
-  high   timestamptz          := starts + interval '2 days';
+  low    timestamptz          := starts - interval '3 hours';
+  high   timestamptz          := starts + interval '27 hours';
   middle timestamptz;
   hour   integer;
   minute integer;
@@ -114,6 +116,7 @@ begin
       high := middle;
     end if;
   end loop;
+  since := floor(extract(epoch from (p_after at time zone p_zone) - p_day) / 3600);
   return (
     select min(case when not p_cron.fixed then u.at else coalesce(u.first, high) end)
     from (
@@ -122,7 +125,9 @@ begin
         select c.clock, case when (c.clock - o) at time zone 'UTC' at time zone p_zone = c.clock
           then (c.clock - o) at time zone 'UTC' end as at
         from (select p_day + make_interval(hours => h, mins => m) as clock
-          from unnest(p_cron.hours) h, unnest(p_cron.minutes) m) c,
+          from unnest(p_cron.hours) h, unnest(p_cron.minutes) m
+          where h >= since - 3 and h <= coalesce((
+            select min(l) from unnest(p_cron.hours) l where l >= greatest(since, 0) + 4), 23)) c,
           unnest(array[before, after]) o) t) u
     where case when not p_cron.fixed then u.at else coalesce(u.first, high) end > p_after);
 end
@@ -186,4 +191,33 @@ begin
   return gem.cron_next(p_cron, p_zone, low);
 end
 $$;
+-- Raises PT422 unless Postgres knows the time zone, by a name with a slash or UTC. Other names are abbreviations, which
+-- know no clock changes, or definitions of a zone. Those have digits.
+create or replace function gem.check_zone(p_zone text) returns void language plpgsql stable as $$
+begin
+  perform p_at at time zone case when p_zone ~ '^(UTC|[A-Za-z_]+(/[A-Za-z_-]+)+|Etc/GMT[+-][0-9]|Etc/GMT[+-]1[0-4])$'
+    then p_zone else '' end from gem.now() p_at;
+exception when invalid_parameter_value then
+  perform gem.refuse('PT422', 'there is no time zone %s', 'Use a name such as Europe/Berlin or UTC.', p_zone);
+end
+$$;
+
+-- Returns the next instants of an expression, at most p_count, which is from 1 to 1,000.
+create or replace function gem.cron_times(p_cron text, p_zone text, p_count integer) returns setof timestamptz
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  at timestamptz := gem.now();
+begin
+  perform gem.check_zone(p_zone);
+  if p_count not between 1 and 1000 then
+    perform gem.refuse('PT422', '%s times were asked for, and 1 to 1000 are possible', null, p_count::text);
+  end if;
+  for i in 1..p_count loop
+    at := gem.cron_next(p_cron, p_zone, at);
+    exit when at is null;
+    return next at;
+  end loop;
+end
+$$;
+
 revoke all on all functions in schema gem from public;

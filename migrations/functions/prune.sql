@@ -129,14 +129,22 @@ begin
   for this in
     -- the rows that stay are consecutive instants: one that waited was written after later ones
     select s.id, s.removed is not null as removed, (select min(k.due_at) from gem.occurrences k
-      where k.schedule_id = s.id and (k.at >= p_before or s.removed is null and k.due_at = (
-        select max(l.due_at) from gem.occurrences l where l.schedule_id = s.id and not l.backfilled))) as keep_from
+      where k.schedule_id = s.id and (k.at >= p_before or s.removed is null and k.due_at in (
+        select max(l.due_at) from gem.occurrences l where l.schedule_id = s.id and not l.backfilled
+        union all -- with the last call: see gem.open_occurrence
+        select max(l.due_at) from gem.occurrences l
+        where l.schedule_id = s.id and not l.backfilled and l.call_id is not null))) as keep_from
     from gem.schedules s
     where exists (select from gem.occurrences o where o.schedule_id = s.id and o.at < p_before)
       or (s.removed ->> 'at')::timestamptz < p_before
   loop
-    delete from gem.occurrences o
-    where o.schedule_id = this.id and o.at < p_before and (this.keep_from is null or o.due_at < this.keep_from);
+    with gone as (
+      delete from gem.occurrences o
+      where o.schedule_id = this.id and o.at < p_before and (this.keep_from is null or o.due_at < this.keep_from)
+      returning o.upto
+    )
+    update gem.schedules s set pruned_upto = greatest(s.pruned_upto, (select max(gone.upto) from gone))
+    where s.id = this.id and exists (select from gone);
     did := found;
     if this.removed and this.keep_from is null then
       delete from gem.schedules s where s.id = this.id and (s.removed ->> 'at')::timestamptz < p_before;

@@ -20,9 +20,9 @@ declare
 begin
   return case jsonb_typeof(p_document)
     when 'string' then to_jsonb(( -- split at {{, so that {{due_at} stays as it is written
-      select string_agg(replace(replace(part.text,
+      select coalesce(string_agg(replace(replace(part.text,
         '{due_at}', to_char(p_due at time zone 'UTC', seconds)),
-        '{previous_at}', to_char(p_previous at time zone 'UTC', seconds)), '{' order by part.n)
+        '{previous_at}', to_char(p_previous at time zone 'UTC', seconds)), '{' order by part.n), '')
       from unnest(string_to_array(p_document #>> '{}', '{{')) with ordinality part (text, n)))
     when 'array' then coalesce((select jsonb_agg(gem.fill_times(e.value, p_due, p_previous) order by e.place)
       from jsonb_array_elements(p_document) with ordinality e (value, place)), '[]')
@@ -42,16 +42,16 @@ create or replace function gem.open_occurrence(p_schedule uuid) returns uuid lan
 $$;
 
 -- Inserts the call of an instant.
-create or replace function gem.insert_call_of(p_schedule gem.schedules, p_due timestamptz, p_id uuid) returns void
-language plpgsql as $$
+create or replace function gem.insert_call_of(p_schedule gem.schedules, p_due timestamptz, p_id uuid,
+  p_jitter interval) returns void language plpgsql as $$
 begin
   insert into public.core_tool_calls (id, tool_name, input, session_id, priority, run_at)
   select p_id, p_schedule.tool_name, gem.fill_times(p_schedule.input, p_due, coalesce(
       (select o.due_at from gem.occurrences o
         where o.schedule_id = p_schedule.id and o.call_id is not null and o.due_at < p_due
-        order by o.due_at desc limit 1), p_schedule.since)),
+        order by o.due_at desc limit 1), least(p_schedule.since, p_due))),
     p_schedule.session_id, p_schedule.priority, -- a hash spreads the schedules of the same minute
-    gem.now() + p_schedule.jitter
+    gem.now() + p_jitter
       * ((hashtextextended(format('%s %s', p_schedule.id, extract(epoch from p_due)), 0) & 65535) / 65536.0);
 end
 $$;
@@ -65,11 +65,14 @@ declare
   why  text;
 begin
   begin
-    perform gem.insert_call_of(p_schedule, p_due, call)
+    perform gem.insert_call_of(p_schedule, p_due, call, p_schedule.jitter)
     where not exists (select from public.core_tool_calls c where c.id = call);
   exception
     when serialization_failure or deadlock_detected or lock_not_available or query_canceled then raise;
     when others then
+      if p_backfilled then
+        raise; -- a person asks for it, and can repeat it
+      end if;
       why := gem.printable(sqlerrm, 300);
       call := null;
   end;
@@ -83,11 +86,12 @@ $$;
 create or replace function gem.skip_times(p_schedule gem.schedules, p_due timestamptz, p_upto timestamptz,
   p_skipped text, p_detail text default null) returns void language plpgsql as $$
 declare
+  ends   constant timestamptz := gem.now() + interval '1 second'; -- the time to stop counting
   passed timestamptz := p_due;
   count  integer     := 0;
 begin
   while passed <= p_upto and count <= 1000 loop
-    count := count + 1;
+    count := case when gem.now() > ends then 1001 else count + 1 end;
     passed := gem.cron_next(p_schedule.cron, p_schedule.zone, passed);
   end loop;
   insert into gem.occurrences (schedule_id, due_at, upto, count, skipped, detail, at)
@@ -132,6 +136,7 @@ begin
   end if;
 
   while due <= least(at, this.ends_at) loop
+    exit when gem.now() > at + interval '4 seconds'; -- the next look continues
     if count = 1000 and due <= late then
       perform gem.skip_times(this, due, late, 'missed', 'a thousand earlier instants have run late');
       due := gem.cron_next(this.cron, this.zone, late);
@@ -216,14 +221,44 @@ begin
 end
 $$;
 
+-- Locks a schedule and writes its instants that are due, those of a pause too, so that it can be changed. Returns the
+-- row. Raises PT409 if instants remain.
+create or replace function gem.settle_schedule(p_name text) returns gem.schedules language plpgsql as $$
+declare
+  at   constant timestamptz := gem.now();
+  this gem.schedules        := gem.lock_schedule(p_name);
+  last timestamptz;
+begin
+  if this.paused is not null then
+    last := gem.cron_last(this.cron, this.zone, this.next_at - interval '1 microsecond', least(at, this.ends_at));
+    if last is not null then
+      perform gem.skip_times(this, this.next_at, last, 'paused',
+        concat_ws(': ', this.paused ->> 'by', this.paused ->> 'reason'));
+      this.next_at := gem.cron_next(this.cron, this.zone, last);
+      update gem.schedules s set next_at = case when this.next_at > this.ends_at is not true then this.next_at end
+      where s.id = this.id;
+    end if;
+  elsif this.next_at <= at or this.held_at is not null then
+    perform gem.run_schedule(this.id);
+  end if;
+  this := gem.lock_schedule(p_name);
+  if this.next_at <= at then
+    perform gem.refuse('PT409', 'times of the schedule %s are still due',
+      'Try again: they are too many for one moment, or a call that has to be cancelled is locked.', p_name);
+  end if;
+  return this;
+end
+$$;
+
 -- Makes a schedule, or changes the one with that name: what p_options omits gets its default. p_options may have
 -- session_id, priority, missed, missed_within, overlap, jitter, starts_at and ends_at. Instants that are due under the
 -- old expression are written first. With the same cron and zone, the next instant stays. Raises PT422 if the schedule
 -- cannot be read, or has no instant.
 create or replace function gem.save_schedule(p_name text, p_cron text, p_tool text, p_input jsonb default '{}',
   p_zone text default 'UTC', p_options jsonb default '{}', p_by text default null, p_reason text default null,
-  out id uuid, out next timestamptz)
-language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
+  out id uuid, out next timestamptz, out paused boolean)
+language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '5s'
+  set timezone = 'UTC' as $$
 #variable_conflict use_column
 declare
   at   constant timestamptz := gem.now();
@@ -240,13 +275,10 @@ begin
     perform gem.refuse('PT422', 'the registry has no tool %s', 'gem tools lists the tools.', p_tool);
   elsif jsonb_typeof(p_input) is distinct from 'object' then
     perform gem.refuse('PT422', 'the input must be a JSON object');
+  elsif jsonb_typeof(p_options) is distinct from 'object' then
+    perform gem.refuse('PT422', 'the options must be a JSON object');
   end if;
-  begin
-    -- other names without a slash are abbreviations, which know no clock changes, or definitions of a zone
-    perform at at time zone case when p_zone ~ '^(UTC$|[A-Za-z]+/)' then p_zone else '' end;
-  exception when invalid_parameter_value then
-    perform gem.refuse('PT422', 'there is no time zone %s', 'Use a name such as Europe/Berlin or UTC.', p_zone);
-  end;
+  perform gem.check_zone(p_zone);
   select k into odd from jsonb_object_keys(p_options) k where k <> all ('{session_id,priority,missed,missed_within,
     overlap,jitter,starts_at,ends_at}'::text[]) limit 1;
   if odd is not null then
@@ -258,11 +290,7 @@ begin
     since, changed)
   values (gem.new_id(at), p_name, p_tool, p_input, 0, p_cron, p_zone, 'one', '1 day', 'skip', '0', at, who)
   on conflict (name) where removed is null do nothing;
-  old := gem.lock_schedule(p_name);
-  if old.look_at <= at then
-    perform gem.run_schedule(old.id);
-    old := gem.lock_schedule(p_name);
-  end if;
+  old := gem.settle_schedule(p_name);
   this := old;
   begin
     this := jsonb_populate_record(this, '{"session_id": null, "priority": 0, "missed": "one", "missed_within": "1 day",
@@ -282,6 +310,8 @@ begin
     perform gem.refuse('PT422', 'priority is %s, and can be from -1000 to 1000', null, this.priority::text);
   elsif length(this.session_id) > 255 then
     perform gem.refuse('PT422', 'session_id may have at most 255 characters');
+  elsif this.starts_at > at + interval '8 years' then
+    perform gem.refuse('PT422', 'starts_at is %s, and can be at most 8 years ahead', null, this.starts_at::text);
   end if;
 
   next := old.next_at;
@@ -304,6 +334,7 @@ begin
       case when old.held_at is null then next else least(next, at + interval '2 seconds') end end
   where s.id = old.id;
   id := old.id;
+  paused := old.paused is not null;
 end
 $$;
 
@@ -312,14 +343,9 @@ create or replace function gem.pause_schedule(p_name text, p_by text default nul
 returns void language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
 declare
   who  constant jsonb := gem.acts_now(p_by, p_reason);
-  this gem.schedules  := gem.lock_schedule(p_name);
+  this gem.schedules  := gem.settle_schedule(p_name);
 begin
-  if this.paused is null then
-    if this.look_at <= gem.now() then
-      perform gem.run_schedule(this.id);
-    end if;
-    update gem.schedules s set paused = who, look_at = null where s.id = this.id;
-  end if;
+  update gem.schedules s set paused = who, look_at = null where s.id = this.id and s.paused is null;
 end
 $$;
 
@@ -328,25 +354,13 @@ create or replace function gem.resume_schedule(p_name text, p_by text default nu
 returns timestamptz
 language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
 declare
-  at   constant timestamptz := gem.now();
   who  constant jsonb := gem.acts_now(p_by, p_reason);
-  this gem.schedules  := gem.lock_schedule(p_name);
-  last timestamptz;
-  due  timestamptz    := this.next_at;
+  this gem.schedules  := gem.settle_schedule(p_name);
 begin
-  if this.paused is null then
-    return due;
-  end if;
-  last := gem.cron_last(this.cron, this.zone, due - interval '1 microsecond', least(at, this.ends_at));
-  if last is not null then
-    perform gem.skip_times(this, due, last, 'paused', concat_ws(': ', this.paused ->> 'by', this.paused ->> 'reason'));
-    due := gem.cron_next(this.cron, this.zone, last);
-    due := case when due > this.ends_at is not true then due end;
-  end if;
-  update gem.schedules s set paused = null, changed = who, next_at = due,
-    look_at = case when this.held_at is null then due else at end
-  where s.id = this.id;
-  return due;
+  update gem.schedules s set paused = null, changed = who,
+    look_at = case when this.held_at is null then this.next_at else gem.now() end
+  where s.id = this.id and s.paused is not null;
+  return this.next_at;
 end
 $$;
 
@@ -355,12 +369,8 @@ create or replace function gem.remove_schedule(p_name text, p_by text default nu
 returns void language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
 declare
   who  constant jsonb := gem.acts_now(p_by, p_reason);
-  this gem.schedules  := gem.lock_schedule(p_name);
+  this gem.schedules  := gem.settle_schedule(p_name);
 begin
-  if this.look_at <= gem.now() then
-    perform gem.run_schedule(this.id);
-  end if;
-  this := gem.lock_schedule(p_name);
   if this.held_at is not null then
     perform gem.skip_times(this, this.held_at, this.held_at, 'overlap', 'the schedule was removed');
   end if;
@@ -374,25 +384,30 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp set lock
 declare
   made constant uuid := gem.new_id(gem.now());
 begin
-  perform gem.insert_call_of(gem.lock_schedule(p_name), gem.now(), made);
+  perform gem.insert_call_of(gem.lock_schedule(p_name), gem.now(), made, '0');
   return made;
 end
 $$;
 
--- Makes the calls of the instants from p_from to p_to that have none, and returns their number. They must be past, and
--- at most a thousand.
+-- Makes the calls of the instants from p_from to p_to that have none, and returns their number. They must be past, at
+-- most a thousand, and after the times whose record gem prune has removed. If one call is refused, none is made.
 create or replace function gem.backfill_schedule(p_name text, p_from timestamptz, p_to timestamptz) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
 declare
-  this  gem.schedules := gem.lock_schedule(p_name);
-  due   timestamptz   := gem.cron_next(this.cron, this.zone, p_from - interval '1 microsecond');
-  until constant timestamptz := least(p_to, this.next_at - interval '1 microsecond', gem.now());
+  this  gem.schedules := gem.settle_schedule(p_name);
+  due   timestamptz   := gem.cron_next(this.cron, this.zone,
+    greatest(p_from, this.starts_at) - interval '1 microsecond');
+  until constant timestamptz := least(p_to, this.ends_at, this.next_at - interval '1 microsecond', gem.now());
   count integer       := 0;
 begin
+  if due <= this.pruned_upto then
+    perform gem.refuse('PT422', 'gem prune has removed the record of the times up to %s', 'Begin after it.',
+      gem.rfc3339(this.pruned_upto));
+  end if;
   while due <= until loop
     if due is distinct from this.held_at
       and not exists (select from gem.occurrences o where o.schedule_id = this.id and o.due_at = due
-        and (o.call_id is not null or o.backfilled)) then
+        and o.call_id is not null) then
       count := count + 1;
       if count > 1000 then
         perform gem.refuse('PT422', 'more than 1000 instants from %s to %s have no call',
@@ -415,7 +430,7 @@ select gem.grant_to('gem_operator', 'select on gem.schedules, gem.occurrences');
 select gem.open_to('gem_operator', 'gem.' || t, 'gem_operator_reads', 'for select to %I using (true)')
 from unnest(array['schedules', 'occurrences']) t;
 select gem.grant_to('gem_operator', 'execute on function
-  gem.cron_next(text, text, timestamptz),
+  gem.cron_times(text, text, integer),
   gem.save_schedule(text, text, text, jsonb, text, jsonb, text, text), gem.pause_schedule(text, text, text),
   gem.resume_schedule(text, text, text), gem.remove_schedule(text, text, text), gem.run_schedule_now(text),
   gem.backfill_schedule(text, timestamptz, timestamptz)');

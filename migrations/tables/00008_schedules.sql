@@ -19,6 +19,7 @@ create table if not exists gem.schedules (
   next_at       timestamptz,                        -- the next instant; null: ended
   held_at       timestamptz,                        -- with the overlap queue: an instant that waits for the last call
   look_at       timestamptz,                        -- when a worker has something to do; null: paused or ended
+  pruned_upto   timestamptz,                        -- gem prune has removed the occurrences up to this instant
   paused        jsonb,                              -- {by, reason, login, at}, as the next two
   removed       jsonb,
   changed       jsonb       not null
@@ -32,7 +33,7 @@ create table if not exists gem.occurrences (
   schedule_id uuid        not null,
   due_at      timestamptz not null,
   upto        timestamptz not null,
-  count       integer,                              -- of instants; null: more than 1,000
+  count       integer,                              -- of instants; null: more than 1,000, or not counted
   backfilled  boolean     not null default false,   -- somebody had the instant made up for
   call_id     uuid,
   skipped     text check (skipped in ('missed', 'overlap', 'paused', 'refused')),
