@@ -1,16 +1,17 @@
 package cli
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/gemworker/gem/internal/plainfile"
 	"github.com/gemworker/gem/internal/store"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -377,13 +378,12 @@ starts_at and ends_at. Schedules that the file does not name stay as they are.
 		Example: "  gem schedules apply schedules.json",
 		Args:    takes("a JSON file", 1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			file, err := os.Open(args[0])
+			text, err := plainfile.Read(args[0])
 			if err != nil {
 				return usageError{err}
 			}
-			defer file.Close()
 			var all []scheduleEntry
-			read := json.NewDecoder(file)
+			read := json.NewDecoder(bytes.NewReader(text))
 			read.DisallowUnknownFields()
 			if err := read.Decode(&all); err != nil {
 				return usage("%s is not a list of schedules: %w", args[0], err)

@@ -101,8 +101,8 @@ func Occurrences(ctx context.Context, db DB, schedule string, limit int) ([]Occu
 	})
 }
 
-// SaveSchedule makes a schedule or changes the one with its name, and returns its next instant and whether it is paused.
-// Empty fields get their defaults.
+// SaveSchedule makes a schedule or changes the one with its name, and returns its next instant and whether it is
+// paused. Empty fields get their defaults.
 func SaveSchedule(ctx context.Context, db DB, s Schedule, by, reason string) (next time.Time, paused bool, err error) {
 	options := map[string]any{"priority": s.Priority}
 	for name, value := range map[string]string{"session_id": s.SessionID, "missed": s.Missed,
