@@ -696,8 +696,8 @@ var breaks = []struct {
 		append(minutely, "insert into gem.occurrences select schedule_id, due_at + interval '1 second', due_at + interval "+
 			"'1 minute', 1, false, null, 'missed', null, at from gem.occurrences order by due_at desc limit 1 offset 1")},
 	{"instant-covered", "a row is gone", ", and is not covered",
-		append(minutely, "delete from gem.occurrences o where o.due_at = (select due_at from gem.occurrences order by due_at "+
-			"limit 1 offset 2)")},
+		append(minutely, "delete from gem.occurrences o where o.due_at = (select due_at from gem.occurrences "+
+			"order by due_at limit 1 offset 2)")},
 	{"instant-covered", "the last row is gone", ", and is not covered",
 		append(minutely, "delete from gem.occurrences o where o.due_at = (select max(due_at) from gem.occurrences)")},
 	{"instant-covered", "the next instant is a later one", ", and is not covered",

@@ -36,7 +36,7 @@ func tick(t *testing.T, db *pgxpool.Pool) {
 	testdb.Exec(t, db, "select gem.run_timers('w', 1000)")
 }
 
-// occurrences returns what became of the instants, in order, such as "call, 3 missed, overlap".
+// occurrences returns the outcomes of the instants, in order, such as "call, 3 missed, overlap".
 func occurrences(t *testing.T, db *pgxpool.Pool) string {
 	t.Helper()
 	return testdb.Value[string](t, db, `select coalesce(string_agg(concat_ws(' ',
@@ -347,16 +347,16 @@ func TestAScheduleThatCannotBeSavedIsRefused(t *testing.T) {
 		"'a b', '@daily', 'a.b'":                                                "the name \"a b\" is not possible",
 		"'s', '@daily', 'a.c'":                                                  "the registry has no tool a.c",
 		"'s', '@daily', 'a.b', '[]'":                                            "the input must be a JSON object",
-		"'s', '@daily', 'a.b', '{}', 'Europe/Berlim'":                           "there is no time zone Europe/Berlim",
-		"'s', '@daily', 'a.b', '{}', 'Europe/Berlin3'":                          "there is no time zone Europe/Berlin3",
-		"'s', '@daily', 'a.b', '{}', 'Etc/GMT+15'":                              "there is no time zone Etc/GMT+15",
+		"'s', '@daily', 'a.b', '{}', 'Europe/Berlim'":                           "the time zone Europe/Berlim is unknown",
+		"'s', '@daily', 'a.b', '{}', 'Europe/Berlin3'":                          "the time zone Europe/Berlin3 is unknown",
+		"'s', '@daily', 'a.b', '{}', 'Etc/GMT+15'":                              "the time zone Etc/GMT+15 is unknown",
 		"'s', '@daily', 'a.b', '{}', 'UTC', '[]'":                               "the options must be a JSON object",
 		"'s', '@daily', 'a.b', '{}', 'UTC', '{\"starts_at\": \"infinity\"}'":    "starts_at is infinity",
-		"'s', '@daily', 'a.b', '{}', 'CEST'":                                    "there is no time zone CEST",
-		"'s', '@daily', 'a.b', '{}', null":                                      "there is no time zone null",
-		"'s', '@daily', 'a.b', '{}', 'CEST-2'":                                  "there is no time zone CEST-2",
+		"'s', '@daily', 'a.b', '{}', 'CEST'":                                    "the time zone CEST is unknown",
+		"'s', '@daily', 'a.b', '{}', null":                                      "the time zone null is unknown",
+		"'s', '@daily', 'a.b', '{}', 'CEST-2'":                                  "the time zone CEST-2 is unknown",
 		"'s', '0 0 31 2 *', 'a.b'":                                              "has no instant in eight years",
-		"'s', '@daily', 'a.b', '{}', 'UTC', '{\"x\": 1}'":                       "there is no option x",
+		"'s', '@daily', 'a.b', '{}', 'UTC', '{\"x\": 1}'":                       "schedules do not have the option x",
 		"'s', '@daily', 'a.b', '{}', 'UTC', '{\"missed\": \"x\"}'":              "missed is x, and can be",
 		"'s', '@daily', 'a.b', '{}', 'UTC', '{\"overlap\": \"x\"}'":             "overlap is x, and can be",
 		"'s', '@daily', 'a.b', '{}', 'UTC', '{\"jitter\": \"2h\"}'":             "jitter is 02:00:00, and can be",

@@ -36,16 +36,16 @@ The role must own the tables or be a member of gem_operator.
 		actOnScheduleCommand("pause", "Pause a schedule",
 			func(cmd *cobra.Command, db *pgxpool.Pool, name, reason string) (string, error) {
 				return "It is paused. gem schedules resume " + name + " continues it.",
-					store.PauseSchedule(cmd.Context(), db, name, "", reason)
+					store.PauseSchedule(cmd.Context(), db, name, reason)
 			}),
 		actOnScheduleCommand("resume", "Resume a paused schedule, and record the times of the pause as skipped",
 			func(cmd *cobra.Command, db *pgxpool.Pool, name, reason string) (string, error) {
-				next, err := store.ResumeSchedule(cmd.Context(), db, name, "", reason)
+				next, err := store.ResumeSchedule(cmd.Context(), db, name, reason)
 				return "Its next call: " + nextCall(next, ""), err
 			}),
 		actOnScheduleCommand("remove", "Remove a schedule; its history remains until gem prune removes it",
 			func(cmd *cobra.Command, db *pgxpool.Pool, name, reason string) (string, error) {
-				return "It is removed, and makes no further calls.", store.RemoveSchedule(cmd.Context(), db, name, "", reason)
+				return "It is removed, and makes no further calls.", store.RemoveSchedule(cmd.Context(), db, name, reason)
 			}),
 		runScheduleCommand(), backfillScheduleCommand(), nextCommand())
 	return cmd
@@ -111,7 +111,7 @@ func listSchedulesCommand() *cobra.Command {
 func showScheduleCommand() *cobra.Command {
 	var limit int
 	cmd := &cobra.Command{
-		Use: "show NAME", Short: "Show a schedule and what became of its last times",
+		Use: "show NAME", Short: "Show a schedule and the outcomes of its last times",
 		Args: takes("the name of a schedule", 1, 1), Example: "  gem schedules show overdue",
 		RunE: withDatabase(func(cmd *cobra.Command, db *pgxpool.Pool, args []string) error {
 			if limit < 1 || limit > 1000 {
@@ -119,7 +119,8 @@ func showScheduleCommand() *cobra.Command {
 			}
 			s, err := store.OneSchedule(cmd.Context(), db, args[0])
 			if errors.Is(err, pgx.ErrNoRows) {
-				return fmt.Errorf("there is no schedule %s\ngem schedules list shows the schedules", printable(args[0]))
+				return fmt.Errorf("the schedule %s does not exist\nTo list the schedules, run gem schedules list",
+					printable(args[0]))
 			}
 			if err != nil {
 				return err
@@ -142,7 +143,7 @@ func showScheduleCommand() *cobra.Command {
 				}
 			}
 			for _, o := range occurrences {
-				rows = append(rows, []string{occurrenceTime(o, s.Zone), becameOf(o)})
+				rows = append(rows, []string{occurrenceTime(o, s.Zone), outcomeOf(o)})
 			}
 			return table(cmd.OutOrStdout(), rows)
 		}),
@@ -170,32 +171,17 @@ func occurrenceTime(o store.Occurrence, zone string) string {
 	return fmt.Sprintf("%s to %s (%s)", inZone(o.DueAt, zone), inZone(o.Upto, zone), times)
 }
 
-// becameOf describes the call of an occurrence, or why it has none.
-func becameOf(o store.Occurrence) string {
+// outcomeOf describes the call of an occurrence, or why it has none.
+func outcomeOf(o store.Occurrence) string {
 	switch {
 	case o.CallID != "" && o.Backfilled:
-		return fmt.Sprintf("call %s, made up for  %s", o.CallID, cmp.Or(o.Status, "pruned"))
+		return fmt.Sprintf("call %s, backfilled  %s", o.CallID, cmp.Or(o.Status, "pruned"))
 	case o.CallID != "":
 		return fmt.Sprintf("call %s  %s", o.CallID, cmp.Or(o.Status, "pruned"))
 	case o.Detail == "":
 		return "skipped: " + o.Skipped
 	}
 	return fmt.Sprintf("skipped: %s, %s", o.Skipped, o.Detail)
-}
-
-// scheduleFlags adds the flags of a schedule's options.
-func scheduleFlags(cmd *cobra.Command, s *store.Schedule, starts, ends *string) {
-	f := cmd.Flags()
-	f.StringVar(&s.Zone, "zone", "UTC", "the time zone of the cron expression, such as Europe/Berlin")
-	f.StringVar(&s.Missed, "missed", "one", "times that no worker ran within a minute: skip, one (the last), or all")
-	f.StringVar(&s.MissedWithin, "missed-within", "1 day", "how late a missed time may run, at most 31 days")
-	f.StringVar(&s.Overlap, "overlap", "skip", "while the last call has not ended: skip, queue, cancel (the last call) "+
-		"or allow")
-	f.StringVar(&s.Jitter, "jitter", "0s", "spread the starts of calls over this time, at most 1 hour")
-	f.StringVar(&s.SessionID, "session", "", "the session_id of its calls")
-	f.IntVar(&s.Priority, "priority", 0, "of its calls, from -1000 to 1000; higher runs first")
-	f.StringVar(starts, "starts-at", "", "no call before this time, such as 2027-01-31T15:04:05Z")
-	f.StringVar(ends, "ends-at", "", "no call after this time")
 }
 
 func addScheduleCommand() *cobra.Command {
@@ -228,7 +214,7 @@ Replacing a schedule with the same cron expression and zone keeps its next time.
 				return err
 			}
 			return withDatabase(func(cmd *cobra.Command, db *pgxpool.Pool, _ []string) error {
-				next, paused, err := store.SaveSchedule(cmd.Context(), db, s, "", "")
+				next, paused, err := store.SaveSchedule(cmd.Context(), db, s)
 				if err != nil {
 					return err
 				}
@@ -237,7 +223,17 @@ Replacing a schedule with the same cron expression and zone keeps its next time.
 			})(cmd, args)
 		},
 	}
-	scheduleFlags(cmd, &s, &starts, &ends)
+	f := cmd.Flags()
+	f.StringVar(&s.Zone, "zone", "UTC", "the time zone of the cron expression, such as Europe/Berlin")
+	f.StringVar(&s.Missed, "missed", "one", "times that no worker ran within a minute: skip, one (the last), or all")
+	f.StringVar(&s.MissedWithin, "missed-within", "1 day", "how late a missed time may run, at most 31 days")
+	f.StringVar(&s.Overlap, "overlap", "skip", "while the last call has not ended: skip, queue, cancel (the last call) "+
+		"or allow")
+	f.StringVar(&s.Jitter, "jitter", "0s", "spread the starts of calls over this time, at most 1 hour")
+	f.StringVar(&s.SessionID, "session", "", "the session_id of its calls")
+	f.IntVar(&s.Priority, "priority", 0, "of its calls, from -1000 to 1000; higher runs first")
+	f.StringVar(&starts, "starts-at", "", "no call before this time, such as 2027-01-31T15:04:05Z")
+	f.StringVar(&ends, "ends-at", "", "no call after this time")
 	return cmd
 }
 
@@ -403,7 +399,7 @@ starts_at and ends_at. Schedules that the file does not name stay as they are.
 				var saved strings.Builder
 				err := pgx.BeginFunc(cmd.Context(), db, func(tx pgx.Tx) error {
 					for _, e := range all {
-						next, paused, err := store.SaveSchedule(cmd.Context(), tx, e.schedule(), "", "")
+						next, paused, err := store.SaveSchedule(cmd.Context(), tx, e.schedule())
 						if err != nil {
 							return fmt.Errorf("the schedule %s: %w", printable(e.Name), refusal(err))
 						}

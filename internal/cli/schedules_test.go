@@ -15,19 +15,18 @@ func TestTheGuideToSchedulesWorks(t *testing.T) {
 	t.Parallel()
 	page := readPage(t, "docs/schedules.md")
 	env := []string{"DATABASE_URL=" + testdb.New(t)}
-	commands := 0
+	run := 0
 	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(page, -1) {
-		for line := range strings.Lines(strings.ReplaceAll(block[1], "\\\n", "")) {
-			args := shellWords(t, strings.TrimSpace(line))
-			if args[0] != "gem" {
-				t.Fatal(line)
+		for _, words := range commands(t, strings.ReplaceAll(block[1], "\\\n", "")) {
+			if words[0] != "gem" {
+				t.Fatal(words)
 			}
-			gemWith(t, env, args[1:]...).wantCode(t, 0)
-			commands++
+			gemWith(t, env, words[1:]...).wantCode(t, 0)
+			run++
 		}
 	}
-	if commands < 7 {
-		t.Errorf("the guide has %d commands", commands)
+	if run < 7 {
+		t.Errorf("the guide has %d commands", run)
 	}
 	file := filepath.Join(t.TempDir(), "schedules.json")
 	list := regexp.MustCompile("(?s)```json\n(.*?)```").FindStringSubmatch(page)
@@ -39,15 +38,6 @@ func TestTheGuideToSchedulesWorks(t *testing.T) {
 	if strings.Count(got.stdout, ": its next call: 2") != 2 {
 		t.Error(got.stdout)
 	}
-}
-
-// shellWords splits a command at spaces outside of single quotes.
-func shellWords(t *testing.T, line string) (words []string) {
-	t.Helper()
-	for _, w := range regexp.MustCompile(`'[^']*'|\S+`).FindAllString(line, -1) {
-		words = append(words, strings.Trim(w, "'"))
-	}
-	return words
 }
 
 func TestSchedulesShowWhatBecameOfTheirTimes(t *testing.T) {
@@ -85,8 +75,8 @@ func TestSchedulesShowWhatBecameOfTheirTimes(t *testing.T) {
 		}
 	}
 	for args, want := range map[string]string{
-		"show nightly":                        "there is no schedule nightly",
-		"pause nightly":                       "there is no schedule nightly",
+		"show nightly":                        "the schedule nightly does not exist",
+		"pause nightly":                       "the schedule nightly does not exist",
 		"add x 0_9_*_* a.b":                   `the cron expression "0 9 * *" cannot be read`,
 		"add x @daily a.b []":                 "the input must be a JSON object",
 		"add x @daily a.b {":                  "is not JSON",

@@ -71,7 +71,7 @@ func OneSchedule(ctx context.Context, db DB, name string) (Schedule, error) {
 	return pgx.CollectExactlyOneRow(rows, scanSchedule)
 }
 
-// Occurrence is a row of gem.occurrences: what became of one instant, or of all from DueAt to Upto.
+// Occurrence is a row of gem.occurrences: the outcome of one instant, or of all from DueAt to Upto.
 type Occurrence struct {
 	DueAt, Upto time.Time
 	Count       int // 0: more than a thousand, or not counted
@@ -103,7 +103,7 @@ func Occurrences(ctx context.Context, db DB, schedule string, limit int) ([]Occu
 
 // SaveSchedule makes a schedule or changes the one with its name, and returns its next instant and whether it is
 // paused. Empty fields get their defaults.
-func SaveSchedule(ctx context.Context, db DB, s Schedule, by, reason string) (next time.Time, paused bool, err error) {
+func SaveSchedule(ctx context.Context, db DB, s Schedule) (next time.Time, paused bool, err error) {
 	options := map[string]any{"priority": s.Priority}
 	for name, value := range map[string]string{"session_id": s.SessionID, "missed": s.Missed,
 		"missed_within": s.MissedWithin, "overlap": s.Overlap, "jitter": s.Jitter} {
@@ -120,27 +120,27 @@ func SaveSchedule(ctx context.Context, db DB, s Schedule, by, reason string) (ne
 	if err != nil {
 		return time.Time{}, false, err
 	}
-	err = db.QueryRow(ctx, "select next, paused from gem.save_schedule($1, $2, $3, $4, $5, $6, $7, $8)", s.Name, s.Cron,
-		s.Tool, string(s.Input), s.Zone, string(encoded), by, reason).Scan(&next, &paused)
+	err = db.QueryRow(ctx, "select next, paused from gem.save_schedule($1, $2, $3, $4, $5, $6)", s.Name, s.Cron,
+		s.Tool, string(s.Input), s.Zone, string(encoded)).Scan(&next, &paused)
 	return next, paused, err
 }
 
 // PauseSchedule pauses a schedule.
-func PauseSchedule(ctx context.Context, db DB, name, by, reason string) error {
-	_, err := db.Exec(ctx, "select gem.pause_schedule($1, $2, $3)", name, by, reason)
+func PauseSchedule(ctx context.Context, db DB, name, reason string) error {
+	_, err := db.Exec(ctx, "select gem.pause_schedule($1, p_reason => $2)", name, reason)
 	return err
 }
 
 // ResumeSchedule resumes a schedule, and returns its next instant, or zero if it has ended.
-func ResumeSchedule(ctx context.Context, db DB, name, by, reason string) (next time.Time, err error) {
-	err = db.QueryRow(ctx, "select gem.resume_schedule($1, $2, $3)", name, by, reason).
+func ResumeSchedule(ctx context.Context, db DB, name, reason string) (next time.Time, err error) {
+	err = db.QueryRow(ctx, "select gem.resume_schedule($1, p_reason => $2)", name, reason).
 		Scan((*zeronull.Timestamptz)(&next))
 	return next, err
 }
 
 // RemoveSchedule removes a schedule.
-func RemoveSchedule(ctx context.Context, db DB, name, by, reason string) error {
-	_, err := db.Exec(ctx, "select gem.remove_schedule($1, $2, $3)", name, by, reason)
+func RemoveSchedule(ctx context.Context, db DB, name, reason string) error {
+	_, err := db.Exec(ctx, "select gem.remove_schedule($1, p_reason => $2)", name, reason)
 	return err
 }
 

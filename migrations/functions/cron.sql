@@ -118,18 +118,17 @@ begin
   end loop;
   since := floor(extract(epoch from (p_after at time zone p_zone) - p_day) / 3600);
   return (
-    select min(case when not p_cron.fixed then u.at else coalesce(u.first, high) end)
+    select min(i.at)
     from (
-      select t.at, min(t.at) over (partition by t.clock) as first
+      select case when p_cron.fixed then coalesce(min(t.at) over (partition by t.clock), high) else t.at end as at
       from (
-        select c.clock, case when (c.clock - o) at time zone 'UTC' at time zone p_zone = c.clock
-          then (c.clock - o) at time zone 'UTC' end as at
+        select c.clock, case when u.at at time zone p_zone = c.clock then u.at end as at
         from (select p_day + make_interval(hours => h, mins => m) as clock
           from unnest(p_cron.hours) h, unnest(p_cron.minutes) m
           where h >= since - 3 and h <= coalesce((
             select min(l) from unnest(p_cron.hours) l where l >= greatest(since, 0) + 4), 23)) c,
-          unnest(array[before, after]) o) t) u
-    where case when not p_cron.fixed then u.at else coalesce(u.first, high) end > p_after);
+          unnest(array[before, after]) ahead, lateral (select (c.clock - ahead) at time zone 'UTC' as at) u) t) i
+    where i.at > p_after);
 end
 $$;
 
@@ -191,6 +190,7 @@ begin
   return gem.cron_next(p_cron, p_zone, low);
 end
 $$;
+
 -- Raises PT422 unless Postgres knows the time zone, by a name with a slash or UTC. Other names are abbreviations, which
 -- know no clock changes, or definitions of a zone. Those have digits.
 create or replace function gem.check_zone(p_zone text) returns void language plpgsql stable as $$
@@ -198,7 +198,7 @@ begin
   perform p_at at time zone case when p_zone ~ '^(UTC|[A-Za-z_]+(/[A-Za-z_-]+)+|Etc/GMT[+-][0-9]|Etc/GMT[+-]1[0-4])$'
     then p_zone else '' end from gem.now() p_at;
 exception when invalid_parameter_value then
-  perform gem.refuse('PT422', 'there is no time zone %s', 'Use a name such as Europe/Berlin or UTC.', p_zone);
+  perform gem.refuse('PT422', 'the time zone %s is unknown', 'Use a name such as Europe/Berlin or UTC.', p_zone);
 end
 $$;
 

@@ -56,8 +56,9 @@ begin
 end
 $$;
 
--- Writes what becomes of one instant. The id of its call consists of the time and a hash of the schedule, like a
--- receipt's. So if a failover loses the occurrence, and a worker restores the call, there is no second call.
+-- Inserts the call of one instant and writes the occurrence. The id of the call consists of the time and a hash of the
+-- schedule, like a receipt's. If a failover loses the occurrence and a worker restores the call, the schedule finds
+-- that call and does not insert another one.
 create or replace function gem.occur(p_schedule gem.schedules, p_due timestamptz, p_backfilled boolean default false)
 returns void language plpgsql as $$
 declare
@@ -99,13 +100,14 @@ begin
 end
 $$;
 
--- Writes what becomes of the instants of a schedule that are due. The caller has locked its row.
+-- Handles the due instants of a schedule. The caller has locked its row.
 create or replace function gem.run_schedule(p_schedule uuid) returns void language plpgsql as $$
 declare
   at    constant timestamptz := gem.now();
   this  gem.schedules;
   late  timestamptz; -- the last late instant
   first timestamptz; -- the first late one that gets a call
+  upto  timestamptz; -- the last of those before it, which get none
   open  uuid;
   due   timestamptz;
   count integer := 0;
@@ -125,13 +127,11 @@ begin
       when 'one' then case when late >= at - this.missed_within then late end
       when 'all' then gem.cron_next(this.cron, this.zone,
         greatest(due, at - this.missed_within) - interval '1 microsecond') end;
-    if first is null or first > late then
-      perform gem.skip_times(this, due, late, 'missed', 'no worker ran at the time');
-      due := gem.cron_next(this.cron, this.zone, late);
-    elsif first > due then
-      perform gem.skip_times(this, due, gem.cron_last(this.cron, this.zone, due - interval '1 microsecond',
-        first - interval '1 microsecond'), 'missed', 'no worker ran at the time');
-      due := first;
+    upto := case when first <= late then gem.cron_last(this.cron, this.zone, due - interval '1 microsecond',
+      first - interval '1 microsecond') else late end;
+    if upto is not null then
+      perform gem.skip_times(this, due, upto, 'missed', 'no worker ran at the time');
+      due := gem.cron_next(this.cron, this.zone, upto);
     end if;
   end if;
 
@@ -215,7 +215,8 @@ declare
 begin
   select s.* into this from gem.schedules s where s.name = p_name and s.removed is null for no key update;
   if this.id is null then
-    perform gem.refuse('PT404', 'there is no schedule %s', 'gem schedules list shows the schedules.', p_name);
+    perform gem.refuse('PT404', 'the schedule %s does not exist', 'To list the schedules, run gem schedules list.',
+      p_name);
   end if;
   return this;
 end
@@ -282,7 +283,7 @@ begin
   select k into odd from jsonb_object_keys(p_options) k where k <> all ('{session_id,priority,missed,missed_within,
     overlap,jitter,starts_at,ends_at}'::text[]) limit 1;
   if odd is not null then
-    perform gem.refuse('PT422', 'there is no option %s', null, odd);
+    perform gem.refuse('PT422', 'schedules do not have the option %s', null, odd);
   end if;
   perform gem.check_size('the input', p_input, 1048576);
 
@@ -411,7 +412,7 @@ begin
       count := count + 1;
       if count > 1000 then
         perform gem.refuse('PT422', 'more than 1000 instants from %s to %s have no call',
-          'Make up for a shorter time first.', gem.rfc3339(p_from), gem.rfc3339(p_to));
+          'Backfill a shorter period first.', gem.rfc3339(p_from), gem.rfc3339(p_to));
       end if;
       perform gem.occur(this, due, true);
     end if;

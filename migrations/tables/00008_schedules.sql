@@ -27,14 +27,14 @@ create table if not exists gem.schedules (
 create unique index if not exists gem_schedules_name on gem.schedules (name) where removed is null;
 create index if not exists gem_schedules_due on gem.schedules (look_at) where look_at is not null;
 
--- What became of the instants of a schedule: append-only. A row covers one instant, or all those from due_at to upto.
+-- The outcomes of a schedule's instants, append-only. A row covers one instant, or all instants from due_at to upto.
 -- gem prune removes old rows, except the last of each schedule.
 create table if not exists gem.occurrences (
   schedule_id uuid        not null,
   due_at      timestamptz not null,
   upto        timestamptz not null,
   count       integer,                              -- of instants; null: more than 1,000, or not counted
-  backfilled  boolean     not null default false,   -- somebody had the instant made up for
+  backfilled  boolean     not null default false,   -- an operator requested the call afterwards
   call_id     uuid,
   skipped     text check (skipped in ('missed', 'overlap', 'paused', 'refused')),
   detail      text,                                 -- why it was skipped

@@ -124,7 +124,6 @@ func (r *recovery) measure(ctx context.Context, s *server, limit time.Duration) 
 
 	var t times
 	var took []time.Duration
-	var calls []string // those of t.late
 	for i, k := range r.kills {
 		if last[i].IsZero() {
 			continue
@@ -141,19 +140,15 @@ func (r *recovery) measure(ctx context.Context, s *server, limit time.Duration) 
 		}
 		took = append(took, d)
 		if limit > 0 && d > limit {
-			calls = append(calls, which[i])
-			t.late = append(t.late, fmt.Sprintf("%s was killed at %s, and its call %s ran again only %s later", k.name,
-				k.at.UTC().Format("15:04:05.000"), which[i], d.Round(time.Millisecond)))
+			var journal string
+			if err := s.pool.QueryRow(ctx, `
+				select string_agg(format('%s %s %s', to_char(e.at, 'HH24:MI:SS.MS'), e.event, e.worker_id), ', ' order by e.seq)
+				from core_tool_events e where e.call_id = $1`, which[i]).Scan(&journal); err != nil {
+				return times{}, err
+			}
+			t.late = append(t.late, fmt.Sprintf("%s was killed at %s, and its call %s ran again only %s later: %s", k.name,
+				k.at.UTC().Format("15:04:05.000"), which[i], d.Round(time.Millisecond), journal))
 		}
-	}
-	for i := range t.late {
-		var journal string
-		if err := s.pool.QueryRow(ctx, `
-			select string_agg(format('%s %s %s', to_char(e.at, 'HH24:MI:SS.MS'), e.event, e.worker_id), ', ' order by e.seq)
-			from core_tool_events e where e.call_id = $1`, calls[i]).Scan(&journal); err != nil {
-			return times{}, err
-		}
-		t.late[i] += ": " + journal
 	}
 	slices.Sort(took)
 	if t.counted = len(took); t.counted > 0 {
