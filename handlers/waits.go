@@ -27,8 +27,8 @@ type Awaited interface {
 	awaits() (*Durable, Await, error)
 }
 
-// Await is a name in a call's journal that the handler waits for, with a time limit: a duration, or a time. With
-// neither, the handler waits indefinitely.
+// Await is something that a handler waits for, by its name in the call's journal, with a time limit: a duration, or a
+// time. With neither, the handler waits indefinitely.
 type Await struct {
 	Name   string
 	Within time.Duration
@@ -49,9 +49,10 @@ type Arrival struct {
 var ErrTimeout error = &Failure{Code: "timeout", Message: "Nothing arrived within the time limit of the wait."}
 
 // ErrCancelled is the error that new steps and waits return once someone has asked to cancel the call. context.Cause
-// returns it for the handler's context, too. Recorded results are still returned. A handler may clean up with steps,
-// calls and waits under context.WithoutCancel(ctx), for at most an hour after the request. The call ends when the
-// handler returns. If the handler returns an error, the call ends as failed, with the code cancelled.
+// returns it for the handler's context, too. Steps and waits that have a recorded result still return it. A handler may
+// clean up with steps, calls and waits under context.WithoutCancel(ctx), for at most an hour after the request. The
+// call ends when the handler returns. If the handler returns an error, the call ends as failed, with the code
+// cancelled.
 var ErrCancelled error = &Failure{Code: "cancelled", Message: "Someone asked to cancel the call."}
 
 // Start makes a call to a tool under a name, once, even if the handler runs several times. It does not insert the call
@@ -79,8 +80,8 @@ type Tool struct {
 	// InputSchema is a JSON Schema.
 	InputSchema json.RawMessage
 	// Closed says why the user of the handler's call may not call the tool, such as "needs the permission send:sms". It
-	// is empty if the user may, or if the handler's call was made without a user's token. Despite it, [Start] makes the
-	// call; a call that [StartWith] makes is refused when it begins.
+	// is empty if the user may, or if the handler's call was made without a user's token. [Start] makes
+	// the call even if Closed is set. [StartWith] does not.
 	Closed string
 }
 
@@ -88,11 +89,12 @@ type Tool struct {
 // worker's registry, so a handler must use it only in a step or in the input of [StartWith].
 func Tools(d *Durable) []Tool { return d.journal.Tools() }
 
-// StartWith is like [Start], but takes a function for the input, which it calls only when it makes the call. If the
-// function returns an error, that error is recorded in place of the call, and Wait returns it in every run. Use
-// StartWith for calls that are chosen not by the handler's code but by a model or a document. Such a call is refused
-// when it begins if the user may not call the tool. A question asked this way counts as a user's: users' limits apply,
-// and people see that the handler chose neither the text nor who may answer.
+// StartWith is like [Start], but takes a function that returns the input. The function runs only if no earlier run has
+// made the call. If it returns an error, that error is recorded in place of the call, and Wait returns it in every run.
+// Use StartWith for calls that are chosen not by the handler's code but by a model or a document. If the user of the
+// handler's call may not call the tool, the call is not made, and Wait returns a [Failure] with the code not_allowed. A
+// question asked with StartWith is treated as if the user had asked it: users' limits apply, and people see that the
+// handler chose neither the text nor who may answer.
 func StartWith[T any](d *Durable, name, tool string, input func() (json.RawMessage, error)) *Child[T] {
 	c := &Child[T]{call: d}
 	c.name, c.id, c.err = d.journal.Start(name, tool, true, input)
@@ -119,7 +121,8 @@ func Receive[T any](d *Durable, name string) *Child[T] {
 func (c *Child[T]) ID() string { return c.id }
 
 // Within limits the time to wait for the child. The limit counts from the handler's first wait for the child. After the
-// limit [Child.Wait] returns [ErrTimeout], in this and every later run. The child continues until its parent ends.
+// limit [Child.Wait] returns [ErrTimeout], in this and every later run. The
+// limit does not cancel the child. A child that is open when its parent ends is cancelled then.
 func (c *Child[T]) Within(t time.Duration) *Child[T] {
 	c.within = max(t, time.Millisecond)
 	return c
@@ -206,8 +209,8 @@ func (c *Child[T]) awaits() (*Durable, Await, error) {
 	return c.call, Await{c.name, c.within, c.until}, c.err
 }
 
-// All waits until all children have ended or timed out, with any outcome. It returns an error only if ctx ends, or if
-// it is called inside a step.
+// All blocks until every child has ended or timed out, whatever the outcome. It returns an error only if ctx ends, or
+// if it is called inside a step.
 func All[C Awaited](ctx context.Context, of ...C) error {
 	d, names, _ := awaited(of)
 	if len(names) == 0 {

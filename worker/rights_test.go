@@ -50,3 +50,26 @@ func TestACallOfASignedInUserToAClosedToolEndsBeforeItsHandler(t *testing.T) {
 		t.Errorf("the insert: %v", err)
 	}
 }
+
+// A model or a document chose it, perhaps on behalf of the user.
+func TestACallThatTheHandlerDidNotChooseMustBeOpenToTheUser(t *testing.T) {
+	t.Parallel()
+	env, _ := startTree(t, nil, tool{name: "tree.run", calls: []string{"lab.*"}},
+		tool{name: "lab.star", permissions: []string{"send:sms"}})
+	env.StartWorker()
+	for _, c := range []struct {
+		script, said string
+		signedIn     bool
+	}{
+		{"chosen a lab.star; wait a", "not_allowed", true},
+		{"start a lab.star; wait a", "a", true},
+		{"chosen a lab.star; wait a", "x", false},
+	} {
+		got := env.Run(handlertest.Call{Tool: "tree.run", Input: task(Task{Text: c.script}), CreatedBy: "ada",
+			SignedIn: c.signedIn})
+		if !strings.Contains(string(got.Result), c.said) {
+			t.Errorf("%s, signed in %v: %s", c.script, c.signedIn, got.Result)
+		}
+	}
+	sound(t, env)
+}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
@@ -27,7 +28,8 @@ import (
 // Tree is a domain whose tree.run makes calls and waits for them. The text of its input says how, in words separated by
 // semicolons:
 //
-//	start NAME TOOL [THEN]    wait NAME [MILLISECONDS]    all NAME...    first NAME...    sleep NAME MILLISECONDS
+//	start NAME TOOL [THEN]    chosen NAME TOOL: by a model
+//	wait NAME [MILLISECONDS]    all NAME...    first NAME...    sleep NAME MILLISECONDS
 //	step NAME [once]
 //	gate NAME: reports that it is there, and waits until the test lets it continue
 //	hold: until its context ends                          undo NAME [later | forever]: if it was cancelled, waits first
@@ -71,6 +73,10 @@ func (r Tree) Run(ctx context.Context, d *handlers.Durable, in Task) (Done, erro
 				input = make(chan int)
 			}
 			children[name] = child[Done]{handlers.Start[Done](d, name, then, input)}
+		case "chosen":
+			children[name] = child[Done]{handlers.StartWith[Done](d, name, then, func() (json.RawMessage, error) {
+				return json.RawMessage(`{"text": "x"}`), nil
+			})}
 		case "ask":
 			children[name] = child[string]{handlers.Ask[string](d, name,
 				handlers.Question{Text: name + "?", By: strings.Fields(line)[2:], Until: until})}

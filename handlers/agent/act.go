@@ -70,11 +70,6 @@ func (b *toolbox) input(call *handlers.Durable, tool string, p *provider.Part) (
 		}
 		return refuse("unknown_tool", fmt.Sprintf("You have no tool %q. You have: %s.", tool, b.names()))
 	}
-	for _, t := range handlers.Tools(call) {
-		if t.Name == tool && t.Closed != "" {
-			return refuse("not_allowed", fmt.Sprintf("The user may not call %s: it %s.", tool, t.Closed))
-		}
-	}
 	if p.RawArguments != "" {
 		return refuse("validation_error", "The arguments are not a JSON object, or contain something that cannot be "+
 			"stored. Write one object.")

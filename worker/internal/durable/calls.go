@@ -38,7 +38,7 @@ func (r *Run) Start(name, tool string, chosen bool, input func() (json.RawMessag
 	if found {
 		return unique, made.ID, nil
 	}
-	encoded, refusal := r.inputOf(tool, input)
+	encoded, refusal := r.inputOf(tool, chosen, input)
 	start := store.Start{ID: uuid.Must(uuid.NewV7()).String(), Name: unique, Tool: tool, Input: encoded, Chosen: chosen}
 	if refusal == nil && r.options.Open != nil {
 		start.OpenMS = r.options.Open(start.ID, tool, encoded).Milliseconds()
@@ -49,11 +49,16 @@ func (r *Run) Start(name, tool string, chosen bool, input func() (json.RawMessag
 	return unique, r.calls.add(start, refusal), nil
 }
 
-// inputOf returns the input of a call that the handler makes, or the error that prevents the call.
-func (r *Run) inputOf(tool string, input func() (json.RawMessage, error)) (json.RawMessage, error) {
+// inputOf returns the input of a call that the handler makes, or the error that prevents the call. A call that the
+// handler did not choose must be open to the user.
+func (r *Run) inputOf(tool string, chosen bool, input func() (json.RawMessage, error)) (json.RawMessage, error) {
 	encoded, err := input()
 	if err == nil {
 		err = r.mayCall(tool)
+	}
+	if entry, known := r.options.Registry.Tool(tool); err == nil && chosen && known && r.options.Call.SignedIn &&
+		!entry.Frontends {
+		err = failWith(receipts.NotAllowed, fmt.Sprintf("The user may not call %s: it %s.", tool, entry.ClosedBecause()))
 	}
 	if err == nil && len(encoded) > maxChildInput {
 		err = failWith(receipts.ValidationError, fmt.Sprintf("The input takes %d bytes as JSON, and may take %d.",
