@@ -12,6 +12,9 @@ import (
 // MaxAnswer is the maximum size of an answer, in bytes of text, thoughts and arguments.
 const MaxAnswer = 1 << 20
 
+// MaxParts is the maximum number of parts of an answer. A part takes some 200 bytes of memory, however short it is.
+const MaxParts = 4096
+
 // Answer is a complete answer, or the part that arrived.
 type Answer struct {
 	// Parts are its texts, thoughts and calls to tools, in their order.
@@ -81,12 +84,13 @@ func (c *collector) add(e *Event) error {
 	case Began:
 		c.named(e)
 	case TextDelta:
-		c.grow(Text, e)
+		return c.grow(Text, e)
 	case ThinkingDelta:
-		c.grow(Thinking, e)
+		return c.grow(Thinking, e)
 	case CallBegan:
 		p := &piece{Part: Part{Type: ToolCall, ID: storable(e.ID), Name: storable(e.Name), Signature: e.Signature}}
-		c.pieces, c.calls[e.Index] = append(c.pieces, p), p
+		c.calls[e.Index] = p
+		return c.begin(p)
 	case ArgumentsDelta:
 		p := c.calls[e.Index]
 		if p == nil {
@@ -112,21 +116,33 @@ func (c *collector) named(e *Event) {
 	}
 }
 
+// begin begins a part.
+func (c *collector) begin(p *piece) error {
+	if len(c.pieces) == MaxParts {
+		return &Error{Kind: AnswerTooBig, Message: fmt.Sprintf("the answer has more than %d parts", MaxParts)}
+	}
+	c.pieces = append(c.pieces, p)
+	return nil
+}
+
 // grow adds to the last part if it is of the same type and has not been signed, and begins another otherwise.
-func (c *collector) grow(t PartType, e *Event) {
+func (c *collector) grow(t PartType, e *Event) error {
 	var p *piece
 	if n := len(c.pieces); n > 0 && c.pieces[n-1].Type == t && !c.pieces[n-1].Redacted && !e.Redacted &&
 		c.pieces[n-1].Signature == "" {
 		p = c.pieces[n-1]
 	} else {
 		if e.Delta == "" && e.Signature == "" {
-			return
+			return nil
 		}
 		p = &piece{Part: Part{Type: t, Redacted: e.Redacted}}
-		c.pieces = append(c.pieces, p)
+		if err := c.begin(p); err != nil {
+			return err
+		}
 	}
 	p.text.WriteString(strings.ReplaceAll(e.Delta, "\x00", "\uFFFD")) // which Postgres cannot store in JSON
 	p.Signature += e.Signature
+	return nil
 }
 
 func (c *collector) answer() *Answer {

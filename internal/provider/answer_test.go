@@ -1,6 +1,8 @@
 package provider_test
 
 import (
+	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,6 +25,25 @@ func (s *told) Next() bool {
 func (s *told) Current() provider.Event { return s.Event }
 func (s *told) Err() error              { return nil }
 func (s *told) Close() error            { return nil }
+
+// A part takes much more memory than its text.
+func TestAnAnswerHasFewParts(t *testing.T) {
+	t.Parallel()
+	text, thought := provider.Event{Kind: provider.TextDelta, Delta: "a"},
+		provider.Event{Kind: provider.ThinkingDelta, Delta: "b"}
+	call := provider.Event{Kind: provider.CallBegan, ID: "1", Name: "f"}
+	for name, parts := range map[string][]provider.Event{"texts and thoughts": {text, thought}, "calls": {call, call}} {
+		all := slices.Repeat(parts, provider.MaxParts/2)
+		whole, err := provider.Collect(&told{events: append(slices.Clip(all), provider.Event{Kind: provider.Ended})}, nil)
+		if err != nil || len(whole.Parts) != provider.MaxParts {
+			t.Errorf("%s: got %d parts, %v", name, len(whole.Parts), err)
+		}
+		_, err = provider.Collect(&told{events: append(all, parts[0])}, nil)
+		if e, ok := errors.AsType[*provider.Error](err); !ok || e.Kind != provider.AnswerTooBig {
+			t.Errorf("%s: one more part is %v", name, err)
+		}
+	}
+}
 
 // What Postgres cannot have in JSON must not make an answer worthless that was paid for.
 func TestAnAnswerHasOnlyWhatPostgresCanKeep(t *testing.T) {

@@ -434,12 +434,39 @@ func FuzzStream(f *testing.F) {
 	})
 }
 
+// Its arguments would read as none, and the tool would run with them.
+func TestACallToAToolThatDoesNotEndIsNoAnswer(t *testing.T) {
+	t.Parallel()
+	begins := event(
+		`{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"a","name":"b","input":{"c":1}}}`)
+	ends := event(`{"type":"content_block_stop","index":0}`)
+	rest := event(`{"type":"message_delta","delta":{"stop_reason":"tool_use"}}`) + event(stopped)
+	for name, c := range map[string]struct {
+		events string
+		want   provider.ErrorKind
+	}{
+		"it does not end":             {begins, provider.Cut},
+		"another begins in its place": {begins + begins + ends, provider.Garbled},
+		"both end":                    {begins + ends + begins + ends, ""},
+	} {
+		_, _, err := ask(t, recorded.Events(event(started)+c.events+rest), hello())
+		got := provider.ErrorKind("")
+		if e, ok := errors.AsType[*provider.Error](err); ok {
+			got = e.Kind
+		}
+		if got != c.want || err != nil && got == "" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestEndlessStreamsEnd(t *testing.T) {
 	t.Parallel()
 	for name, unit := range map[string]string{
 		"data": "data: " + strings.Repeat("x", 1<<10) + "\n",
 		"blocks": event(
-			`{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"a","name":"b","input":{}}}`),
+			`{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"a","name":"b","input":{}}}`) +
+			event(`{"type":"content_block_stop","index":0}`),
 	} {
 		_, _, err := ask(t, recorded.Events(event(started)+strings.Repeat(unit, 6000)), hello())
 		if e, ok := errors.AsType[*provider.Error](err); !ok || e.Kind != provider.AnswerTooBig {

@@ -11,9 +11,6 @@ import (
 	"github.com/gemworker/gem/internal/provider"
 )
 
-// maxBlocks is the maximum number of blocks of an answer.
-const maxBlocks = 4096
-
 // stream reads the events of one response.
 type stream struct {
 	provider.Queue
@@ -129,6 +126,13 @@ func (s *stream) read(raw provider.ServerEvent, err error) {
 		}
 		s.use(usageOf(e.Usage))
 	case "message_stop":
+		for _, b := range s.blocks {
+			if b.call >= 0 { // its arguments may be missing or cut, and would read as none
+				s.Fail(provider.InStream(&provider.Error{Kind: provider.Cut,
+					Message: "the stream ended in the middle of a call to a tool"}, s.request))
+				return
+			}
+		}
 		if s.stop == "" {
 			s.Fail(provider.InStream(&provider.Error{Kind: provider.Cut, Message: "the stream ended without a reason"},
 				s.request))
@@ -143,9 +147,13 @@ func (s *stream) read(raw provider.ServerEvent, err error) {
 }
 
 func (s *stream) open(e *event) {
-	if s.begun++; s.begun > maxBlocks {
+	if s.begun++; s.begun > provider.MaxParts {
 		s.Fail(provider.InStream(&provider.Error{Kind: provider.AnswerTooBig,
-			Message: fmt.Sprintf("the answer has more than %d blocks", maxBlocks)}, s.request))
+			Message: fmt.Sprintf("the answer has more than %d blocks", provider.MaxParts)}, s.request))
+		return
+	}
+	if b := s.blocks[e.Index]; b != nil && b.call >= 0 { // see message_stop
+		s.Fail(provider.InStream(garbled(), s.request))
 		return
 	}
 	b, c := &block{call: -1}, &e.ContentBlock
