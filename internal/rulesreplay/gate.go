@@ -25,6 +25,7 @@ type horizon struct {
 	upto time.Time
 	// of the ends that may not have been committed, only failures were known: those in looks.named, if it has any
 	onlyFailures bool
+	unseen       string // the id of a question whose end had not been committed; empty for none
 }
 
 // compare computes a decision again. The decision is the recorded one if any view that the gate may have had leads to
@@ -63,7 +64,8 @@ func (r *recomputed) compare(p program, at time.Time, recorded string, judgement
 }
 
 // horizons yields what the gate may have known: all ends up to its time, or up to just before one that may not have
-// been committed, or, since ends are not committed in the order of their times, the failures alone.
+// been committed, or, since ends are not committed in the order of their times, the failures alone, or all ends but
+// that of one question.
 func (r *recomputed) horizons(j rules.Judgement, now time.Time) iter.Seq2[int, horizon] {
 	return func(yield func(int, horizon) bool) {
 		if !yield(0, horizon{upto: now}) {
@@ -75,8 +77,14 @@ func (r *recomputed) horizons(j rules.Judgement, now time.Time) iter.Seq2[int, h
 				return
 			}
 		}
-		if len(times) > 0 {
-			yield(len(times)+1, horizon{upto: now, onlyFailures: true})
+		i := len(times)
+		if i++; i > 1 && !yield(i, horizon{upto: now, onlyFailures: true}) {
+			return
+		}
+		for _, q := range r.Questions { // people may answer several at once
+			if i++; uncommitted(q.EndedAt, now) && !yield(i, horizon{upto: now, unseen: q.ID}) {
+				return
+			}
 		}
 	}
 }
@@ -111,6 +119,9 @@ func (r *recomputed) uncertain(j rules.Judgement, now time.Time) (times []time.T
 	for _, d := range r.denials() {
 		add(rules.CallEnd{At: d.At})
 	}
+	for _, q := range r.Questions {
+		add(rules.CallEnd{At: q.EndedAt})
+	}
 	slices.SortFunc(times, func(a, b time.Time) int { return b.Compare(a) })
 	return slices.CompactFunc(times, time.Time.Equal)
 }
@@ -130,7 +141,7 @@ func (r *recomputed) gate(checks []rules.Check, how looks) (a rules.Answer, lost
 			}
 		}
 	}
-	r.tellQuestions(&m, how.now, how.upto)
+	r.tellQuestions(&m, how.now, how.horizon)
 	return m.Gate(how.now, r.atGate(), checks), ""
 }
 
@@ -230,9 +241,9 @@ func (r *recomputed) denials() (all []rules.Decision) {
 
 // tellQuestions adds the known denials to m, and the outcomes of the questions about the call, in the order in which
 // they ended.
-func (r *recomputed) tellQuestions(m *rules.Memory, now, seen time.Time) {
+func (r *recomputed) tellQuestions(m *rules.Memory, now time.Time, known horizon) {
 	for _, d := range r.denials() {
-		if !d.At.After(seen) {
+		if !d.At.After(known.upto) && d.ID != known.unseen {
 			m.Denied(d)
 		}
 	}
@@ -241,7 +252,8 @@ func (r *recomputed) tellQuestions(m *rules.Memory, now, seen time.Time) {
 	for _, q := range inOrder {
 		switch {
 		case !q.CreatedAt.Before(now):
-		case q.Status != "succeeded" && q.Status != "failed" && q.Status != "not_configured" || q.EndedAt.After(now):
+		case q.Status != "succeeded" && q.Status != "failed" && q.Status != "not_configured" ||
+			q.EndedAt.After(known.upto) || q.ID == known.unseen:
 			m.Asked(q.Digest)
 		case q.Result.Error.Code == "cancelled": // it is asked again
 		default:
