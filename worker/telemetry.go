@@ -3,6 +3,8 @@ package worker
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/gemworker/gem/internal/batch"
@@ -26,6 +28,8 @@ type telemetry struct {
 	ended     metric.Int64Counter
 	duration  metric.Float64Histogram
 	queueWait metric.Float64Histogram
+	executed  metric.Float64Histogram
+	invoked   metric.Float64Histogram
 	claims    metric.Float64Histogram
 	admitted  metric.Int64Histogram
 	verdicts  metric.Int64Counter
@@ -55,6 +59,13 @@ const other = "_OTHER"
 var buckets = metric.WithExplicitBucketBoundaries(
 	0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 
+// wholeBuckets are in seconds, for whole calls: some wait for days.
+var wholeBuckets = metric.WithExplicitBucketBoundaries(
+	0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 300, 1800, 7200, 86400, 604800)
+
+// agentTool is the tool whose calls are agents.
+const agentTool = "agent.run"
+
 // newTelemetry returns nil if there is neither a tracer nor a meter.
 func newTelemetry(w *Worker) (*telemetry, error) {
 	tracer, meter := w.options.Tracer, w.options.Meter
@@ -68,7 +79,7 @@ func newTelemetry(w *Worker) (*telemetry, error) {
 		meter = metricnoop.Meter{}
 	}
 	t := &telemetry{registry: w.options.Registry, workerID: w.id, tracer: tracer}
-	var errs [8]error
+	var errs [10]error
 	t.ended, errs[0] = meter.Int64Counter("gem.call.ended", metric.WithUnit("{call}"),
 		metric.WithDescription("Calls that ended with a receipt."))
 	t.duration, errs[1] = meter.Float64Histogram("gem.call.duration", metric.WithUnit("s"), buckets,
@@ -92,6 +103,10 @@ func newTelemetry(w *Worker) (*telemetry, error) {
 		metric.WithDescription("Calls that rules blocked, warned about, asked about or delayed."))
 	t.admitted, errs[7] = meter.Int64Histogram("gem.admission.calls", metric.WithUnit("{call}"), batch.Buckets,
 		metric.WithDescription("Calls whose keys and rules one statement decided."))
+	t.executed, errs[8] = meter.Float64Histogram("gen_ai.execute_tool.duration", metric.WithUnit("s"), wholeBuckets,
+		metric.WithDescription("Duration of a call, from when it was due to its receipt."))
+	t.invoked, errs[9] = meter.Float64Histogram("gen_ai.invoke_agent.duration", metric.WithUnit("s"), wholeBuckets,
+		metric.WithDescription("Duration of a call of agent.run, from when it was due to its receipt."))
 	return t, errors.Join(errs[:]...)
 }
 
@@ -114,19 +129,20 @@ type attemptSpan struct {
 	span  trace.Span
 	tool  attribute.KeyValue
 	began time.Time
+	due   time.Time // when the call was due first
 }
 
-// begin starts the span of an attempt at its claim, and returns the context that passes it to the handler. The span
-// starts a new trace and links to the frontend's, which ended long ago and may have made many calls.
+// begin starts the span of an attempt at its claim, and returns the context that passes it to the handler.
 func (t *telemetry) begin(ctx context.Context, c *claimedCall) (context.Context, *attemptSpan) {
-	s := &attemptSpan{telemetry: t, tool: attrTool.String(other), began: c.claimedAt}
+	s := &attemptSpan{telemetry: t, tool: attrTool.String(other), began: c.claimedAt, due: c.claimedAt.Add(-max(c.Age, 0))}
 	if _, known := t.registry.Tool(c.Tool); known {
 		s.tool = attrTool.String(c.Tool)
 	}
 	wait := max(c.Waited, 0).Seconds()
-	s.ctx, s.span = t.tracer.Start(ctx, "execute_tool "+s.tool.Value.AsString(), trace.WithNewRoot(),
-		trace.WithTimestamp(s.began),
-		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithLinks(frontendLinks(c.Traceparent)...),
+	parent, links := placeInTrace(c)
+	s.ctx, s.span = t.tracer.Start(trace.ContextWithRemoteSpanContext(ctx, parent),
+		"execute_tool "+s.tool.Value.AsString(), trace.WithTimestamp(s.began),
+		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithLinks(links...),
 		trace.WithAttributes(attrOperation.String("execute_tool"), s.tool, attrCallID.String(c.CallID),
 			attrAttempt.Int(c.Number),
 			attrWorkerID.String(t.workerID), attrQueueWait.Float64(wait)))
@@ -134,21 +150,27 @@ func (t *telemetry) begin(ctx context.Context, c *claimedCall) (context.Context,
 	return s.ctx, s
 }
 
+// placeInTrace returns the parent and the links of an attempt's span. The parent of a child is the attempt that made
+// it. Every other call has a trace of its own, with the id of the call: its parent has only this id. It links to the
+// frontend's span, which ended long ago and may have made many calls.
+func placeInTrace(c *claimedCall) (parent trace.SpanContext, links []trace.Link) {
+	made := trace.SpanContextFromContext(inTrace(context.Background(), c.Traceparent))
+	if c.Child() && made.IsValid() {
+		return made, nil
+	}
+	if made.IsValid() { // not if it is all zeros, which Postgres accepts
+		links = []trace.Link{{SpanContext: made}}
+	}
+	id, err := trace.TraceIDFromHex(strings.ReplaceAll(c.CallID, "-", ""))
+	if err != nil { // the zero id: the tracer chooses another
+		return trace.SpanContext{}, links
+	}
+	return trace.NewSpanContext(trace.SpanContextConfig{TraceID: id}), links
+}
+
 // inTrace returns a context in the frontend's trace. Handlers pass it on if the worker has no span for them.
 func inTrace(ctx context.Context, traceparent string) context.Context {
 	return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{"traceparent": traceparent})
-}
-
-// frontendLinks returns the link to the span that made the call, if the call has one.
-func frontendLinks(traceparent string) []trace.Link {
-	if traceparent == "" {
-		return nil
-	}
-	made := trace.SpanContextFromContext(inTrace(context.Background(), traceparent))
-	if !made.IsValid() { // all zeros, which Postgres accepts
-		return nil
-	}
-	return []trace.Link{{SpanContext: made}}
 }
 
 // traceparent returns the W3C trace context of the span, or "" if the span is not recorded.
@@ -168,21 +190,32 @@ func (s *attemptSpan) end(e *end) {
 		code = receipts.Code(e.how)
 	}
 	outcome := attrOutcome.String(e.name())
-	counted := []attribute.KeyValue{s.tool, outcome}
+	var failure []attribute.KeyValue
 	if code != "" {
 		if code.Kind() == receipts.KindFailed {
 			s.span.SetStatus(codes.Error, string(code))
 		}
 		s.span.SetAttributes(attrError.String(string(code)))
-		counted = append(counted, attrError.String(known(code)))
+		failure = []attribute.KeyValue{attrError.String(known(code))}
 	}
 	s.span.SetAttributes(outcome, attrHit.Bool(e.outcome.ReplayOf != ""))
 	s.span.End()
 
-	as := metric.WithAttributeSet(attribute.NewSet(counted...))
+	as := metric.WithAttributeSet(attribute.NewSet(append(slices.Clip(failure), s.tool, outcome)...))
 	s.duration.Record(s.ctx, time.Since(s.began).Seconds(), as)
 	if e.how == receipted {
 		s.ended.Add(s.ctx, 1, as)
+		s.whole(failure)
+	}
+}
+
+// whole measures a call that has ended.
+func (s *attemptSpan) whole(failure []attribute.KeyValue) {
+	took := time.Since(s.due).Seconds()
+	s.executed.Record(s.ctx, took, metric.WithAttributes(s.tool), metric.WithAttributes(failure...))
+	if s.tool.Value.AsString() == agentTool {
+		s.invoked.Record(s.ctx, took, metric.WithAttributes(attrOperation.String("invoke_agent")),
+			metric.WithAttributes(failure...))
 	}
 }
 

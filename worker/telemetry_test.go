@@ -247,10 +247,49 @@ func TestTheSpanLinksToTheFrontendsTrace(t *testing.T) {
 				got += link.SpanContext.TraceID().String() + " " + link.SpanContext.SpanID().String()
 			}
 			if attributes(s.Attributes)["gem.call.id"].AsString() == id &&
-				(got != want || s.SpanContext.TraceID().String() == traceID) {
+				(got != want || s.SpanContext.TraceID().String() != strings.ReplaceAll(id, "-", "")) {
 				t.Errorf("%q: got the links %q, want %q, of trace %s", traceparent, got, want, s.SpanContext.TraceID())
 			}
 		}
+	}
+}
+
+func TestTheAttemptsOfACallAndOfItsChildrenAreOneTrace(t *testing.T) {
+	t.Parallel()
+	l := listen()
+	env, _ := startTree(t, l.to)
+	env.StartWorker()
+	id := env.Insert(handlertest.Call{Tool: "tree.run",
+		Input: task(Task{Text: "step a; start b lab.send; wait b; start c lab.send; wait c"})})
+	env.Await(id)
+	var spans tracetest.SpanStubs
+	env.Until("3 attempts and 2 children have spans", func() bool { spans = l.spans.GetSpans(); return len(spans) == 5 })
+	slices.SortFunc(spans, func(a, b tracetest.SpanStub) int { return a.StartTime.Compare(b.StartTime) })
+	var attempts []trace.SpanID
+	for _, s := range spans {
+		if s.SpanContext.TraceID().String() != strings.ReplaceAll(id, "-", "") {
+			t.Errorf("%s is in the trace %s, and the call is %s", s.Name, s.SpanContext.TraceID(), id)
+		}
+		switch {
+		case s.Name == "execute_tool tree.run":
+			attempts = append(attempts, s.SpanContext.SpanID())
+			if s.Parent.IsValid() {
+				t.Errorf("%s has the parent %v", s.Name, s.Parent)
+			}
+		case s.Parent.SpanID() != attempts[len(attempts)-1]:
+			t.Errorf("%s has the parent %s, which is not the attempt that made it", s.Name, s.Parent.SpanID())
+		}
+	}
+	whole := map[string]uint64{}
+	for name, by := range l.metrics(t) {
+		if name == "gen_ai.execute_tool.duration" {
+			for tool, n := range by {
+				whole[tool] += uint64(n)
+			}
+		}
+	}
+	if len(whole) != 2 {
+		t.Errorf("the whole calls were measured as %v", whole)
 	}
 }
 
@@ -367,6 +406,14 @@ func TestWhatIsMeasured(t *testing.T) {
 			"error.type=_OTHER,gem.call.outcome=failed," + send:                       1,
 			"error.type=validation_error,gem.call.outcome=failed," + send:             1,
 			"error.type=unknown_tool,gem.call.outcome=failed,gen_ai.tool.name=_OTHER": 2,
+		},
+		"gen_ai.execute_tool.duration": {
+			"gen_ai.tool.name=lab.write":                      3,
+			nothing:                                           1,
+			"error.type=key_reused," + nothing:                1,
+			"error.type=_OTHER," + send:                       1,
+			"error.type=validation_error," + send:             1,
+			"error.type=unknown_tool,gen_ai.tool.name=_OTHER": 2,
 		},
 		"gem.call.duration": {
 			write:                                   3,

@@ -27,6 +27,7 @@ func Domain(llm handlers.Domain) handlers.Domain {
 }
 
 type task struct {
+	Name            string          `json:"name"`
 	Task            string          `json:"task"`
 	Instructions    string          `json:"instructions"`
 	Route           string          `json:"route"`
@@ -83,7 +84,9 @@ const (
 )
 
 // Run thinks, acts and observes until the model answers without a tool call.
-func (a Agent) Run(ctx context.Context, call *handlers.Durable, in task) (ran, error) {
+func (a Agent) Run(ctx context.Context, call *handlers.Durable, in task) (_ ran, err error) {
+	ctx, span := in.span(ctx)
+	defer func() { endSpan(span, err) }() // err is nil if the attempt ends in the middle
 	asked, missing := a.models()
 	box, err := in.toolbox(ctx, call)
 	if err != nil {

@@ -86,7 +86,8 @@ func Start(ctx context.Context, o Options) (_ *Telemetry, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("set up OpenTelemetry's traces: %w", err)
 		}
-		provider := sdktrace.NewTracerProvider(sdktrace.WithResource(resource), sdktrace.WithBatcher(exporter))
+		provider := sdktrace.NewTracerProvider(append(sampling(),
+			sdktrace.WithResource(resource), sdktrace.WithBatcher(exporter))...)
 		t.tracer = provider.Tracer(scope, trace.WithInstrumentationVersion(o.Version))
 		t.shutdown = append(t.shutdown, provider.Shutdown)
 	}

@@ -1,4 +1,4 @@
-// The tools of GEM's registry 1.5.0+b04bac55, sha256 67cf9f7d03e1d7a6b236809440f3ad19bd319c283eaa37dab4628189fd271ee8. Written by `gem types typescript`: change the registry instead.
+// The tools of GEM's registry 1.5.0+b65c66c8, sha256 b8e98cef9b045adeaf2122897a0b342b0c243862f770aab6768b1279c1644487. Written by `gem types typescript`: change the registry instead.
 
 /** The input and the output of each tool. */
 export type Tools = {
@@ -102,6 +102,8 @@ export type AgentRunInput = {
   max_output_tokens?: number
   /** How often the model may be asked. */
   max_turns?: number
+  /** A name of the agent, for traces. Default: none. */
+  name?: string
   /** A route of the operator's file: see llm.models. It stands for the models that may answer. */
   route?: string
   /** What is to be done, in words. */
