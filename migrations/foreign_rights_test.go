@@ -275,6 +275,7 @@ func TestACountThatTakesTooLongIsLeftOut(t *testing.T) { // not parallel: the li
 
 // A domain may be added to a GEM that is at work: its own tables are not locked, and the functions stay.
 func TestTheListOfAnAdoptionOfADomain(t *testing.T) {
+	testdb.Long(t, "TestTheListOfAnAdoptionIsWhatItChanges")
 	t.Parallel()
 	server := serverOf(t)
 	databaseURL := server.URL("postgres")

@@ -41,7 +41,7 @@ func TestTheGateAnswersAsItsModel(t *testing.T) {
 
 // drawMany sets how many random runs a test has, and their length, once for all tests.
 var drawMany = sync.OnceFunc(func() {
-	checks := "12"
+	checks := "6"
 	if os.Getenv("GEM_TEST_LONG") != "" {
 		checks = "1000"
 	}

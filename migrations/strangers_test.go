@@ -103,6 +103,9 @@ func TestAStrangersObjectsAreRefusedAndUntouched(t *testing.T) {
 	names := append(slices.Sorted(maps.Keys(strangers)), together)
 	for i, name := range names {
 		t.Run(name, func(t *testing.T) {
+			if i%4 != 0 && name != together {
+				testdb.Long(t, together)
+			}
 			database := fmt.Sprintf("stranger_%d", i)
 			testdb.Exec(t, admin, "create database "+database)
 			databaseURL := server.URL(database)
@@ -197,6 +200,7 @@ func blocks(t *testing.T, dumped string) map[string]string {
 // What a migration adds to a database with other tables is what it says, and all that was there is the same, byte by
 // byte.
 func TestAnAcceptedMigrationChangesOnlyWhatItSays(t *testing.T) {
+	testdb.Long(t, "TestTheListOfAnAdoptionIsWhatItChanges")
 	t.Parallel()
 	server := serverOf(t)
 	databaseURL := server.URL("postgres")

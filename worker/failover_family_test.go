@@ -117,6 +117,7 @@ func TestAChildIsRestoredWithItsPlaceInTheParentsJournal(t *testing.T) {
 }
 
 func TestAnEndWhoseParentIsMissingTooIsListed(t *testing.T) {
+	testdb.Long(t, "TestAChildIsRestoredWithItsPlaceInTheParentsJournal")
 	t.Parallel()
 	c := kin(t)
 	c.start()
@@ -131,6 +132,7 @@ func TestAnEndWhoseParentIsMissingTooIsListed(t *testing.T) {
 
 // The call ended before the one that it names as its parent.
 func TestACallIsRestoredAfterTheParentThatItNames(t *testing.T) {
+	testdb.Long(t, "TestAChildIsRestoredWithItsPlaceInTheParentsJournal")
 	t.Parallel()
 	c := kin(t)
 	c.start()
@@ -163,6 +165,7 @@ func TestAStepThatRanInAMissingCallIsListed(t *testing.T) {
 
 // Each worker has run one of the steps, and the later one puts its step back first.
 func TestStepsOfTwoWorkersAreRestoredInAnyOrder(t *testing.T) {
+	testdb.Long(t, "TestAChildIsRestoredWithItsPlaceInTheParentsJournal")
 	t.Parallel()
 	c := kin(t)
 	claims := c.startTwo("after meeting")
@@ -193,6 +196,7 @@ func TestStepsOfTwoWorkersAreRestoredInAnyOrder(t *testing.T) {
 
 // The first worker knows that the key became free, and the second that its call then succeeded with it.
 func TestAKeyThatTwoWorkersHeldInTurnIsRestoredInAnyOrder(t *testing.T) {
+	testdb.Long(t, "TestAChildIsRestoredWithItsPlaceInTheParentsJournal")
 	t.Parallel()
 	c := idleCells(t, newPair(t))
 	claims := c.startTwo("after restore")

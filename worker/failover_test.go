@@ -236,6 +236,7 @@ func TestWhatAFailoverLostIsRestored(t *testing.T) {
 
 // Of an end that it has no room for, a worker knows that it was. The call does not run again.
 func TestAnEndOfWhichLittleIsKnownIsRestoredAsUnknown(t *testing.T) {
+	testdb.Long(t, "TestWhatAFailoverLostIsRestored")
 	t.Parallel()
 	c := newCells(t)
 	worker.ForgetPayloads(c.worker.Worker)
@@ -271,6 +272,7 @@ func TestAnEndOfWhichLittleIsKnownIsRestoredAsUnknown(t *testing.T) {
 // While one worker still has the earlier primary, another takes the calls on the promoted standby. When the first one
 // moves over, it lists what ran twice and what had an unknown outcome.
 func TestAnEndThatAnotherWorkerDecidedMeanwhileIsListed(t *testing.T) {
+	testdb.Long(t, "TestWhatAFailoverLostIsRestored")
 	t.Parallel()
 	soon := func(o *worker.Options) { o.DeadAfter, o.HeartbeatInterval = 5*time.Second, time.Second }
 	c := newCells(t, soon)
@@ -312,6 +314,7 @@ func TestAnEndThatAnotherWorkerDecidedMeanwhileIsListed(t *testing.T) {
 
 // The server may lack several attempts of a call, and what let the last one run.
 func TestAnEndIsRestoredThoughItsCallStillWaitedOrHadAnEarlierAttempt(t *testing.T) {
+	testdb.Long(t, "TestWhatAFailoverLostIsRestored")
 	t.Parallel()
 	c := newCells(t)
 	c.keyed("first", "a", "fail", true)
@@ -338,6 +341,7 @@ func TestAnEndIsRestoredThoughItsCallStillWaitedOrHadAnEarlierAttempt(t *testing
 
 // The server has the claims of the first two calls, and not their keys.
 func TestAnAttemptTakesTheKeyAgainThatAFailoverLost(t *testing.T) {
+	testdb.Long(t, "TestWhatAFailoverLostIsRestored")
 	t.Parallel()
 	c := newCells(t)
 	c.keys.Lock()
@@ -422,6 +426,7 @@ func TestAClaimThatAFailoverLostDoesNotBegin(t *testing.T) {
 // A durable call is claimed again under the number of an attempt that still runs. Of the two, only one begins the step,
 // although the first does not know whether its earlier try to begin it was accepted.
 func TestTwoRunsOfAnAttemptAfterAFailoverBeginAStepOnce(t *testing.T) {
+	testdb.Long(t, "TestWhatAFailoverLostIsRestored")
 	t.Parallel()
 	c := idleCells(t, newPair(t))
 	begins, dead, tries, again := make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan struct{})

@@ -205,6 +205,7 @@ func TestAFailoverToASynchronousStandbyLosesNothing(t *testing.T) {
 // A claim waits for a standby that is gone. Its time ends, and the call keeps running for nobody until the worker gives
 // it back. Once nothing waits for the standby any more, the call runs once.
 func TestACallWhoseClaimWaitedForAMissingStandbyRunsOnce(t *testing.T) {
+	testdb.Long(t, "TestAFailoverToASynchronousStandbyLosesNothing")
 	t.Parallel()
 	c := newCells(t, func(o *worker.Options) { o.Concurrency = 1 })
 	c.waitForStandby()

@@ -165,6 +165,7 @@ const wrongCosts = `
 
 // A1: killed while the model answers, which is charged and not kept.
 func TestAThoughtThatWasKilledIsThoughtOnceMore(t *testing.T) {
+	testdb.Long(t, "TestAStepThatWasKilledRunsOnceMore")
 	a := newAgents(t)
 	a.hold("think 2")
 	first := a.worker()

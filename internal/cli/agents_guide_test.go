@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/gemworker/gem/internal/testing/llmtest"
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
 // The commands of docs/agents.md are run from its top, as a newcomer would run them, and give what it shows. Only the
@@ -43,6 +44,7 @@ func TestTheGuideToAgentsIsFollowed(t *testing.T) {
 
 // Without a model, the page is followed with gem demo --stay, by copying its lines.
 func TestTheGuideToAgentsIsFollowedWithTheDemo(t *testing.T) {
+	testdb.Long(t, "TestDemoWithNothingSetUp")
 	t.Parallel()
 	f := &follower{root: fromRoot(t, "."), dir: reachableFolder(t), env: map[string]string{}, section: "docs/agents.md",
 		demo: true}

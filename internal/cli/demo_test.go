@@ -46,6 +46,7 @@ func TestDemoWithNothingSetUp(t *testing.T) {
 }
 
 func TestDemoLeavesTheDatabaseOfTheEnvironmentAlone(t *testing.T) {
+	testdb.Long(t, "TestDemoWithNothingSetUp")
 	t.Parallel()
 	url := testdb.NewEmpty(t)
 	env, _ := marked()
@@ -59,6 +60,7 @@ func TestDemoLeavesTheDatabaseOfTheEnvironmentAlone(t *testing.T) {
 }
 
 func TestDemoOnADatabaseThatHasData(t *testing.T) {
+	testdb.Long(t, "TestDemoWithNothingSetUp")
 	t.Parallel()
 	url := testdb.NewEmpty(t)
 	for _, args := range [][]string{{"demo", "--use-database"}, {"demo", "--use-database", "--verbose"}} {

@@ -185,6 +185,7 @@ func TestDevIsTheSameAtEachStart(t *testing.T) {
 }
 
 func TestDevKeepsItsDataInTheCacheIfItsServerCannotReachTheFolder(t *testing.T) {
+	testdb.Long(t, "TestDevIsTheSameAtEachStart")
 	t.Parallel()
 	cache, folder := reachableFolder(t), t.TempDir()
 	p := prepare(t, []string{"XDG_CACHE_HOME=" + cache}, "dev")

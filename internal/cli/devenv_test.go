@@ -4,6 +4,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
 func TestValuesOfTheEnvFile(t *testing.T) {
@@ -55,6 +57,7 @@ func TestTheEnvFileCannotMakeProgramsRunCode(t *testing.T) {
 }
 
 func TestDevReadsTheEnvFile(t *testing.T) {
+	testdb.Long(t, "TestDevIsTheSameAtEachStart")
 	t.Parallel()
 	p := prepare(t, []string{"LOG_LEVEL=info"}, "dev")
 	writeIn(t, p.cmd.Dir, ".env", `# mine

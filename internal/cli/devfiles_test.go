@@ -72,6 +72,7 @@ func TestDevTakesFilesThatAppearChangeAndGo(t *testing.T) {
 }
 
 func TestDevTakesRoutesThatAppear(t *testing.T) {
+	testdb.Long(t, "TestDevIsTheSameAtEachStart")
 	t.Parallel()
 	p := startGem(t, nil, "dev")
 	db := testdb.Pool(t, devURL(t, p))
@@ -102,6 +103,7 @@ func inFolder(t *testing.T, dir string, args ...string) commandResult {
 
 // The files are faulty at the start: gem dev reports it, and starts when they are repaired.
 func TestDevStartsWhenFaultyFilesAreRepaired(t *testing.T) {
+	testdb.Long(t, "TestDevIsTheSameAtEachStart")
 	t.Parallel()
 	p := prepare(t, nil, "dev")
 	writeIn(t, p.cmd.Dir, "tools.registry.json", strings.Replace(devTool, `"none"`, `"sometimes"`, 1))
@@ -151,6 +153,7 @@ func TestDevStopsWhileItWaitsForARepair(t *testing.T) {
 
 // A folder may hold links to devices, which have no end, and pipes, which nobody writes to.
 func TestDevReadsOnlyRegularFiles(t *testing.T) {
+	testdb.Long(t, "TestDevIsTheSameAtEachStart")
 	t.Parallel()
 	names := []string{"tools.registry.json", "rules.json", "domains.json", "llm.routes.json"}
 	p := prepare(t, nil, "dev")

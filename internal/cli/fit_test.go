@@ -181,6 +181,7 @@ func TestAWorkerRefusesARegistryThatDoesNotFitItsHandlers(t *testing.T) {
 }
 
 func TestDevTakesAChangedRegistryAndChangedDomainsUnderTheSameVersion(t *testing.T) {
+	testdb.Long(t, "TestDevIsTheSameAtEachStart")
 	t.Parallel()
 	file, domains := writeFile(t, string(builtIn.Registry)), writeFile(t, crmAt)
 	p := startGem(t, []string{"TOOLS_REGISTRY=" + file, "GEM_DOMAINS=" + domains}, "dev")

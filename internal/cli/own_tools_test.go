@@ -15,6 +15,7 @@ import (
 // examples/own-tools is built as a module somewhere else, with no more of GEM than its go.mod names. It has every
 // command, for its own tools, and its database has no table of the built-in domains.
 func TestAProgramOfAnotherModuleHasEveryCommandForItsOwnTools(t *testing.T) {
+	testdb.Long(t, "the module examples/own-tools")
 	t.Parallel()
 	program := buildOwnTools(t)
 	url := testdb.NewEmpty(t)

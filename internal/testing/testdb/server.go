@@ -83,7 +83,8 @@ func startServer(ctx context.Context, external string, sources []migrations.Sour
 	if err != nil {
 		return nil, err
 	}
-	private, err := pgserver.Start(ctx, pgserver.Options{Template: made})
+	private, err := pgserver.Start(ctx, pgserver.Options{Template: made,
+		Settings: map[string]string{"autovacuum": "off"}}) // a tenth of a test's CPU, and no database lives long
 	if err != nil {
 		return nil, err
 	}

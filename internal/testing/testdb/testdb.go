@@ -12,6 +12,7 @@ package testdb
 
 import (
 	"context"
+	"os"
 	"testing"
 	"time"
 
@@ -99,6 +100,14 @@ func closePool(t testing.TB, pool *pgxpool.Pool, patience time.Duration) {
 	case <-time.After(patience):
 		t.Errorf("%d connections were not given back to the pool within %v after the test: look for a transaction "+
 			"without Rollback, rows without Close, or a goroutine that still runs", pool.Stat().AcquiredConns(), patience)
+	}
+}
+
+// Long skips a test without GEM_TEST_LONG. Use it if a shorter test covers the most important case: say which.
+func Long(t testing.TB, short string) {
+	t.Helper()
+	if os.Getenv("GEM_TEST_LONG") == "" {
+		t.Skipf("%s is the short form: set GEM_TEST_LONG=1", short)
 	}
 }
 
