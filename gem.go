@@ -29,9 +29,9 @@ type Program struct {
 	Domains []any
 	// Registry is the tools.registry.json of the program: the tools' names, schemas, idempotency and timeouts. It is
 	// required. It may include entries of GEM's own tools, whose domains must be in Domains. The domain named wait, which
-	// asks people questions, is always present. At run time, TOOLS_REGISTRY (a path, or the JSON itself) takes precedence,
-	// then a file tools.registry.json in the working directory, then this field. The log and `gem version` show which one
-	// is in use.
+	// asks people questions, is always present. At run time, TOOLS_REGISTRY (a path, or the JSON itself) takes
+	// precedence, then a file tools.registry.json in the working directory, then this field. The log and `gem version`
+	// show which one is in use.
 	Registry []byte
 	// Migrations are SQL files of the program, in addition to those of its domains: NNNNN_name.sql in the root of the
 	// file system. The command migrate applies each once, in the order of their numbers, in a transaction. Their
@@ -48,7 +48,7 @@ type Program struct {
 }
 
 // BuiltInRegistry is the tools.registry.json of the built-in domains, embedded in this package. Its "include" field
-// names further tools of GEM. The file has no entries for them: registry.Parse adds these.
+// names further tools of GEM, whose entries registry.Parse adds.
 //
 //go:embed tools.registry.json
 var BuiltInRegistry []byte

@@ -58,7 +58,8 @@ type Explanation struct {
 	// CameBack is the event that requeued a queued call: retried, delayed, released, lost or woken. It is nil for a
 	// call that was never claimed.
 	CameBack *receipts.Event
-	// Ahead is the number of calls ahead of one that waits for a slot; it counts at most [MaxAhead].
+	// Ahead is the number of calls that come first if the call waits for a slot. [MaxAhead]+1 means that there are more
+	// than MaxAhead.
 	Ahead int
 	// ClockBack is how far Postgres's clock was set back, if the call waits for a time and the clock has not caught
 	// up since; otherwise 0.
@@ -73,7 +74,7 @@ type Explanation struct {
 	// KeyHolder is the call that holds the key that a waiting call waits for. It is nil if no call holds it any more:
 	// a worker then claims the call within seconds.
 	KeyHolder *Call
-	// Children are the first open calls of its handler, up to [MaxChildren], if the call waits for them.
+	// Children are the first open calls, up to [MaxChildren], that the call's handler made, if the call waits for them.
 	Children []Call
 	// Asked has the first open calls, up to [MaxChildren], that wait for somebody's answer. They were made by the call's
 	// handler, or by the handlers of the calls below it.
@@ -105,7 +106,7 @@ type Explanation struct {
 	Context string
 	// Receipt is the receipt of the call; nil before its end.
 	Receipt *receipts.Receipt
-	// RepeatedCall is an earlier call, if this call's receipt repeats the receipt of that call; otherwise it is empty.
+	// RepeatedCall is the id of an earlier call if this call's receipt repeats the one of that call, and otherwise empty.
 	RepeatedCall string
 }
 

@@ -65,7 +65,7 @@ type RepeatPreview struct {
 	Tool      string `json:"tool"`
 	Status    string `json:"status"`
 	ErrorCode string `json:"error_code,omitempty"`
-	// Mode is the mode of the tool's idempotency; empty if the registry that workers recorded last lacks the tool.
+	// Mode is the mode of the tool's idempotency; empty if the latest registry of the workers does not have the tool.
 	Mode string `json:"mode,omitempty"`
 	// Succeeded is the call that has succeeded with the key: its result would be repeated, and nothing would run. It
 	// may be empty.

@@ -23,8 +23,7 @@ type Question struct {
 	By    []string        `json:"by"`     // who may answer: owner, user:SUBJECT, role:ROLE, service
 	Since time.Time       `json:"since"`
 	Until time.Time       `json:"until,omitzero"` // zero means no limit
-	// the topmost call on whose behalf the question is asked. No other call made this topmost call. It may be the
-	// question itself
+	// the topmost ancestor of the question, which no other call made; it may be the question itself
 	Root  string          `json:"root"`
 	Input json.RawMessage `json:"input"` // the input, if the question is a call to wait.approval; otherwise null
 	// About and Arguments are the tool and the input of the call to approve; empty and null for other

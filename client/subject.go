@@ -26,10 +26,10 @@ type Subject struct {
 	Claims json.RawMessage
 }
 
-// As runs statements as a user, like PostgREST: in one transaction, with the user's role and `request.jwt.claims`, so
-// that row level security, gem.limits and policies apply. It commits if do returns nil, and otherwise rolls back and
-// returns that error. The transaction costs two round trips in addition to the statements of do. The connection keeps
-// no state of the user, so the pool may use a pooler in transaction mode.
+// As runs statements with the rights of a user, as PostgREST does: in one transaction, with the user's role and
+// `request.jwt.claims`, so that row level security, gem.limits and policies apply. It commits if do returns nil, and
+// otherwise rolls back and returns that error. The transaction costs two round trips in addition to the statements of
+// do. The connection keeps no state of the user, so the pool may use a pooler in transaction mode.
 //
 // The connection's role must be a member of the user's role. The role gem_mcp is a member of the users' roles, and has
 // no other rights.
@@ -51,9 +51,9 @@ func As(ctx context.Context, db *pgxpool.Pool, s Subject, do func(DB) error) err
 // statement and commit are sent together. If do returns an error later, the statements that have already run are not
 // undone. The rows of a query must be read or closed before the next statement.
 //
-// A query is one statement, whose arguments must not be options of pgx such as [pgx.QueryExecMode]. The connection's
-// role prepares the statement, so it needs the USAGE privilege on each schema that the statement names. After an error
-// that Postgres did not report, the statement may have been committed.
+// Each query must be a single statement. Options of pgx such as [pgx.QueryExecMode] are not accepted as arguments. The
+// connection's role prepares the statement, so it needs the USAGE privilege on each schema that the statement names.
+// After an error that does not come from Postgres, such as a lost connection, the statement may have been committed.
 func AsEach(ctx context.Context, db *pgxpool.Pool, s Subject, do func(DB) error) error {
 	return s.connect(ctx, db, func(conn *pgxpool.Conn, claims string) error {
 		return do(each{conn, s.Role, claims})

@@ -60,8 +60,9 @@ func GetVisible(ctx context.Context, db DB, id string) (*VisibleCall, error) {
 	return &s, nil
 }
 
-// VisibleJournal returns, in order, those events of a call whose Seq is greater than after. It returns them as the
-// call's user may see them: without the names of workers, and without data, which could reveal other users' calls.
+// VisibleJournal returns, in order, those events of a call that have a greater Seq than the one given. It returns them
+// as the call's user may see them: without the names of workers, and without data, which could reveal other users'
+// calls.
 func VisibleJournal(ctx context.Context, db DB, id string, after int) ([]receipts.Event, error) {
 	rows, err := db.Query(ctx, `
 		select e.seq, e.at, e.event, e.attempt, '', null::jsonb

@@ -22,8 +22,8 @@ type Workers struct {
 	Alive   int // processes
 	Slots   int // the number of calls that they can run at once
 	Running int // the number of calls that they run now
-	// Last is the id of the worker with the latest sign of life, at LastAt. Both are zero if a worker is alive, or if
-	// there has never been one.
+	// If no worker is alive, Last is the id of the worker with the latest sign of life, at LastAt. Otherwise, and if
+	// there has never been a worker, both are zero.
 	Last   string
 	LastAt time.Time
 }

@@ -24,7 +24,7 @@ type Question struct {
 	// By lists the people who may answer: `owner` (the creator of the call), `user:SUBJECT`, `role:ROLE` (see the table
 	// gem.roles) or `service`. Empty means the owner. service_role and the owner of the database may always answer.
 	By []string `json:"by,omitempty"`
-	// Others excludes the users who made the call that the handler serves, or a call above it: only others may answer.
+	// Others excludes the users who made the handler's call or one of its ancestors: only others may answer.
 	Others bool `json:"others,omitempty"`
 	// Until is the deadline. After it, the question accepts no answers, and Wait returns a [Failure] with the code
 	// timeout. Zero means no deadline.
@@ -64,7 +64,7 @@ type Approval struct {
 	Text string
 	// By lists the people who may approve, at least one: `user:SUBJECT` or `role:ROLE` (see the table gem.roles).
 	By []string
-	// OwnerToo means that users may approve even if they made the call that the handler serves, or a call above it.
+	// OwnerToo means that users may approve even if they made the handler's call or one of its ancestors.
 	OwnerToo bool
 	// Until is the deadline, after which nobody can approve the call. Zero means no deadline.
 	Until time.Time
@@ -80,9 +80,9 @@ type Decision struct {
 	Digest string `json:"digest"`
 }
 
-// Approve asks people to approve a call, under a name in the journal. The question is a call to wait.approval, and
-// Approve makes it as [Start] would. The registry must list wait.approval. A denial is a Decision and not an error.
-// [StartApproved] makes the approved call.
+// Approve asks people to approve a call, and records the question in the journal under the name. The question is a call
+// to wait.approval, and Approve makes it as [Start] would. The registry must list wait.approval. A denial is a Decision
+// and not an error. [StartApproved] makes the approved call.
 func Approve(d *Durable, name string, a Approval) *Child[Decision] {
 	encoded, err := encode(a.Input)
 	c := start[Decision](d, name, "wait.approval", func() (json.RawMessage, error) {

@@ -9,9 +9,9 @@ import (
 	"github.com/gemworker/gem/receipts"
 )
 
-// Durable is the call of a durable handler. Such a handler must do anything that has an effect inside a step. A step's
-// result is in the call's journal before the handler sees it. If the handler runs again, because its worker was lost or
-// a step is retried, the step returns the same result without running.
+// Durable is the call of a durable handler. In such a handler, everything that has an effect must happen inside a
+// step. A step's result is in the call's journal before the handler sees it. If the handler runs again, because its
+// worker was lost or a later step is retried, each step with a recorded result returns it without running.
 //
 // The handler must therefore be deterministic: its input and the results of its steps determine everything that it
 // does. It may read clocks, random numbers and external data only inside of steps, and the names of steps must be
@@ -31,10 +31,10 @@ type Journal interface {
 	// meantime, Step ends the goroutine instead of returning.
 	Step(ctx context.Context, kind StepKind, name string,
 		do func(context.Context, Tx) (json.RawMessage, error)) (json.RawMessage, error)
-	// Start makes a call under a name, or finds the call that an earlier run made. It returns the name that is unique
-	// in the journal, and the call's id. It calls input only if it makes the call. If the call is refused, the refusal
-	// is recorded under its name. Start itself returns an error only for a mistake in the handler's code. chosen is
-	// true if StartWith makes the call.
+	// Start makes a call under a name, or finds the call that an earlier run made. It returns the name, with a suffix
+	// such as #2 if it is not the first of that name in the journal, and the call's id. It calls input only if it makes
+	// the call. If the call is refused, the refusal is recorded under its name. Start itself returns an error only for a
+	// mistake in the handler's code. chosen is true if StartWith makes the call.
 	Start(name, tool string, chosen bool, input func() (json.RawMessage, error)) (unique, id string, err error)
 	// Timer registers a timer, and returns its unique name in the journal.
 	Timer(name string) (unique string, err error)
@@ -44,7 +44,7 @@ type Journal interface {
 	Tools() []Tool
 	// Digest returns the digest of a call to approve, or an error with the reason if the handler may not make that call.
 	Digest(tool string, input json.RawMessage) (string, error)
-	// Wait returns once something has arrived under as many of the names as need says, or more. Until then the call is
+	// Wait returns once something has arrived under at least `need` of the names. Until then the call is
 	// parked: Wait ends the goroutine, and a later attempt runs the handler again.
 	Wait(ctx context.Context, need int, names []Await) error
 	// DoesNotFit ends the attempt, and does not return. The call then waits for a program whose code fits the journal's
@@ -87,10 +87,10 @@ var ErrUnknown error = &Failure{
 	Message: "A step that must not run twice had begun when its worker was lost: whether it took effect is not known.",
 }
 
-// Step runs the function do at least once, records its result in the journal, and returns the result. The result must
-// be encodable as JSON of at most 1 MiB. If the worker is lost before the result is recorded, another worker runs do
-// again. A name has at most 200 characters and no #. If several steps have the same name, the second gets the suffix #2
-// in the journal, and so on.
+// Step calls the function that it is given at least once, records its result in the journal, and returns the result.
+// The result must be encodable as JSON of at most 1 MiB. If the worker is lost before the result is recorded, another
+// worker calls the function again. A name has at most 200 characters and no #. If several steps have the same name, the
+// second gets the suffix #2 in the journal, and so on.
 //
 // A [Transient] error ends the attempt, and the call runs again after a pause. The tool's retry.max_attempts limits
 // this; the count restarts whenever the journal gets another step, call or wait. When the attempts are used up, or on
@@ -130,9 +130,9 @@ func step[T any](ctx context.Context, d *Durable, kind StepKind, name string,
 }
 
 // Version returns which version of the code a call must run at this place in the handler. A call that comes here for
-// the first time records the number current, and gets the same number in every later run. The result is 0 for a call
-// that had passed this place before Version was added to the code. Use it for changes that would not fit the journals
-// of open calls:
+// the first time records the given number, and gets the same number in every later run. The result is 0 for a call
+// that had passed this place before Version was added to the code. Use it for changes of code that contradict the
+// journals of open calls:
 //
 //	if handlers.Version(call, "ask first", 1) >= 1 {
 //		…

@@ -36,7 +36,7 @@ type attempt struct {
 	tx           *lanes.Tx        // the handler's transaction; nil until the handler runs, and for a durable handler
 	journal      *durable.Journal // the call's journal for a durable handler; nil if it was not read
 	steps        *durable.Run     // of a durable handler; nil until it runs
-	judged       rules.Judgement  // what the rules say without the database, and what they must ask it
+	judged       rules.Judgement  // what the rules decided, and the checks that still need the database
 	ruling       *receipts.Rules  // the verdicts of the rules; nil without verdicts
 	cause        error            // why the call's context ended before the handler was done; nil if it did not
 }
@@ -71,9 +71,9 @@ func (w *Worker) run(c *claimedCall) *end {
 	return a.write(end)
 }
 
-// decide ends an attempt before anything runs in these cases: the call was cancelled, or has no attempts left; the
-// worker is stopping; the tool is unknown; an earlier attempt may have had effects that must not be repeated; the tool
-// is closed to the user or has no handler; the input is invalid.
+// decide ends an attempt early, before anything runs, in these cases: the call was cancelled, or has no attempts left;
+// the worker is stopping; the tool is unknown; an earlier attempt may have had effects that must not be repeated; the
+// tool is closed to the user or has no handler; the input is invalid.
 func (a *attempt) decide(ctx context.Context) *end {
 	var known, bound bool
 	a.tool, known = a.worker.options.Registry.Tool(a.claim.Tool)
@@ -152,8 +152,8 @@ func (a *attempt) pastDeadline() receipts.Outcome {
 }
 
 // endedBefore ends an attempt whose context ended before its handler began. It returns nil if the context is live. It
-// also returns nil for two kinds of cancelled calls, which the function decide handles: calls with recorded steps, and
-// calls that lost a worker if their handler is not known yet.
+// also returns nil for two kinds of cancelled calls, which it leaves to decide(): those with recorded steps, and those
+// that lost a worker and whose handler is not known yet.
 func (a *attempt) endedBefore(ctx context.Context) *end {
 	switch cause := context.Cause(ctx); {
 	case cause == nil:

@@ -61,8 +61,8 @@ type Options struct {
 	// none, and the worker only polls.
 	ListenURL string
 
-	// Registry has the tools, and Handlers their handlers. A call to a tool without a handler ends as not_configured; if
-	// it has made progress, it waits for a program with the handler.
+	// Registry has the tools, and Handlers their handlers. A call to a tool without a handler ends as not_configured. If
+	// the journal of such a call already has steps, calls or waits, it waits instead for a program with the handler.
 	Registry *registry.Registry
 	Handlers *binding.Handlers
 	// Rules restrict the calls. Default: none.
@@ -77,7 +77,7 @@ type Options struct {
 	// PollInterval is the time between two polls of an idle worker. Default: 1 s. Without notifications, the worker
 	// polls more often for a while after each call.
 	PollInterval time.Duration
-	// ShutdownGrace is how long running calls may continue after the worker was ordered to stop. Default: 0, which ends
+	// ShutdownGrace is the time that calls may still run after the worker was ordered to stop. Default: 0, which ends
 	// them at once.
 	ShutdownGrace time.Duration
 	// HeartbeatInterval is the time between two heartbeats. Default: 1.5 s.

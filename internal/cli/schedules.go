@@ -21,7 +21,7 @@ import (
 func schedulesCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "schedules",
-		Short: "Make calls at the times of cron expressions",
+		Short: "Make calls on a cron schedule",
 		Long: `
 A schedule makes one call at each time of its cron expression, or records why it
 did not. The workers make the calls: see docs/schedules.md.

@@ -18,8 +18,8 @@
 --                   only the attempt that holds the call (attempt, claimed_by) can move it.
 --   waiting         No process runs the call. waits_for names the reason. `key`: another call holds its computed_key.
 --                   `call`, `answer` or `time`: its durable handler waits for a child, an answer or a time. `code`: the
---                   call waits for a worker whose program can continue it. See waits.sql. Questions of handlers
---                   and rules wait from the start (gem.question_waits).
+--                   call waits for a worker whose program can continue it. See waits.sql. Questions that
+--                   handlers and rules ask are inserted as waiting (gem.question_waits).
 --   succeeded, failed, not_configured
 --                   The call has ended. Its status never changes again, and it has exactly one receipt.
 --
@@ -125,9 +125,9 @@ begin
 end
 $$;
 
--- Tells clients that wait for receipts that calls have ended. It takes at most 215 calls, because no more ids fit into
--- a notification. The clients also poll gem.ended. A worker calls this function outside of the transactions in which
--- calls end, for many calls at once. See the column awaited of core_tool_calls.
+-- Tells the clients that wait for receipts which calls have ended. It takes at most 215 calls, because no more ids fit
+-- into a notification. The clients also poll gem.ended. A worker calls this function outside of the transactions in
+-- which calls end, for many calls at once. See the column awaited of core_tool_calls.
 create or replace function gem.tell_ended(p_calls uuid[]) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
@@ -447,14 +447,14 @@ drop function if exists gem.finish(uuid, integer, text, text, jsonb, jsonb, text
 -- It is the last statement of a handler's transaction. p_steps is the number of steps that the attempt knows, and p_key
 -- the key that it took. If the database has fewer steps, or does not have the key, a failover lost them: the function
 -- raises GM001, and the call continues from the remaining steps. p_context describes the origin of a failure for
--- operators. Only the journal stores it. If the end is restored after a failover (see servers.sql), p_receipt is the id
--- that the receipt had before, and p_epoch is the id of that failover in gem.epochs.
+-- operators. Only the journal stores it. If a failover lost the end and it is written again (see servers.sql),
+-- p_receipt is the id that the receipt had before, and p_epoch is the id of that failover in gem.epochs.
 --
 -- The same transaction reports the end to the call's parent. If another transaction has locked the parent, as when
--- several children end at once, this one only marks its call (waits_for), and gem.run_timers later reports all marked
--- calls together. The mark comes with a wake_at of a hundred years ago, so that the timers run at once even if the
--- clock is set back. p_child is false for a call that no handler and no rule made: the function then does not look for
--- a parent to report to.
+-- several children end at once, this transaction only marks the call that ended (waits_for), and gem.run_timers later
+-- reports all marked calls together. The mark comes with a wake_at of a hundred years ago, so that the timers run at
+-- once even if the clock is set back. p_child is false for a call that no handler and no rule made: the function then
+-- does not look for a parent to report to.
 --
 -- Here and below, the planner must find the call by its id, so coalesce hides the other conditions from it. With
 -- statistics from a quiet hour, the planner would otherwise use the index of running calls, which has an entry for
@@ -481,7 +481,7 @@ begin
   if p_child then
     select c.parent_call_id into parent
     from public.core_tool_calls c where c.id = p_call and c.parent_step is not null
-      for no key update; -- before its parent, since a frontend may hold the lock on the call for long
+      for no key update; -- the call is locked before its parent, since a frontend may keep its lock on it for long
     free := case when found then gem.lock_parent(parent) end;
   end if;
   with ended as (
@@ -580,13 +580,13 @@ end
 $$;
 
 -- Reports whether an earlier attempt of the call may have had an effect outside of Postgres that must not happen twice.
--- It must not if the tool's mode was `none` then, or is `none` now (p_none). A mode that is recorded as `unknown`
--- counts as `none`, unless all effects of the present handler are in Postgres (p_inside). If the mode was keyed then
--- and is keyed now, the result is also true if the key has changed, because a service would not recognise the second
--- request as the same one. p_key is the present key, or null if the mode is not keyed now. A deploy between the
--- attempts may change the tool's mode and its key field, but not the effects of the earlier attempt. In the events
--- `lost`, `retried` and `released`, `outside` is the mode under which an attempt may have had such effects. If that
--- mode was `keyed`, `key` is the key that the attempt held.
+-- An effect must not happen twice if the tool's mode was `none` then, or is `none` now (p_none). A mode that is
+-- recorded as `unknown` counts as `none`, unless all effects of the present handler are in Postgres (p_inside). If the
+-- mode was keyed then and is keyed now, the result is also true if the key has changed, because a service would not
+-- recognise the second request as the same one. p_key is the present key, or null if the mode is not keyed now. A
+-- deploy between the attempts may change the tool's mode and its key field, but not the effects of the earlier attempt.
+-- In the events `lost`, `retried` and `released`, `outside` is the mode under which an attempt may have had such
+-- effects. If that mode was `keyed`, `key` is the key that the attempt held.
 drop function if exists gem.must_not_repeat(uuid, boolean, boolean);
 create or replace function gem.must_not_repeat(p_call uuid, p_none boolean, p_inside boolean, p_key text)
 returns boolean language sql stable security definer set search_path = pg_catalog, pg_temp as $$
