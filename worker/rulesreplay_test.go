@@ -207,6 +207,48 @@ func TestAnEndThatTheGateDidNotKnowExplainsItsDecision(t *testing.T) {
 	}
 }
 
+// An answer takes its time before it is committed, and a gate in between does not see it.
+func TestAnAnswerThatTheGateDidNotKnowExplainsItsDecision(t *testing.T) {
+	t.Parallel()
+	env := startRuled(t, ruledBy(t,
+		`{"name": "dear", "tools": ["lab.write"], "action": "ask", "ask": {"of": ["finance"], "within": "1h"}}`,
+		`{"name": "chief", "tools": ["lab.write"], "action": "ask", "ask": {"of": ["boss"], "within": "1h"}}`))
+	financed(t, env)
+	testdb.Exec(t, env.DB, "insert into gem.roles values ('bob', 'boss')")
+	env.StartWorker()
+	id := env.Insert(inSession("s", "lab.write", "x"))
+	question := func(role string) (question string) {
+		env.Until("people are asked as "+role, func() bool {
+			return env.DB.QueryRow(t.Context(), `select id::text from core_tool_calls where parent_call_id = $1 and
+				waits_for = 'answer' and answer_by = array['role:' || $2]`, id, role).Scan(&question) == nil
+		})
+		return question
+	}
+	yes := map[string]any{"approved": true}
+	dear, chief := question("finance"), question("boss")
+	if err := answerAs(t, env, "carol", dear, yes, ""); err != nil {
+		t.Fatal(err)
+	}
+	env.Until("the call waits for the second answer", func() bool {
+		return number(t, env, "select count(*) from core_tool_events where event = 'waiting' and call_id = $1", id) == 2
+	})
+	if err := answerAs(t, env, "bob", chief, yes, ""); err != nil {
+		t.Fatal(err)
+	}
+	if r := env.Await(id); r.Status != receipts.Succeeded {
+		t.Fatalf("%s", r.Result)
+	}
+	for ago, explains := range map[string]bool{"1 millisecond": true, "2 minutes": false} {
+		report := forged(t, env, `update core_tool_calls q set updated_at = w.at - interval '`+ago+`', created_at =
+				q.created_at - interval '1 hour'
+			from (select max(at) as at from core_tool_events where event = 'waiting' and call_id = '`+id+`') w
+			where q.id = '`+chief+`'`)
+		if explained := len(report.Differences) == 0; explained != explains {
+			t.Errorf("the second answer was given %s before the decision that it is wanted: %+v", ago, report.Differences)
+		}
+	}
+}
+
 // A draft judges calls that no rules had judged.
 func TestADraftIsTriedOnTheCallsThatWereMade(t *testing.T) {
 	t.Parallel()
