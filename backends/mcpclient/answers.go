@@ -123,7 +123,7 @@ func about(text []byte, asked *jsonrpc.Request) (refusal []byte, attempted bool)
 		wire := (*jsonrpc.Error)(nil)
 		switch {
 		case !ok: // a request of the server
-		case hasResult(one), !errors.As(answer.Error, &wire), wire.Code == unreadableCode:
+		case hasResult(one), !errors.As(answer.Error, &wire), wire.Code <= unreadableCode && wire.Code >= tooManyCode:
 			return nil, true
 		default:
 			refusal = one
@@ -142,9 +142,6 @@ func hasResult(message []byte) bool {
 	return json.Unmarshal(message, &said) == nil && said.Version == "2.0" && len(said.Result) > 0 &&
 		(said.Error == nil || string(said.Result) != "null")
 }
-
-// sameID reports whether two ids are the same, even if one is a number and the other its text.
-func sameID(a, b jsonrpc.ID) bool { return fmt.Sprint(a.Raw()) == fmt.Sprint(b.Raw()) }
 
 // sessionGone are the messages with which the SDKs of MCP report an unknown session. Some add the prefix "Not Found: ".
 var sessionGone = []string{"session not found", "session not found or expired", "invalid or expired session id",
@@ -211,20 +208,22 @@ func (o *only) Read(p []byte) (int, error) {
 // pick returns the messages in a text that belong to the answer to a request: the answer itself, and others if they are
 // allowed with it.
 func pick(text []byte, asked *jsonrpc.Request, others bool, skip func(text []byte)) (messages [][]byte) {
-	found, skipped := readable(text)
-	for _, message := range found {
-		msg, _ := jsonrpc.DecodeMessage(message)
-		said, isAnswer := msg.(*jsonrpc.Response)
-		if isAnswer && said.ID != asked.ID && sameID(said.ID, asked.ID) {
-			said.ID = asked.ID // the SDK does not know this message
-			message, _ = jsonrpc.EncodeMessage(said)
+	var short bytes.Buffer
+	if json.Compact(&short, text) == nil {
+		text = short.Bytes()
+	}
+	found, skipped := readable(text, func(id jsonrpc.ID) string {
+		if id == asked.ID {
+			return asked.Method
 		}
-		var short bytes.Buffer
-		if isAnswer && said.ID != asked.ID || !isAnswer && !others || json.Compact(&short, message) != nil {
-			skipped = append(skipped, message)
+		return ""
+	})
+	for _, message := range found {
+		if isAnswer := message.id.IsValid(); isAnswer && message.id != asked.ID || !isAnswer && !others {
+			skipped = append(skipped, message.text)
 			continue
 		}
-		messages = append(messages, short.Bytes())
+		messages = append(messages, message.text)
 	}
 	for _, one := range skipped {
 		skip(one)

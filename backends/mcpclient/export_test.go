@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strings"
 	"sync/atomic"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
 // Trust has all servers of the tests accept a certificate. It must run before them.
@@ -34,7 +36,7 @@ func sessionOf(s *Servers, domain string) *session {
 
 // Readable returns how many messages and how many other parts a text has.
 func Readable(text []byte) (messages, skipped int) {
-	m, s := readable(text)
+	m, s := readable(text, func(jsonrpc.ID) string { return "tools/call" })
 	return len(m), len(s)
 }
 

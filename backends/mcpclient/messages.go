@@ -8,17 +8,30 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strconv"
+	"unicode/utf8"
 
-	"github.com/gemworker/gem/internal/plainjson"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
-// unreadableCode is the code of the error that replaces an unreadable answer. JSON-RPC does not define it.
-const unreadableCode = -32900
+// These are the codes of the errors that replace answers. JSON-RPC does not define them.
+const (
+	unreadableCode = -32900 - iota
+	tooLargeCode   // of a call whose result is too large, with its size
+	tooManyCode    // of a list with too many tools
+)
 
-// errUnreadable is the error of a request whose answer cannot be read.
-var errUnreadable = errors.New("its answer cannot be read")
+var (
+	// errUnreadable is the error of a request whose answer cannot be read.
+	errUnreadable = errors.New("its answer cannot be read")
+	errTooMany    = fmt.Errorf("it lists more than %d tools", maxTools)
+)
+
+// tooLargeError is the error of a call whose result has too many bytes.
+type tooLargeError struct{ size int }
+
+func (e *tooLargeError) Error() string { return fmt.Sprintf("its result has %d bytes", e.size) }
 
 // refusal is an error that is the server's answer to this request.
 type refusal struct {
@@ -37,6 +50,12 @@ func asRefusal(err error) error {
 		return err
 	case wire.Code == unreadableCode:
 		return errUnreadable
+	case wire.Code == tooManyCode:
+		return errTooMany
+	case wire.Code == tooLargeCode:
+		large := &tooLargeError{}
+		_ = json.Unmarshal(wire.Data, &large.size)
+		return large
 	}
 	return &refusal{wire: wire, err: err}
 }
@@ -52,37 +71,97 @@ func inAnswer(err error) error {
 }
 
 // unreadable returns the replacement for an unreadable answer to the request with an id.
-func unreadable(id json.RawMessage) []byte {
-	return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"error":{"code":%d,"message":"the answer cannot be read"}}`, id,
-		unreadableCode)
+func unreadable(id json.RawMessage) []byte { return failed(id, unreadableCode, 0) }
+
+func failed(id json.RawMessage, code, size int) []byte {
+	return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"error":{"code":%d,"message":"the answer cannot be read","data":%d}}`,
+		id, code, size)
+}
+
+// tooMuch returns an error in the place of an answer that the call would refuse for its size, or nil. The SDK would
+// need many times that much memory to read it.
+func tooMuch(answer []byte, id json.RawMessage, result []byte, method string) []byte {
+	if len(result) <= maxResult || result[0] != '{' || !json.Valid(answer) ||
+		!decodes(replaced(answer, `"result":{}`, "result")) {
+		return nil
+	}
+	if method == "tools/call" {
+		size := 0
+		for _, r := range string(result) { // each byte that is not UTF-8 counts as the character that would replace it
+			size += utf8.RuneLen(r)
+		}
+		return failed(id, tooLargeCode, size)
+	}
+	if tools, _ := listed(result, maxTools); method == "tools/list" && len(tools) > maxTools {
+		return failed(id, tooManyCode, 0)
+	}
+	return nil
+}
+
+// brief returns a valid answer without what nobody reads: the data of an error, and unknown members.
+func brief(answer []byte) []byte {
+	short := []byte(`{"jsonrpc":"2.0"`)
+	for name, value := range members(answer) {
+		switch string(unquoted(name)) {
+		case "error":
+			if value[0] == '{' {
+				value = replaced(value, `"data":null`, "data")
+			}
+		case "id", "result":
+		default:
+			continue
+		}
+		short = append(append(append(append(short, ','), name...), ':'), value...)
+	}
+	return append(short, '}')
+}
+
+// message is a message that the SDK can read.
+type message struct {
+	text []byte
+	id   jsonrpc.ID // of an answer
 }
 
 // readable returns the messages in a text from the server: the messages that the SDK can read, and an error for each
 // request whose answer it cannot read. skipped are the other parts. The SDK would interpret any of these as the end of
-// the connection, and fail all calls in progress.
-func readable(text []byte) (messages, skipped [][]byte) {
+// the connection, and fail all calls in progress. method returns the method of a request.
+func readable(text []byte, method func(jsonrpc.ID) string) (messages []message, skipped [][]byte) {
 	text = bytes.TrimSpace(text)
 	if len(text) == 0 {
 		return nil, nil
 	}
 	parts := batch(text)
 	for _, part := range parts {
-		id, ok := shape(part)
-		if number, text := numberIn(id); text { // some servers write every id as a text
-			part, id = withID(part, number), number
+		id, result, ok := shape(part)
+		number, isText := numberIn(id) // some servers write every id as a text
+		if isText {
+			id = number
+		}
+		of, known := idOf(id)
+		if known && isInteger(id) && ok {
+			if instead := tooMuch(part, id, result, method(of)); instead != nil {
+				messages = append(messages, message{instead, of})
+				continue
+			}
+		}
+		if isText && json.Valid(part) {
+			part = replaced(part, `"id":`+string(number), "id")
 		}
 		if !ok || id != nil && !isInteger(id) {
 			skipped = append(skipped, part)
 			continue
 		}
+		if id != nil && len(part) > maxResult && json.Valid(part) {
+			part = brief(part)
+		}
 		if !decodes(part) {
-			if id == nil || !decodes(unreadable(id)) { // the SDK reads no id such as true
+			if !known { // the SDK reads no id such as true
 				skipped = append(skipped, part)
 				continue
 			}
 			part = unreadable(id)
 		}
-		messages = append(messages, part)
+		messages = append(messages, message{part, of})
 	}
 	return messages, skipped
 }
@@ -121,43 +200,41 @@ func decodes(text []byte) bool {
 	return !isResponse || said.Error == nil || len(said.Result) == 0 || string(said.Result) == "null"
 }
 
-// shape reports whether a text looks like a message of JSON-RPC 2.0, and not like a log line with an id. id is the id
-// of an answer, or nil.
-func shape(text []byte) (id json.RawMessage, message bool) {
-	d := json.NewDecoder(bytes.NewReader(text))
-	if start, err := d.Token(); err != nil || start != json.Delim('{') {
-		return nil, false
+// idOf returns the id of an answer, if the SDK reads it.
+func idOf(id json.RawMessage) (read jsonrpc.ID, known bool) {
+	msg, _ := jsonrpc.DecodeMessage(unreadable(id))
+	if answer, ok := msg.(*jsonrpc.Response); ok {
+		read = answer.ID
 	}
+	return read, read.IsValid()
+}
+
+// shape reports whether a text looks like a message of JSON-RPC 2.0, and not like a log line with an id. id is the id
+// of an answer, and result its result, or nil.
+func shape(text []byte) (id, result json.RawMessage, message bool) {
 	var versioned, request, answer, others bool
-	for d.More() {
-		key, err := d.Token()
-		if err != nil {
-			break
-		}
-		switch key {
+	for name, value := range members(text) {
+		switch string(unquoted(name)) {
 		case "method":
 			request = true
-		case "result", "error":
+		case "result":
+			answer, result = true, value
+		case "error":
 			answer = true
-		case "jsonrpc", "id":
+		case "jsonrpc":
+			versioned = string(value) == `"2.0"`
+		case "id":
+			if len(value) > 0 && string(value) != "null" && value[0] != '{' && value[0] != '[' {
+				id = value
+			}
 		default:
 			others = true
 		}
-		var value json.RawMessage
-		if err := d.Decode(&value); err != nil {
-			break
-		}
-		switch {
-		case key == "jsonrpc":
-			versioned = string(value) == `"2.0"`
-		case key == "id" && string(value) != "null" && value[0] != '{' && value[0] != '[':
-			id = value
-		}
 	}
 	if request {
-		return nil, versioned
+		return nil, nil, versioned
 	}
-	return id, versioned && (answer || !others)
+	return id, result, versioned && (answer || !others)
 }
 
 // numberIn returns the number in an id that is the text of a whole number.
@@ -173,20 +250,6 @@ func numberIn(id json.RawMessage) (number json.RawMessage, isText bool) {
 	return json.RawMessage(text), true
 }
 
-// withID returns a message with another id, if it can be read.
-func withID(message []byte, id json.RawMessage) []byte {
-	var fields map[string]json.RawMessage
-	if json.Unmarshal(message, &fields) != nil {
-		return message
-	}
-	fields["id"] = id
-	changed, err := plainjson.Encode(fields)
-	if err != nil {
-		return message
-	}
-	return changed
-}
-
 // isInteger reports whether an id is not a number with a fraction, which the SDK would cut off.
 func isInteger(id json.RawMessage) bool {
 	number, err := strconv.ParseFloat(string(id), 64)
@@ -198,13 +261,15 @@ type onlyMessages struct {
 	io.Closer
 	lines *bufio.Reader
 	skip  func(text []byte)
-	ready []byte
+	// method returns the method of a request.
+	method func(jsonrpc.ID) string
+	ready  []byte
 }
 
 func (o *onlyMessages) Read(p []byte) (int, error) {
 	for len(o.ready) == 0 {
 		line, cut, err := longLine(o.lines, maxMessage)
-		messages, skipped := readable(line)
+		messages, skipped := readable(line, o.method)
 		if cut {
 			messages, skipped = beginning(line)
 		}
@@ -212,7 +277,7 @@ func (o *onlyMessages) Read(p []byte) (int, error) {
 			o.skip(text)
 		}
 		for _, message := range messages {
-			o.ready = append(append(o.ready, message...), '\n')
+			o.ready = append(append(o.ready, message.text...), '\n')
 		}
 		if err != nil && len(o.ready) == 0 {
 			return 0, err
@@ -225,9 +290,10 @@ func (o *onlyMessages) Read(p []byte) (int, error) {
 
 // beginning is readable for the beginning of a line that is too long: the message is an error for the request whose
 // answer it begins, if the beginning has its id.
-func beginning(text []byte) (messages, skipped [][]byte) {
-	if id, ok := shape(text); ok && id != nil && isInteger(id) && decodes(unreadable(id)) {
-		messages = [][]byte{unreadable(id)}
+func beginning(text []byte) (messages []message, skipped [][]byte) {
+	id, _, ok := shape(text)
+	if of, known := idOf(id); ok && known && isInteger(id) {
+		messages = []message{{unreadable(id), of}}
 	}
 	return messages, [][]byte{text}
 }
@@ -239,6 +305,9 @@ func longLine(from *bufio.Reader, most int) (line []byte, cut bool, err error) {
 		part, err := from.ReadSlice('\n')
 		if room := most - len(line); len(part) > room {
 			part, cut = part[:room], true
+		}
+		if len(line)+len(part) > cap(line) {
+			line = slices.Grow(line, len(line)+len(part)) // append alone would copy a long line more often
 		}
 		line = append(line, part...)
 		if !errors.Is(err, bufio.ErrBufferFull) {

@@ -107,9 +107,13 @@ func (s *server) try(ctx context.Context, call *handlers.Call, method string) (j
 		}
 	}
 	var output json.RawMessage
-	if got.err != nil {
+	large := (*tooLargeError)(nil)
+	switch {
+	case errors.As(got.err, &large):
+		err = made.tooLarge(tool, large.size)
+	case got.err != nil:
 		err = made.failure(ctx, got.err, wrote)
-	} else {
+	default:
 		output, err = made.output(tool, raw(got.result.Meta))
 	}
 	if asked := made.asked.Load(); err != nil && asked != nil && made.asks.Load() > asks {
@@ -144,15 +148,19 @@ func (r result) isTask() bool {
 	return len(r.Content) == 0 && len(r.StructuredContent) == 0 && strings.HasPrefix(string(r.Task), "{")
 }
 
+// tooLarge returns the error of a call whose result has too many bytes.
+func (s *session) tooLarge(tool Tool, size int) error {
+	return &handlers.Failure{
+		Message: fmt.Sprintf("%s of the MCP server %s was called, and its result has %d bytes; it may have %d (1 MiB). "+
+			"Ask it for less.", s.shown(tool.Name), s.server.domain, size, maxResult),
+		Details: map[string]any{"reason": "result_too_large", "bytes": size},
+	}
+}
+
 // output makes an output of a result.
 func (s *session) output(tool Tool, all json.RawMessage) (json.RawMessage, error) {
 	if len(all) > maxResult {
-		return nil, &handlers.Failure{
-			Message: fmt.Sprintf("%s of the MCP server %s was called, and its result has %d bytes; it may have %d (1 MiB). "+
-				"Ask it for less.", s.shown(tool.Name),
-				s.server.domain, len(all), maxResult),
-			Details: map[string]any{"reason": "result_too_large", "bytes": len(all)},
-		}
+		return nil, s.tooLarge(tool, len(all))
 	}
 	all = json.RawMessage(s.secrets.scrub(string(all)))
 	var r result

@@ -83,16 +83,18 @@ func (s *session) transport() (sdk.Transport, error) {
 			return nil, err
 		}
 		s.program = p
-		messages := &onlyMessages{Closer: p.stdout, lines: bufio.NewReaderSize(p.stdout, 64<<10), skip: s.skip}
 		s.input = newInput()
-		return &exact{Transport: &sdk.IOTransport{Reader: messages, Writer: p, MaxLineLength: maxMessage}, input: s.input},
-			nil
+		e := &exact{input: s.input, methods: map[jsonrpc.ID]string{}}
+		messages := &onlyMessages{Closer: p.stdout, lines: bufio.NewReaderSize(p.stdout, 64<<10), skip: s.skip,
+			method: e.method}
+		e.Transport = &sdk.IOTransport{Reader: messages, Writer: p, MaxLineLength: maxMessage}
+		return e, nil
 	}
 	header := http.Header{}
 	for name, variable := range settings.HeaderEnv {
 		header.Set(name, credentials(name, s.secrets[variable]))
 	}
-	e := &exact{}
+	e := &exact{methods: map[jsonrpc.ID]string{}}
 	e.Transport = &sdk.StreamableClientTransport{
 		Endpoint:             settings.URL,
 		HTTPClient:           s.through(header, &e.version),
@@ -149,6 +151,19 @@ type exact struct {
 	sdk.Transport
 	version atomic.Pointer[string] // of the protocol that was agreed on
 	input   *input                 // nil for a server at a URL
+
+	mu      sync.Mutex
+	methods map[jsonrpc.ID]string // of our requests, other than calls, that have no answer yet
+}
+
+// method returns the method of a request of ours.
+func (e *exact) method(id jsonrpc.ID) string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if method, ok := e.methods[id]; ok {
+		return method
+	}
+	return "tools/call"
 }
 
 func (e *exact) Connect(ctx context.Context) (sdk.Connection, error) {
@@ -156,16 +171,15 @@ func (e *exact) Connect(ctx context.Context) (sdk.Connection, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &exactConnection{Connection: c, exact: e, asked: map[jsonrpc.ID]bool{}, handshakes: map[jsonrpc.ID]bool{}}, nil
+	return &exactConnection{Connection: c, exact: e, asked: map[jsonrpc.ID]bool{}}, nil
 }
 
 type exactConnection struct {
 	sdk.Connection
 	exact *exact
 
-	mu         sync.Mutex
-	asked      map[jsonrpc.ID]bool // the server's requests that have no answer yet
-	handshakes map[jsonrpc.ID]bool // our requests that open the connection and have no answer yet
+	mu    sync.Mutex
+	asked map[jsonrpc.ID]bool // the server's requests that have no answer yet
 }
 
 // mostAsked is the maximum number of a server's requests that wait for answers. The SDK would keep any number.
@@ -182,25 +196,27 @@ func (c *exactConnection) asks(id jsonrpc.ID) int {
 	return len(c.asked)
 }
 
-// endsHandshake reports whether an id is that of a request that opened the connection, and forgets it.
-func (c *exactConnection) endsHandshake(id jsonrpc.ID) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	known := c.handshakes[id]
-	delete(c.handshakes, id)
-	return known
+// endsHandshake reports whether a request opened the connection, and forgets its method.
+func (e *exact) endsHandshake(id jsonrpc.ID) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	method := e.methods[id]
+	delete(e.methods, id)
+	return method == "initialize" || method == "server/discover"
 }
 
-// writes notes that an answer to the server, or a request that opens the connection, is written.
+// writes notes that an answer to the server, or a request of ours, is written.
 func (c *exactConnection) writes(msg jsonrpc.Message) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	switch msg := msg.(type) {
 	case *jsonrpc.Response:
+		c.mu.Lock()
+		defer c.mu.Unlock()
 		delete(c.asked, msg.ID)
 	case *jsonrpc.Request:
-		if msg.Method == "initialize" || msg.Method == "server/discover" {
-			c.handshakes[msg.ID] = true
+		if msg.IsCall() && msg.Method != "tools/call" {
+			c.exact.mu.Lock()
+			defer c.exact.mu.Unlock()
+			c.exact.methods[msg.ID] = msg.Method
 		}
 	}
 }
@@ -214,17 +230,19 @@ func (c *exactConnection) Read(ctx context.Context) (jsonrpc.Message, error) {
 	if ok && response.Error != nil {
 		response.Error = inAnswer(response.Error)
 	}
-	if !ok || response.Error != nil || len(response.Result) == 0 {
+	if !ok {
 		return msg, err
 	}
-	var fields map[string]json.RawMessage
-	if json.Unmarshal(response.Result, &fields) != nil || fields == nil {
+	handshake := c.exact.endsHandshake(response.ID)
+	if response.Error != nil || !bytes.HasPrefix(response.Result, []byte("{")) || !json.Valid(response.Result) {
 		return msg, err
 	}
-	if c.endsHandshake(response.ID) {
-		var agreed string
-		if json.Unmarshal(fields["protocolVersion"], &agreed) == nil {
-			c.exact.version.Store(&agreed)
+	if handshake {
+		for name, value := range members(response.Result) {
+			var agreed string
+			if string(unquoted(name)) == "protocolVersion" && json.Unmarshal(value, &agreed) == nil {
+				c.exact.version.Store(&agreed)
+			}
 		}
 		return msg, err
 	}
@@ -232,14 +250,8 @@ func (c *exactConnection) Read(ctx context.Context) (jsonrpc.Message, error) {
 	if encodeErr != nil {
 		return msg, err
 	}
-	for _, left := range []string{"content", "structuredContent", "inputRequests", "requestState", "resultType", "isError",
-		"task"} {
-		delete(fields, left)
-	}
-	fields["_meta"] = raw
-	if response.Result, encodeErr = json.Marshal(fields); encodeErr != nil {
-		return nil, fmt.Errorf("a result cannot be read: %w", encodeErr)
-	}
+	response.Result = replaced(response.Result, `"_meta":`+string(raw), "_meta", "content", "structuredContent",
+		"inputRequests", "requestState", "resultType", "isError", "task")
 	return response, err
 }
 

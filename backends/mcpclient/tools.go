@@ -1,6 +1,7 @@
 package mcpclient
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -75,27 +76,21 @@ func (s *session) list(ctx context.Context) ([]Tool, error) {
 	params, size := &sdk.ListToolsParams{}, 0
 	for page := 0; page < maxPages; page++ {
 		result, err := s.ListTools(ctx, params)
+		if errors.Is(err, errTooMany) {
+			return nil, errTooMany
+		}
 		if err != nil {
 			return nil, err
 		}
 		if size += len(raw(result.Meta)); size > maxMessage {
 			return nil, fmt.Errorf("its list of tools has more than %d MiB", maxMessage>>20)
 		}
-		var listed struct {
-			Tools []json.RawMessage `json:"tools"`
+		found, err := listed([]byte(s.secrets.scrub(string(raw(result.Meta)))), maxTools-len(all))
+		if err != nil {
+			return nil, err
 		}
-		if json.Unmarshal([]byte(s.secrets.scrub(string(raw(result.Meta)))), &listed) != nil {
-			return nil, errors.New("its list of tools cannot be read")
-		}
-		for _, text := range listed.Tools {
-			var t Tool
-			if err := json.Unmarshal(text, &t); err != nil || t.Name == "" {
-				continue // the SDK, too, takes the others
-			}
-			all = append(all, t)
-		}
-		if len(all) > maxTools {
-			return nil, fmt.Errorf("it lists more than %d tools", maxTools)
+		if all = append(all, found...); len(all) > maxTools {
+			return nil, errTooMany
 		}
 		if result.NextCursor == "" {
 			return all, nil
@@ -103,6 +98,31 @@ func (s *session) list(ctx context.Context) ([]Tool, error) {
 		params = &sdk.ListToolsParams{Cursor: result.NextCursor}
 	}
 	return nil, fmt.Errorf("its list of tools has more than %d pages", maxPages)
+}
+
+// listed returns the tools in a page of a list, up to the first beyond a number.
+func listed(page []byte, most int) (tools []Tool, err error) {
+	var said struct {
+		Tools json.RawMessage `json:"tools"`
+	}
+	unreadable := errors.New("its list of tools cannot be read")
+	if json.Unmarshal(page, &said) != nil {
+		return nil, unreadable
+	}
+	d := json.NewDecoder(bytes.NewReader(said.Tools))
+	if start, _ := d.Token(); start == nil {
+		return nil, nil // it is null, or missing
+	} else if start != json.Delim('[') {
+		return nil, unreadable
+	}
+	for d.More() && len(tools) <= most {
+		var t Tool
+		if err := d.Decode(&t); err != nil || t.Name == "" {
+			continue // the SDK, too, takes the others
+		}
+		tools = append(tools, t)
+	}
+	return tools, nil
 }
 
 // known are the tools of a session, by their folded names.
