@@ -20,7 +20,7 @@ func (r *request) operator() (client.Operator, error) {
 	case r.site.Act == nil:
 		return client.Operator{}, forbidden("This dashboard is read-only: it has no connection that may act.")
 	case !r.user.Operator:
-		return client.Operator{}, forbidden("Only operators may cancel calls or run them again.")
+		return client.Operator{}, forbidden("Only operators may do this.")
 	}
 	// Answers carry the same name, so that nobody approves their own request.
 	return client.Operator{By: cmp.Or(r.user.Subject, r.user.Name), Reason: r.PostForm.Get("reason")}, nil

@@ -141,6 +141,11 @@ func newMuseum(t *testing.T, text func(place string) string) *museum {
 	testdb.Exec(t, m.db, "insert into core_hook_events (source, session_id, event, part, kind, path, command, outcome, "+
 		"failed, at) select $1, $2, 'PostToolUse', 0, 'test', $3, $4, 'fail', array[$5], gem.now()",
 		"claude-code", m.names.Get("session"), text("path"), text("command"), text("test"))
+	testdb.Exec(t, m.db, "select gem.save_schedule('s', '@hourly', 'shop.order', "+
+		"'{\"sent\": \"SECRET-scheduled.\"}', 'UTC', jsonb_build_object('session_id', $1::text))", m.names.Get("session"))
+	testdb.Exec(t, m.db, "select gem.pause_schedule('s', $1, $2)", text("pauser"), text("reason"))
+	testdb.Exec(t, m.db, "insert into gem.occurrences (schedule_id, due_at, upto, count, backfilled, skipped, detail, "+
+		"at) select id, gem.now(), gem.now(), 1, false, 'missed', $1, gem.now() from gem.schedules", text("detail"))
 	testdb.Exec(t, m.db, "update gem.epochs set why = 'promotion', reran = 1")
 	testdb.Exec(t, m.db, "insert into gem.epoch_calls select 1, $1, 1, $2, $3, 'ran_twice', null, 'queued, attempt 0', "+
 		"'{\"sent\": \"SECRET-lost.\"}', gem.now()", m.failed, text("worker"), text("tool"))
@@ -161,7 +166,7 @@ func (m *museum) paths(t *testing.T) []string {
 		"/sessions?id=" + odd + "none", "/questions", "/questions.json", "/questions?decided=" + m.answered, "/tools",
 		"/tools.json", "/tools?find=" + odd, "/tools?name=shop.order",
 		"/tools/shop.order", "/tools/" + odd, "/workers", "/workers.json", "/epochs", "/epochs.json",
-		"/epochs/1", "/epochs/" + odd, "/calls", "/nothing/" + odd, "/nothing?" + odd,
+		"/epochs/1", "/epochs/" + odd, "/schedules", "/schedules/s", "/schedules/" + odd, "/calls", "/nothing/" + odd, "/nothing?" + odd,
 		"/calls/" + odd, "/questions/" + odd,
 		"/calls/bulk?do=again&all=yes&state=failed", "/calls/bulk?do=cancel&all=yes&tool=" + odd,
 		"/calls/bulk?do=cancel&id=" + odd, "/calls/bulk/done", "/calls/bulk/done?done=" + odd,

@@ -36,16 +36,16 @@ The role must own the tables or be a member of gem_operator.
 		actOnScheduleCommand("pause", "Pause a schedule",
 			func(cmd *cobra.Command, db *pgxpool.Pool, name, reason string) (string, error) {
 				return "It is paused. gem schedules resume " + name + " continues it.",
-					store.PauseSchedule(cmd.Context(), db, name, reason)
+					store.PauseSchedule(cmd.Context(), db, name, "", reason)
 			}),
 		actOnScheduleCommand("resume", "Resume a paused schedule, and record the times of the pause as skipped",
 			func(cmd *cobra.Command, db *pgxpool.Pool, name, reason string) (string, error) {
-				next, err := store.ResumeSchedule(cmd.Context(), db, name, reason)
+				next, err := store.ResumeSchedule(cmd.Context(), db, name, "", reason)
 				return "Its next call: " + nextCall(next, ""), err
 			}),
 		actOnScheduleCommand("remove", "Remove a schedule; its history remains until gem prune removes it",
 			func(cmd *cobra.Command, db *pgxpool.Pool, name, reason string) (string, error) {
-				return "It is removed, and makes no further calls.", store.RemoveSchedule(cmd.Context(), db, name, reason)
+				return "It is removed, and makes no further calls.", store.RemoveSchedule(cmd.Context(), db, name, "", reason)
 			}),
 		runScheduleCommand(), backfillScheduleCommand(), nextCommand())
 	return cmd

@@ -125,22 +125,23 @@ func SaveSchedule(ctx context.Context, db DB, s Schedule) (next time.Time, pause
 	return next, paused, err
 }
 
-// PauseSchedule pauses a schedule.
-func PauseSchedule(ctx context.Context, db DB, name, reason string) error {
-	_, err := db.Exec(ctx, "select gem.pause_schedule($1, p_reason => $2)", name, reason)
+// PauseSchedule pauses a schedule. In this and the next two functions, by is the person who acts; empty means the role
+// of the connection.
+func PauseSchedule(ctx context.Context, db DB, name, by, reason string) error {
+	_, err := db.Exec(ctx, "select gem.pause_schedule($1, nullif($2, ''), $3)", name, by, reason)
 	return err
 }
 
 // ResumeSchedule resumes a schedule, and returns its next instant, or zero if it has ended.
-func ResumeSchedule(ctx context.Context, db DB, name, reason string) (next time.Time, err error) {
-	err = db.QueryRow(ctx, "select gem.resume_schedule($1, p_reason => $2)", name, reason).
+func ResumeSchedule(ctx context.Context, db DB, name, by, reason string) (next time.Time, err error) {
+	err = db.QueryRow(ctx, "select gem.resume_schedule($1, nullif($2, ''), $3)", name, by, reason).
 		Scan((*zeronull.Timestamptz)(&next))
 	return next, err
 }
 
 // RemoveSchedule removes a schedule.
-func RemoveSchedule(ctx context.Context, db DB, name, reason string) error {
-	_, err := db.Exec(ctx, "select gem.remove_schedule($1, p_reason => $2)", name, reason)
+func RemoveSchedule(ctx context.Context, db DB, name, by, reason string) error {
+	_, err := db.Exec(ctx, "select gem.remove_schedule($1, nullif($2, ''), $3)", name, by, reason)
 	return err
 }
 
