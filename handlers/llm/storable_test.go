@@ -25,6 +25,8 @@ data: {"type":"content_block_start","index":1,"content_block":{"type":"tool_use"
 
 data: {"type":"content_block_delta","index":1,"delta":{"type":"input_json_delta","partial_json":` + quoted(arguments) + `}}
 
+data: {"type":"content_block_stop","index":1}
+
 data: {"type":"message_delta","delta":{"stop_reason":"tool_use"},"usage":{"output_tokens":5}}
 
 data: {"type":"message_stop"}
