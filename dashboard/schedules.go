@@ -2,7 +2,6 @@ package dashboard
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"time"
 
@@ -29,8 +28,7 @@ func (s *site) schedules(ctx context.Context, r *request) (*content, error) {
 // schedulePage is the data of the page of a schedule.
 type schedulePage struct {
 	store.Schedule
-	Input       json.RawMessage // indented by the template
-	Next        []time.Time     // the next times of the expression
+	Next        []time.Time // the next times of the expression
 	Occurrences []store.Occurrence
 	More        bool // there are more than these
 	Reason      string
@@ -49,7 +47,6 @@ func (s *site) schedule(ctx context.Context, r *request) (*content, error) {
 		if p.Schedule, err = store.OneSchedule(ctx, db, r.PathValue("name")); err != nil {
 			return err
 		}
-		p.Input = p.Schedule.Input
 		if !p.NextAt.IsZero() {
 			if p.Next, err = store.CronNext(ctx, db, p.Cron, p.Zone, 3); err != nil {
 				return err
@@ -59,7 +56,7 @@ func (s *site) schedule(ctx context.Context, r *request) (*content, error) {
 		return err
 	})
 	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, notFound("There is no schedule of this name. It may have been removed.")
+		return nil, notFound("No schedule has this name. Perhaps somebody removed it.")
 	}
 	if err != nil {
 		return nil, err

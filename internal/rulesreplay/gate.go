@@ -77,12 +77,11 @@ func (r *recomputed) horizons(j rules.Judgement, now time.Time) iter.Seq2[int, h
 				return
 			}
 		}
-		i := len(times)
-		if i++; i > 1 && !yield(i, horizon{upto: now, onlyFailures: true}) {
+		if len(times) > 0 && !yield(len(times)+1, horizon{upto: now, onlyFailures: true}) {
 			return
 		}
-		for _, q := range r.Questions { // people may answer several at once
-			if i++; uncommitted(q.EndedAt, now) && !yield(i, horizon{upto: now, unseen: q.ID}) {
+		for i, q := range r.Questions { // people may answer several at once
+			if uncommitted(q.EndedAt, now) && !yield(len(times)+2+i, horizon{upto: now, unseen: q.ID}) {
 				return
 			}
 		}

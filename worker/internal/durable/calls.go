@@ -11,6 +11,7 @@ import (
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/receipts"
+	"github.com/gemworker/gem/registry"
 	"github.com/gemworker/gem/worker/internal/plain"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -56,9 +57,10 @@ func (r *Run) inputOf(tool string, chosen bool, input func() (json.RawMessage, e
 	if err == nil {
 		err = r.mayCall(tool)
 	}
-	if entry, known := r.options.Registry.Tool(tool); err == nil && chosen && known && r.options.Call.SignedIn &&
-		!entry.Frontends {
-		err = failWith(receipts.NotAllowed, fmt.Sprintf("The user may not call %s: it %s.", tool, entry.ClosedBecause()))
+	if entry, known := r.options.Registry.Tool(tool); err == nil && chosen && known {
+		if why := r.closed(entry); why != "" {
+			err = failWith(receipts.NotAllowed, fmt.Sprintf("The user may not call %s: it %s.", tool, why))
+		}
 	}
 	if err == nil && len(encoded) > maxChildInput {
 		err = failWith(receipts.ValidationError, fmt.Sprintf("The input takes %d bytes as JSON, and may take %d.",
@@ -82,13 +84,18 @@ func (r *Run) Tools() (all []handlers.Tool) {
 		if !r.options.Tool.MayCall(t.Name) {
 			continue
 		}
-		may := handlers.Tool{Name: t.Name, Description: t.Description, InputSchema: t.InputSchema}
-		if r.options.Call.SignedIn {
-			may.Closed = t.ClosedBecause()
-		}
-		all = append(all, may)
+		all = append(all, handlers.Tool{Name: t.Name, Description: t.Description, InputSchema: t.InputSchema,
+			Closed: r.closed(t)})
 	}
 	return all
+}
+
+// closed returns why the user of the handler's call may not call a tool, or "".
+func (r *Run) closed(t *registry.Tool) string {
+	if !r.options.Call.SignedIn {
+		return ""
+	}
+	return t.ClosedBecause()
 }
 
 // Digest implements [handlers.Journal].
