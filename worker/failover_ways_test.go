@@ -265,8 +265,7 @@ func TestWhatARestoredBackupLacksIsRestored(t *testing.T) {
 		t.Fatal(err)
 	}
 	restored, err := pgserver.Start(t.Context(), pgserver.Options{DataDir: filepath.Dir(folder), Port: number,
-		Settings: map[string]string{"recovery_target": "immediate", "recovery_target_action": "promote",
-			"restore_command": "false", "synchronous_commit": "on"}})
+		Settings: map[string]string{"restore_command": "false", "synchronous_commit": "on"}})
 	if err != nil {
 		t.Fatal(err)
 	}
