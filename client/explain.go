@@ -58,8 +58,8 @@ type Explanation struct {
 	// CameBack is the event that requeued a queued call: retried, delayed, released, lost or woken. It is nil for a
 	// call that was never claimed.
 	CameBack *receipts.Event
-	// Ahead is the number of calls that come first if the call waits for a slot. [MaxAhead]+1 means that there are more
-	// than MaxAhead.
+	// Ahead is the number of calls that workers will claim before this one, if it waits for a slot. [MaxAhead]+1 means
+	// that there are more than MaxAhead.
 	Ahead int
 	// ClockBack is how far Postgres's clock was set back, if the call waits for a time and the clock has not caught
 	// up since; otherwise 0.
@@ -106,7 +106,8 @@ type Explanation struct {
 	Context string
 	// Receipt is the receipt of the call; nil before its end.
 	Receipt *receipts.Receipt
-	// RepeatedCall is the id of an earlier call if this call's receipt repeats the one of that call, and otherwise empty.
+	// RepeatedCall is the id of the earlier call whose receipt this call's receipt repeats. It is empty if the receipt
+	// repeats none.
 	RepeatedCall string
 }
 

@@ -16,7 +16,7 @@ import (
 // Question is a row of the view open_questions: a call to wait.answer, wait.approval or wait.event that waits for an
 // answer which the caller may give.
 type Question struct {
-	ID    string          `json:"id"`     // of its call
+	ID    string          `json:"id"`     // of the question, which is a call of Tool
 	Tool  string          `json:"tool"`   // wait.answer, wait.approval or wait.event
 	Text  string          `json:"text"`   // if an approval has none, GEM derives it from the call to approve
 	Asks  json.RawMessage `json:"schema"` // JSON Schema of an answer; null allows anything
@@ -81,7 +81,8 @@ func OpenQuestionsAbout(ctx context.Context, db DB, id string, limit int) ([]Que
 	return readQuestions(ctx, db, "where call_id = $1 or root = $1 order by place limit $2", id, limit)
 }
 
-// OpenQuestion returns the question of a call, or nil if the call asks nothing that the caller may answer.
+// OpenQuestion returns the question with an id. It returns nil if the call with that id is not an open question, or if
+// the role of db may not answer it.
 func OpenQuestion(ctx context.Context, db DB, id string) (*Question, error) {
 	found, err := OpenQuestionsAmong(ctx, db, []string{id})
 	if err != nil || len(found) == 0 {
@@ -130,8 +131,8 @@ type WaitingCall struct {
 	Text     string   // of wait.answer and wait.approval: the question; may be empty
 	By       []string // who may answer, if the input names them: owner, user:SUBJECT, role:ROLE, service
 	About    string   // of wait.approval: the tool of the call to approve
-	// AskedFor is the kind of asker, and AskedBy the caller on whose behalf it asks; both are empty if unknown.
-	// Inside means that another call waits for the answer.
+	// AskedFor is the kind of asker. AskedBy is the user on whose behalf the question is asked. Both are empty if
+	// unknown. Inside means that another call waits for the answer.
 	AskedFor Asker
 	AskedBy  string
 	Inside   bool

@@ -17,9 +17,9 @@ import (
 type Subject struct {
 	// ID is the token's `sub`, which becomes created_by of the user's calls. It is required.
 	ID string
-	// Role is the Postgres role whose rights the statements have: authenticated, or gem_frontend if that does not exist.
-	// Empty means the rights of the connection itself, so that a connection as the owner of the tables sees the rows of
-	// all users.
+	// Role is the Postgres role whose rights the statements have. Set it to authenticated, or to gem_frontend in a
+	// database without a role authenticated. Empty means the rights of the connection itself, so that a connection as the
+	// owner of the tables sees the rows of all users.
 	Role string
 	// Claims are the other claims of the token, a JSON object that policies may read; nil means none. Its `sub` and
 	// `role` are ignored in favour of the fields above.

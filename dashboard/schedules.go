@@ -3,6 +3,7 @@ package dashboard
 import (
 	"context"
 	"errors"
+	"net/url"
 	"time"
 
 	"github.com/gemworker/gem/client/view"
@@ -37,6 +38,11 @@ type schedulePage struct {
 
 func (p *schedulePage) fault(why string) { p.Fault = why }
 
+// scheduleOf returns the schedule that a request names.
+func scheduleOf(r *request) store.ScheduleName {
+	return store.ScheduleName{Name: r.PathValue("name"), CreatedBy: r.URL.Query().Get("of")}
+}
+
 // schedule shows a schedule, with its next times and its occurrences.
 func (s *site) schedule(ctx context.Context, r *request) (*content, error) {
 	if _, err := r.operator(); err != nil {
@@ -44,7 +50,7 @@ func (s *site) schedule(ctx context.Context, r *request) (*content, error) {
 	}
 	p := schedulePage{Reason: r.PostForm.Get("reason")}
 	err := view.Read(ctx, s.Act, func(ctx context.Context, db view.DB) (err error) {
-		if p.Schedule, err = store.OneSchedule(ctx, db, r.PathValue("name")); err != nil {
+		if p.Schedule, err = store.OneSchedule(ctx, db, scheduleOf(r)); err != nil {
 			return err
 		}
 		if !p.NextAt.IsZero() {
@@ -52,7 +58,7 @@ func (s *site) schedule(ctx context.Context, r *request) (*content, error) {
 				return err
 			}
 		}
-		p.Occurrences, err = store.Occurrences(ctx, db, p.Name, mostOccurrences+1)
+		p.Occurrences, err = store.Occurrences(ctx, db, p.ScheduleName, mostOccurrences+1)
 		return err
 	})
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -73,8 +79,11 @@ func (s *site) actOnSchedule(ctx context.Context, r *request) (to, done string, 
 	if err != nil {
 		return "", "", err
 	}
-	name := r.PathValue("name")
-	to = "/schedules/" + name
+	name := scheduleOf(r)
+	to = "/schedules/" + name.Name
+	if name.CreatedBy != "" {
+		to += "?of=" + url.QueryEscape(name.CreatedBy)
+	}
 	switch do := r.PostForm.Get("do"); do {
 	case "pause":
 		err = store.PauseSchedule(ctx, s.Act, name, who.By, who.Reason)
@@ -89,7 +98,7 @@ func (s *site) actOnSchedule(ctx context.Context, r *request) (to, done string, 
 		}
 	case "remove":
 		err = store.RemoveSchedule(ctx, s.Act, name, who.By, who.Reason)
-		to, done = "/schedules", "The schedule was removed: "+name
+		to, done = "/schedules", "The schedule was removed: "+name.Name
 	default:
 		err = badRequest("The form says neither pause, resume, run nor remove.")
 	}

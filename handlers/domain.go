@@ -59,7 +59,8 @@ type Env struct {
 	// Tables has the names of the tables in the Grants of all domains that have a tool in the registry.
 	Tables []string
 	// Isolated means that a domain must not contact other services or read files in the working directory, as in gem
-	// demo. [Domain.Config] then has only the demo's values.
+	// demo. [Domain.Config] then has only the values that gem demo sets, and none from the
+	// environment.
 	Isolated bool
 }
 

@@ -87,7 +87,7 @@ var ErrUnknown error = &Failure{
 	Message: "A step that must not run twice had begun when its worker was lost: whether it took effect is not known.",
 }
 
-// Step calls the function that it is given at least once, records its result in the journal, and returns the result.
+// Step calls do at least once, records its result in the journal, and returns that result.
 // The result must be encodable as JSON of at most 1 MiB. If the worker is lost before the result is recorded, another
 // worker calls the function again. A name has at most 200 characters and no #. If several steps have the same name, the
 // second gets the suffix #2 in the journal, and so on.

@@ -49,10 +49,10 @@ type Arrival struct {
 var ErrTimeout error = &Failure{Code: "timeout", Message: "Nothing arrived within the time limit of the wait."}
 
 // ErrCancelled is the error that new steps and waits return once someone has asked to cancel the call. context.Cause
-// returns it for the handler's context, too. Steps and waits that have a recorded result still return it. A handler may
-// clean up with steps, calls and waits under context.WithoutCancel(ctx), for at most an hour after the request. The
-// call ends when the handler returns. If the handler returns an error, the call ends as failed, with the code
-// cancelled.
+// returns it for the handler's context, too. Steps and waits that already have a recorded result return that result. A
+// handler may clean up with steps, calls and waits under context.WithoutCancel(ctx), for at most an hour after the
+// request. The call ends when the handler returns. If the handler returns an error, the call ends as failed, with the
+// code cancelled.
 var ErrCancelled error = &Failure{Code: "cancelled", Message: "Someone asked to cancel the call."}
 
 // Start makes a call to a tool under a name, once, even if the handler runs several times. It does not insert the call

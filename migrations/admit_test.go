@@ -75,6 +75,7 @@ func TestCallsAreAdmittedTogetherAsOneByOne(t *testing.T) {
 // drawClaim draws calls that the worker w has claimed, some after others with the same keys and counters have run.
 func drawClaim(rt *rapid.T, db *pgxpool.Pool, name string) (calls []toAdmit) {
 	h := &history{rt: rt, db: db, name: name, ends: map[int]bool{}}
+	var locked []toAdmit
 	n := rapid.IntRange(2, 9).Draw(rt, "calls")
 	for i := range n {
 		c := &gatedCall{tool: "t.a"}
@@ -104,13 +105,15 @@ func drawClaim(rt *rapid.T, db *pgxpool.Pool, name string) (calls []toAdmit) {
 		switch rapid.IntRange(0, 9).Draw(rt, "trouble") {
 		case 0:
 			one.locked = true
+			locked = append(locked, one)
+			continue
 		case 1:
 			one.stale = true
 			h.exec("select gem.release($1, 1, 'w')", c.ID)
 		}
 		calls = append(calls, one)
 	}
-	return calls
+	return append(calls, locked...) // a worker admits these after the others
 }
 
 // undo returns the verdicts of do and the rows that it leaves, and undoes it.
@@ -195,12 +198,8 @@ func (a *admitting) one(c toAdmit) (got admitted) {
 
 func (a *admitting) alone() map[string]admitted {
 	all := map[string]admitted{}
-	for _, last := range []bool{false, true} {
-		for _, c := range a.calls {
-			if c.locked == last {
-				all[c.CallID] = a.one(c)
-			}
-		}
+	for _, c := range a.calls {
+		all[c.CallID] = a.one(c)
 	}
 	return all
 }

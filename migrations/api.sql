@@ -2,17 +2,21 @@
 -- roles of workers. gem migrate --no-api omits them.
 
 do $$
+declare
+  of_users text;
 begin
-  -- gem mcp acts for signed-in users.
-  if to_regrole('authenticated') is not null and to_regrole('gem_mcp') is not null
-    and not pg_has_role('gem_mcp', 'authenticated', 'member') then
+  -- gem mcp acts for signed-in users, and so do their schedules.
+  foreach of_users in array array['gem_mcp', 'gem_scheduler'] loop
     begin
-      grant authenticated to gem_mcp;
+      if not pg_has_role(to_regrole(of_users), to_regrole('authenticated'), 'member') then
+        execute format('grant authenticated to %I', of_users);
+      end if;
     exception
       when unique_violation then null; -- another database of this server is being migrated
-      when insufficient_privilege then raise notice 'gem_mcp may not become authenticated: this role may not grant it';
+      when insufficient_privilege then raise notice '% may not become authenticated: this role may not grant it',
+        of_users;
     end;
-  end if;
+  end loop;
 
   -- Realtime then sends each receipt to every user who may select it.
   if exists (select from pg_publication where pubname = 'supabase_realtime' and not puballtables)

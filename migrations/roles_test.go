@@ -286,8 +286,8 @@ func TestRolesThatComeLaterGetTheirRights(t *testing.T) {
 		t.Fatalf("%v, with these notes: %s", err, notes)
 	}
 	testdb.Exec(t, admin, "create role gem_worker nologin; create role gem_monitor nologin; create role gem_operator "+
-		"nologin; create role gem_frontend nologin; create role gem_mcp nologin noinherit; "+
-		"grant gem_worker, gem_monitor, gem_operator, gem_frontend, gem_mcp to migrator with admin option")
+		"nologin; create role gem_frontend nologin; create role gem_mcp nologin noinherit; create role gem_scheduler nologin; "+
+		"grant gem_worker, gem_monitor, gem_operator, gem_frontend, gem_mcp, gem_scheduler to migrator with admin option")
 	mine := testdb.Pool(t, u.String())
 	if _, err := mine.Exec(t.Context(), printed(t)); err == nil ||
 		!strings.Contains(err.Error(), "role gem_worker: GEM would have to") {
@@ -295,15 +295,15 @@ func TestRolesThatComeLaterGetTheirRights(t *testing.T) {
 	}
 	var theirs *migrations.TakenError
 	if err := migrations.Up(t.Context(), u.String()); !errors.As(err, &theirs) ||
-		!strings.Contains(err.Error(), "--adopt-role gem_frontend,gem_mcp,gem_monitor,gem_operator,gem_worker") {
+		!strings.Contains(err.Error(), "--adopt-role gem_frontend,gem_mcp,gem_monitor,gem_operator,gem_scheduler,gem_worker") {
 		t.Errorf("it takes roles that GEM did not make: %v", err)
 	}
 	done, err = migrations.Apply(t.Context(), u.String(),
-		migrations.Options{AdoptRoles: []string{"gem_worker", "gem_monitor", "gem_operator", "gem_frontend", "gem_mcp"}})
+		migrations.Options{AdoptRoles: strings.Fields("gem_worker gem_monitor gem_operator gem_frontend gem_mcp gem_scheduler")})
 	if err == nil {
 		t.Error("a role that may not comment on roles adopted them")
 	}
-	for _, role := range []string{"gem_worker", "gem_monitor", "gem_operator", "gem_frontend", "gem_mcp"} {
+	for _, role := range strings.Fields("gem_worker gem_monitor gem_operator gem_frontend gem_mcp gem_scheduler") {
 		_, statement, ok := strings.Cut(err.Error(), "An administrator of the server can run: ")
 		if !ok {
 			t.Fatal(err)

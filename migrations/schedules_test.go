@@ -170,13 +170,13 @@ func TestOverlap(t *testing.T) {
 func TestAPauseRecordsItsInstants(t *testing.T) {
 	t.Parallel()
 	db := schedule(t, "* * * * *", "{}")
-	testdb.Exec(t, db, "select gem.pause_schedule('s', 'ann', 'holiday')")
+	testdb.Exec(t, db, "select gem.pause_schedule('s', null, 'ann', 'holiday')")
 	since(t, db, "5 minutes")
 	tick(t, db)
 	if got := occurrences(t, db); got != "" {
 		t.Fatal("during the pause:", got)
 	}
-	testdb.Exec(t, db, "select gem.resume_schedule('s', 'ann')")
+	testdb.Exec(t, db, "select gem.resume_schedule('s', null, 'ann')")
 	tick(t, db)
 	if got := occurrences(t, db); got != "5 paused" {
 		t.Error(got)
@@ -190,7 +190,7 @@ func TestChangesDuringAPauseLoseNoInstant(t *testing.T) {
 	t.Parallel()
 	for _, change := range []string{"gem.save_schedule('s', '@daily', 'a.b')", "gem.remove_schedule('s')"} {
 		db := schedule(t, "* * * * *", "{}")
-		testdb.Exec(t, db, "select gem.pause_schedule('s', 'ann')")
+		testdb.Exec(t, db, "select gem.pause_schedule('s', null, 'ann')")
 		since(t, db, "5 minutes")
 		testdb.Exec(t, db, "select "+change)
 		if got := occurrences(t, db); got != "5 paused" {
@@ -259,7 +259,7 @@ func TestSavingAScheduleLosesNoInstant(t *testing.T) {
 	if got := testdb.Value[time.Time](t, db, at); !got.Equal(before.Add(time.Hour)) {
 		t.Errorf("the same expression has moved the next instant to %s", got)
 	}
-	testdb.Exec(t, db, "select gem.remove_schedule('s', 'ann')")
+	testdb.Exec(t, db, "select gem.remove_schedule('s', p_by => 'ann')")
 	testdb.Exec(t, db, next, "@daily")
 	if got := testdb.Value[int](t, db, "select count(*) from gem.schedules"); got != 2 {
 		t.Errorf("there are %d schedules", got)

@@ -17,8 +17,8 @@ import (
 type ReplayResult struct {
 	// Misfit describes how the journal contradicts the code, or why the code is missing.
 	Misfit string
-	// Stopped is the first operation that is not in the journal. The replay of an open call ends there: at a wait that
-	// is still open, or at the next new step.
+	// Stopped is the first operation that is not in the journal. The replay of an open call ends there: at a wait for
+	// something that has not come yet, or at a step that has no result yet.
 	Stopped string
 	// Outcome is the handler's result. Differs reports that the receipt has another outcome.
 	Outcome receipts.Outcome

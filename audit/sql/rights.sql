@@ -118,13 +118,14 @@ where not case
     'public.core_tool_events', 'public.core_workers', 'public.core_llm_requests')
   when grantee = 'service_role' then name in ('public.core_tool_calls', 'public.core_tool_receipts',
     'public.core_tool_events',
-    'public.core_tool_progress', 'public.open_questions', 'gem.extractions')
+    'public.core_tool_progress', 'public.open_questions', 'public.tool_schedules', 'gem.extractions')
   when grantee in ('authenticated', 'gem_frontend') then case rel
     when 'core_tool_calls' then col not in ('seq', 'level', 'awaited', 'claimed_by', 'waits', 'need', 'steps', 'needs',
       'kills')
     when 'core_tool_receipts' then col not in ('worker_id')
     when 'core_tool_events' then col not in ('worker_id', 'data')
-    else name in ('public.core_tool_progress', 'public.open_questions', 'gem.extractions') end is true
+    else name in ('public.core_tool_progress', 'public.open_questions', 'public.tool_schedules', 'gem.extractions') end
+      is true
   else false end
 group by rel, name, grantee
 union all
@@ -146,7 +147,7 @@ from (
 ) s
 where case schema
   when 'gem' then may <> 'usage' or grantee not in ('gem_worker', 'gem_monitor', 'gem_operator', 'gem_mcp',
-    'authenticated', 'gem_frontend', 'service_role')
+    'gem_scheduler', 'authenticated', 'gem_frontend', 'service_role')
   else may = 'create' and grantee in ('public', 'anon', 'authenticated', 'gem_frontend') end
 group by schema, grantee
 union all
@@ -154,7 +155,7 @@ select 'rights', m.rolname || '.' || g.rolname, format('%s is a member of %s: re
   g.rolname)
 from pg_auth_members a join pg_roles m on m.oid = a.member join pg_roles g on g.oid = a.roleid
 where m.rolname in ('anon', 'authenticated', 'gem_frontend')
-  and g.rolname in ('gem_worker', 'gem_monitor', 'gem_operator', 'gem_mcp', 'service_role')
+  and g.rolname in ('gem_worker', 'gem_monitor', 'gem_operator', 'gem_mcp', 'gem_scheduler', 'service_role')
 union all
 select 'rights', p.proname || '.' || coalesce(g.rolname, 'public'), format('%s may execute %s, which GEM did not '
   'grant: revoke execute on function %2$s from %1$s', coalesce(g.rolname, 'public'), p.oid::regprocedure)
@@ -163,14 +164,15 @@ cross join lateral aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
 left join pg_roles g on g.oid = a.grantee
 where (a.grantee = 0 or g.rolname in ('anon', 'authenticated', 'gem_frontend', 'service_role')) and case p.pronamespace
   when 'gem'::regnamespace then a.grantee = 0 or g.rolname = 'anon'
-    or p.proname not in ('open_questions', 'part_of', 'answer_schema')
+    or p.proname not in ('open_questions', 'part_of', 'answer_schema', 'schedules_of_caller')
   when 'public'::regnamespace then (a.grantee = 0 or g.rolname = 'anon') and p.proname in ('enqueue_tool_call',
-    'get_receipt', 'cancel_tool_call', 'answer_tool_call', 'find_open_questions', 'list_tools') end
+    'get_receipt', 'cancel_tool_call', 'answer_tool_call', 'find_open_questions', 'list_tools', 'schedule_tool_call',
+    'pause_tool_schedule', 'resume_tool_schedule', 'remove_tool_schedule') end
 union all
 select 'rights', rel, format('the view %s has the rights of its owner: alter view %1$s set (security_invoker = true)',
   name)
 from rel join pg_class c using (oid)
-where rel = 'open_questions' and not exists (select from pg_options_to_table(c.reloptions)
+where rel in ('open_questions', 'tool_schedules') and not exists (select from pg_options_to_table(c.reloptions)
   where option_name = 'security_invoker' and option_value::boolean)
 union all
 select 'rights', r.rel || '.' || w.rulename, format('the rule is not GEM''s, and changes what statements do: '

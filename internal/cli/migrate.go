@@ -40,10 +40,10 @@ adoption itself locks them until it has changed all their rows. If a table is in
 use, it waits 3 seconds for the lock, lets the others continue, and tries again
 for a minute.
 
-It makes three additions to objects that are not GEM's: gem_mcp becomes a
-member of authenticated, GEM's roles may use the schema public, and the receipts
-join the publication supabase_realtime. --no-api omits these, in this and all
-later runs until --no-api=false.
+It makes three additions to objects that are not GEM's: gem_mcp and
+gem_scheduler become members of authenticated, GEM's roles may use the schema
+public, and the receipts join the publication supabase_realtime. --no-api omits
+these, in this and all later runs until --no-api=false.
 
 Run it in every deploy, before the new workers start. Workers of the previous
 version keep running. Repeated and concurrent runs are safe: each migration is

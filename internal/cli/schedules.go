@@ -33,19 +33,23 @@ The role must own the tables or be a member of gem_operator.
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	cmd.AddCommand(listSchedulesCommand(), showScheduleCommand(), addScheduleCommand(), applySchedulesCommand(),
-		actOnScheduleCommand("pause", "Pause a schedule",
-			func(cmd *cobra.Command, db *pgxpool.Pool, name, reason string) (string, error) {
-				return "It is paused. gem schedules resume " + name + " continues it.",
-					store.PauseSchedule(cmd.Context(), db, name, "", reason)
+		actOnScheduleCommand("pause", "Pause a schedule; with --of and without NAME, all schedules of a user",
+			func(cmd *cobra.Command, db *pgxpool.Pool, n store.ScheduleName, reason string) (string, error) {
+				if n.Name == "" {
+					paused, err := store.PauseSchedulesOf(cmd.Context(), db, n.CreatedBy, "", reason)
+					return count(paused, "schedule") + " paused.", err
+				}
+				return "It is paused. gem schedules resume " + n.Name + ofUser(n) + " continues it.",
+					store.PauseSchedule(cmd.Context(), db, n, "", reason)
 			}),
 		actOnScheduleCommand("resume", "Resume a paused schedule, and record the times of the pause as skipped",
-			func(cmd *cobra.Command, db *pgxpool.Pool, name, reason string) (string, error) {
-				next, err := store.ResumeSchedule(cmd.Context(), db, name, "", reason)
+			func(cmd *cobra.Command, db *pgxpool.Pool, n store.ScheduleName, reason string) (string, error) {
+				next, err := store.ResumeSchedule(cmd.Context(), db, n, "", reason)
 				return "Its next call: " + nextCall(next, ""), err
 			}),
 		actOnScheduleCommand("remove", "Remove a schedule; its history remains until gem prune removes it",
-			func(cmd *cobra.Command, db *pgxpool.Pool, name, reason string) (string, error) {
-				return "It is removed, and makes no further calls.", store.RemoveSchedule(cmd.Context(), db, name, "", reason)
+			func(cmd *cobra.Command, db *pgxpool.Pool, n store.ScheduleName, reason string) (string, error) {
+				return "It is removed, and makes no further calls.", store.RemoveSchedule(cmd.Context(), db, n, "", reason)
 			}),
 		runScheduleCommand(), backfillScheduleCommand(), nextCommand())
 	return cmd
@@ -95,13 +99,13 @@ func listSchedulesCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			rows := [][]string{{"NAME", "CRON", "ZONE", "TOOL", "NEXT CALL"}}
+			rows := [][]string{{"NAME", "USER", "CRON", "ZONE", "TOOL", "NEXT CALL"}}
 			for _, s := range all {
 				next := nextCall(s.NextAt, s.Zone)
 				if s.Paused != nil {
 					next = "paused by " + s.Paused.By
 				}
-				rows = append(rows, []string{s.Name, s.Cron, s.Zone, s.Tool, next})
+				rows = append(rows, []string{s.Name, cmp.Or(s.CreatedBy, "-"), s.Cron, s.Zone, s.Tool, next})
 			}
 			return table(cmd.OutOrStdout(), rows)
 		}),
@@ -109,7 +113,10 @@ func listSchedulesCommand() *cobra.Command {
 }
 
 func showScheduleCommand() *cobra.Command {
-	var limit int
+	var (
+		limit int
+		of    string
+	)
 	cmd := &cobra.Command{
 		Use: "show NAME", Short: "Show a schedule and the outcomes of its last times",
 		Args: takes("the name of a schedule", 1, 1), Example: "  gem schedules show overdue",
@@ -117,7 +124,7 @@ func showScheduleCommand() *cobra.Command {
 			if limit < 1 || limit > 1000 {
 				return usage("--limit is %d, and must be from 1 to 1000", limit)
 			}
-			s, err := store.OneSchedule(cmd.Context(), db, args[0])
+			s, err := store.OneSchedule(cmd.Context(), db, store.ScheduleName{Name: args[0], CreatedBy: of})
 			if errors.Is(err, pgx.ErrNoRows) {
 				return fmt.Errorf("the schedule %s does not exist\nTo list the schedules, run gem schedules list",
 					printable(args[0]))
@@ -125,7 +132,7 @@ func showScheduleCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			occurrences, err := store.Occurrences(cmd.Context(), db, s.Name, limit)
+			occurrences, err := store.Occurrences(cmd.Context(), db, s.ScheduleName, limit)
 			if err != nil {
 				return err
 			}
@@ -135,6 +142,13 @@ func showScheduleCommand() *cobra.Command {
 				{"changed", "by " + s.Changed.By + ", " + moment(s.Changed.At)}, {"next call", nextCall(s.NextAt, s.Zone)}}
 			if s.Paused != nil {
 				rows[len(rows)-1] = []string{"paused", "by " + s.Paused.By + ", " + moment(s.Paused.At) + "  " + s.Paused.Reason}
+			}
+			if s.CreatedBy != "" {
+				rights := "of the service"
+				if s.SignedIn {
+					rights = "of the user"
+				}
+				rows = slices.Insert(rows, 1, []string{"user", s.CreatedBy}, []string{"rights", rights})
 			}
 			for _, more := range [][]string{{"session", s.SessionID}, {"jitter", strings.TrimPrefix(s.Jitter, "00:00:00")},
 				{"starts at", atOrEmpty(s.StartsAt)}, {"ends at", atOrEmpty(s.EndsAt)}, {"held", atOrEmpty(s.HeldAt)}} {
@@ -149,7 +163,21 @@ func showScheduleCommand() *cobra.Command {
 		}),
 	}
 	cmd.Flags().IntVar(&limit, "limit", 20, "how many of its last times")
+	ofFlag(cmd, &of)
 	return cmd
+}
+
+// ofFlag adds --of.
+func ofFlag(cmd *cobra.Command, of *string) {
+	cmd.Flags().StringVar(of, "of", "", "the user that the schedule belongs to (created_by)")
+}
+
+// ofUser returns the flag that names the user of a schedule, with a space before it.
+func ofUser(n store.ScheduleName) string {
+	if n.CreatedBy == "" {
+		return ""
+	}
+	return " --of " + n.CreatedBy
 }
 
 func atOrEmpty(at time.Time) string {
@@ -234,6 +262,7 @@ Replacing a schedule with the same cron expression and zone keeps its next time.
 	f.IntVar(&s.Priority, "priority", 0, "of its calls, from -1000 to 1000; higher runs first")
 	f.StringVar(&starts, "starts-at", "", "no call before this time, such as 2027-01-31T15:04:05Z")
 	f.StringVar(&ends, "ends-at", "", "no call after this time")
+	ofFlag(cmd, &s.CreatedBy)
 	return cmd
 }
 
@@ -249,14 +278,20 @@ func timeFlag(name, text string) (time.Time, error) {
 	return at, nil
 }
 
-func actOnScheduleCommand(use, short string, act func(cmd *cobra.Command, db *pgxpool.Pool, name,
-	reason string) (string, error)) *cobra.Command {
-	var reason string
+func actOnScheduleCommand(use, short string, act func(cmd *cobra.Command, db *pgxpool.Pool,
+	n store.ScheduleName, reason string) (string, error)) *cobra.Command {
+	var reason, of string
 	cmd := &cobra.Command{
 		Use: use + " NAME", Short: short,
-		Args: takes("the name of a schedule", 1, 1), Example: "  gem schedules " + use + " overdue",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if use == "pause" && of != "" && len(args) == 0 {
+				return nil
+			}
+			return takes("the name of a schedule", 1, 1)(cmd, args)
+		},
+		Example: "  gem schedules " + use + " overdue",
 		RunE: withDatabase(func(cmd *cobra.Command, db *pgxpool.Pool, args []string) error {
-			done, err := act(cmd, db, args[0], reason)
+			done, err := act(cmd, db, store.ScheduleName{Name: strings.Join(args, ""), CreatedBy: of}, reason)
 			if err != nil {
 				return err
 			}
@@ -265,15 +300,17 @@ func actOnScheduleCommand(use, short string, act func(cmd *cobra.Command, db *pg
 		}),
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for the schedule's record")
+	ofFlag(cmd, &of)
 	return cmd
 }
 
 func runScheduleCommand() *cobra.Command {
-	return &cobra.Command{
+	var of string
+	cmd := &cobra.Command{
 		Use: "run NAME", Short: "Make a call of a schedule now; its times are not affected",
 		Args: takes("the name of a schedule", 1, 1), Example: "  gem schedules run overdue",
 		RunE: withDatabase(func(cmd *cobra.Command, db *pgxpool.Pool, args []string) error {
-			id, err := store.RunScheduleNow(cmd.Context(), db, args[0])
+			id, err := store.RunScheduleNow(cmd.Context(), db, store.ScheduleName{Name: args[0], CreatedBy: of})
 			if err != nil {
 				return err
 			}
@@ -281,10 +318,12 @@ func runScheduleCommand() *cobra.Command {
 			return err
 		}),
 	}
+	ofFlag(cmd, &of)
+	return cmd
 }
 
 func backfillScheduleCommand() *cobra.Command {
-	var from, to string
+	var from, to, of string
 	cmd := &cobra.Command{
 		Use: "backfill NAME", Short: "Make the calls of past times that have none, at most 1,000",
 		Args:    takes("the name of a schedule", 1, 1),
@@ -302,7 +341,8 @@ func backfillScheduleCommand() *cobra.Command {
 				return err
 			}
 			return withDatabase(func(cmd *cobra.Command, db *pgxpool.Pool, args []string) error {
-				calls, err := store.BackfillSchedule(cmd.Context(), db, args[0], begin, end)
+				calls, err := store.BackfillSchedule(cmd.Context(), db, store.ScheduleName{Name: args[0], CreatedBy: of},
+					begin, end)
 				if err != nil {
 					return err
 				}
@@ -313,6 +353,7 @@ func backfillScheduleCommand() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&from, "from", "", "the first time")
 	cmd.Flags().StringVar(&to, "to", "", "the last time; it must be past")
+	ofFlag(cmd, &of)
 	return cmd
 }
 
@@ -349,6 +390,7 @@ func nextCommand() *cobra.Command {
 // scheduleEntry is a schedule in a file for gem schedules apply.
 type scheduleEntry struct {
 	Name         string          `json:"name"`
+	CreatedBy    string          `json:"created_by"`
 	Cron         string          `json:"cron"`
 	Zone         string          `json:"zone"`
 	Tool         string          `json:"tool"`
@@ -368,8 +410,8 @@ func applySchedulesCommand() *cobra.Command {
 		Use: "apply FILE", Short: "Save the schedules of a JSON file, all or none",
 		Long: `
 The file has a list of objects with the fields name, cron and tool. Optional are
-zone, input, session_id, priority, missed, missed_within, overlap, jitter,
-starts_at and ends_at. Schedules that the file does not name stay as they are.
+zone, input, created_by, session_id, priority, missed, missed_within, overlap,
+jitter, starts_at and ends_at. Schedules that the file does not name stay as they are.
 `,
 		Example: "  gem schedules apply schedules.json",
 		Args:    takes("a JSON file", 1, 1),
@@ -387,14 +429,17 @@ starts_at and ends_at. Schedules that the file does not name stay as they are.
 			if _, err := read.Token(); !errors.Is(err, io.EOF) || len(all) == 0 {
 				return usage("%s must have one list of schedules, with at least one in it", args[0])
 			}
-			names := map[string]bool{}
+			names := map[store.ScheduleName]bool{}
 			for _, e := range all {
-				if names[e.Name] {
+				n := store.ScheduleName{Name: e.Name, CreatedBy: e.CreatedBy}
+				if names[n] {
 					return usage("%s has two schedules with the name %s", args[0], printable(e.Name))
 				}
-				names[e.Name] = true
+				names[n] = true
 			}
-			slices.SortFunc(all, func(a, b scheduleEntry) int { return strings.Compare(a.Name, b.Name) }) // locks, in one order
+			slices.SortFunc(all, func(a, b scheduleEntry) int { // locks, in one order
+				return cmp.Or(strings.Compare(a.CreatedBy, b.CreatedBy), strings.Compare(a.Name, b.Name))
+			})
 			return withDatabase(func(cmd *cobra.Command, db *pgxpool.Pool, _ []string) error {
 				var saved strings.Builder
 				err := pgx.BeginFunc(cmd.Context(), db, func(tx pgx.Tx) error {
@@ -419,8 +464,9 @@ starts_at and ends_at. Schedules that the file does not name stay as they are.
 
 func (e scheduleEntry) schedule() store.Schedule {
 	return store.Schedule{
-		Name: e.Name, Cron: e.Cron, Zone: cmp.Or(e.Zone, "UTC"), Missed: e.Missed, MissedWithin: e.MissedWithin,
-		Overlap: e.Overlap, Jitter: e.Jitter, StartsAt: e.StartsAt, EndsAt: e.EndsAt,
+		ScheduleName: store.ScheduleName{Name: e.Name, CreatedBy: e.CreatedBy}, Cron: e.Cron,
+		Zone: cmp.Or(e.Zone, "UTC"), Missed: e.Missed, MissedWithin: e.MissedWithin, Overlap: e.Overlap, Jitter: e.Jitter,
+		StartsAt: e.StartsAt, EndsAt: e.EndsAt,
 		ScheduleCall: store.ScheduleCall{
 			Tool: e.Tool, Input: json.RawMessage(cmp.Or(string(e.Input), "{}")), SessionID: e.SessionID, Priority: e.Priority,
 		},

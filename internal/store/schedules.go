@@ -11,7 +11,8 @@ import (
 
 // Schedule is a row of gem.schedules: see migrations/functions/schedules.sql.
 type Schedule struct {
-	Name string
+	ScheduleName
+	SignedIn bool // its calls have only the rights of the user
 	ScheduleCall
 	Cron, Zone   string
 	Missed       string
@@ -24,6 +25,12 @@ type Schedule struct {
 	HeldAt       time.Time // waits for the end of the last call; zero: none
 	Paused       *ScheduleAct
 	Changed      ScheduleAct
+}
+
+// ScheduleName identifies a schedule that is not removed.
+type ScheduleName struct {
+	Name      string
+	CreatedBy string // the user it belongs to; empty: nobody
 }
 
 // ScheduleCall is the call that a schedule makes.
@@ -42,29 +49,34 @@ type ScheduleAct struct {
 	At     time.Time `json:"at"`
 }
 
-const scheduleColumns = `s.name, s.tool_name, s.input, s.session_id, s.priority, s.cron, s.zone, s.missed,
-	s.missed_within::text, s.overlap, s.jitter::text, s.starts_at, s.ends_at, s.next_at, s.held_at, s.paused, s.changed`
+const scheduleColumns = `s.name, s.created_by, s.signed_in, s.tool_name, s.input, s.session_id, s.priority,
+	s.cron, s.zone, s.missed, s.missed_within::text, s.overlap, s.jitter::text, s.starts_at, s.ends_at,
+	s.next_at, s.held_at, s.paused, s.changed`
 
 func scanSchedule(row pgx.CollectableRow) (s Schedule, err error) {
-	err = row.Scan(&s.Name, &s.Tool, &s.Input, (*zeronull.Text)(&s.SessionID), &s.Priority, &s.Cron, &s.Zone, &s.Missed,
-		&s.MissedWithin, &s.Overlap, &s.Jitter, (*zeronull.Timestamptz)(&s.StartsAt), (*zeronull.Timestamptz)(&s.EndsAt),
+	err = row.Scan(&s.Name, (*zeronull.Text)(&s.CreatedBy), &s.SignedIn, &s.Tool, &s.Input,
+		(*zeronull.Text)(&s.SessionID), &s.Priority, &s.Cron, &s.Zone, &s.Missed, &s.MissedWithin, &s.Overlap, &s.Jitter,
+		(*zeronull.Timestamptz)(&s.StartsAt), (*zeronull.Timestamptz)(&s.EndsAt),
 		(*zeronull.Timestamptz)(&s.NextAt), (*zeronull.Timestamptz)(&s.HeldAt), &s.Paused, &s.Changed)
 	return s, err
 }
 
-// Schedules returns all schedules, sorted by name.
+// Schedules returns all schedules, sorted by user and name. Those of nobody come first.
 func Schedules(ctx context.Context, db DB) ([]Schedule, error) {
-	rows, err := db.Query(ctx, "select "+scheduleColumns+" from gem.schedules s where s.removed is null order by s.name")
+	rows, err := db.Query(ctx, "select "+scheduleColumns+
+		" from gem.schedules s where s.removed is null order by s.created_by nulls first, s.name")
 	if err != nil {
 		return nil, err
 	}
 	return pgx.CollectRows(rows, scanSchedule)
 }
 
+// ofName is the condition for a schedule with the name $1 and the user $2.
+const ofName = "s.removed is null and s.name = $1 and coalesce(s.created_by, '') = $2"
+
 // OneSchedule returns the schedule with a name, or [pgx.ErrNoRows].
-func OneSchedule(ctx context.Context, db DB, name string) (Schedule, error) {
-	rows, err := db.Query(ctx,
-		"select "+scheduleColumns+" from gem.schedules s where s.removed is null and s.name = $1", name)
+func OneSchedule(ctx context.Context, db DB, n ScheduleName) (Schedule, error) {
+	rows, err := db.Query(ctx, "select "+scheduleColumns+" from gem.schedules s where "+ofName, n.Name, n.CreatedBy)
 	if err != nil {
 		return Schedule{}, err
 	}
@@ -83,14 +95,14 @@ type Occurrence struct {
 }
 
 // Occurrences returns the last occurrences of a schedule, newest first.
-func Occurrences(ctx context.Context, db DB, schedule string, limit int) ([]Occurrence, error) {
+func Occurrences(ctx context.Context, db DB, n ScheduleName, limit int) ([]Occurrence, error) {
 	rows, err := db.Query(ctx, `
 		select o.due_at, o.upto, coalesce(o.count, 0), o.backfilled, o.call_id::text, c.status, o.skipped, o.detail
 		from gem.schedules s
 		join gem.occurrences o on o.schedule_id = s.id
 		left join public.core_tool_calls c on c.id = o.call_id
-		where s.name = $1 and s.removed is null
-		order by o.due_at desc, o.backfilled limit $2`, schedule, limit)
+		where `+ofName+`
+		order by o.due_at desc, o.backfilled limit $3`, n.Name, n.CreatedBy, limit)
 	if err != nil {
 		return nil, err
 	}
@@ -101,8 +113,8 @@ func Occurrences(ctx context.Context, db DB, schedule string, limit int) ([]Occu
 	})
 }
 
-// SaveSchedule makes a schedule or changes the one with its name, and returns its next instant and whether it is
-// paused. Empty fields get their defaults.
+// SaveSchedule makes a schedule of operators or changes the one with its name, and returns its next instant and whether
+// it is paused. Empty fields get their defaults.
 func SaveSchedule(ctx context.Context, db DB, s Schedule) (next time.Time, paused bool, err error) {
 	options := map[string]any{"priority": s.Priority}
 	for name, value := range map[string]string{"session_id": s.SessionID, "missed": s.Missed,
@@ -120,40 +132,50 @@ func SaveSchedule(ctx context.Context, db DB, s Schedule) (next time.Time, pause
 	if err != nil {
 		return time.Time{}, false, err
 	}
-	err = db.QueryRow(ctx, "select next, paused from gem.save_schedule($1, $2, $3, $4, $5, $6)", s.Name, s.Cron,
-		s.Tool, string(s.Input), s.Zone, string(encoded)).Scan(&next, &paused)
+	err = db.QueryRow(ctx, "select next, paused from gem.save_schedule($1, $2, $3, $4, $5, $6, nullif($7, ''))", s.Name,
+		s.Cron, s.Tool, string(s.Input), s.Zone, string(encoded), s.CreatedBy).Scan(&next, &paused)
 	return next, paused, err
 }
 
-// PauseSchedule pauses a schedule. In this and the next two functions, by is the person who acts; empty means the role
-// of the connection.
-func PauseSchedule(ctx context.Context, db DB, name, by, reason string) error {
-	_, err := db.Exec(ctx, "select gem.pause_schedule($1, nullif($2, ''), $3)", name, by, reason)
+// PauseSchedule pauses a schedule. In this and the next three functions, by is the person who acts; empty means the
+// role of the connection.
+func PauseSchedule(ctx context.Context, db DB, n ScheduleName, by, reason string) error {
+	_, err := db.Exec(ctx, "select gem.pause_schedule($1, nullif($2, ''), nullif($3, ''), $4)", n.Name, n.CreatedBy, by,
+		reason)
 	return err
 }
 
+// PauseSchedulesOf pauses all schedules of a user, and returns their number.
+func PauseSchedulesOf(ctx context.Context, db DB, user, by, reason string) (n int, err error) {
+	err = db.QueryRow(ctx, "select gem.pause_schedules_of($1, nullif($2, ''), $3)", user, by, reason).Scan(&n)
+	return n, err
+}
+
 // ResumeSchedule resumes a schedule, and returns its next instant, or zero if it has ended.
-func ResumeSchedule(ctx context.Context, db DB, name, by, reason string) (next time.Time, err error) {
-	err = db.QueryRow(ctx, "select gem.resume_schedule($1, nullif($2, ''), $3)", name, by, reason).
+func ResumeSchedule(ctx context.Context, db DB, n ScheduleName, by, reason string) (next time.Time, err error) {
+	err = db.QueryRow(ctx, "select gem.resume_schedule($1, nullif($2, ''), nullif($3, ''), $4)", n.Name, n.CreatedBy, by,
+		reason).
 		Scan((*zeronull.Timestamptz)(&next))
 	return next, err
 }
 
 // RemoveSchedule removes a schedule.
-func RemoveSchedule(ctx context.Context, db DB, name, by, reason string) error {
-	_, err := db.Exec(ctx, "select gem.remove_schedule($1, nullif($2, ''), $3)", name, by, reason)
+func RemoveSchedule(ctx context.Context, db DB, n ScheduleName, by, reason string) error {
+	_, err := db.Exec(ctx, "select gem.remove_schedule($1, nullif($2, ''), nullif($3, ''), $4)", n.Name, n.CreatedBy, by,
+		reason)
 	return err
 }
 
 // RunScheduleNow makes a call of a schedule, and returns its id.
-func RunScheduleNow(ctx context.Context, db DB, name string) (callID string, err error) {
-	err = db.QueryRow(ctx, "select gem.run_schedule_now($1)::text", name).Scan(&callID)
+func RunScheduleNow(ctx context.Context, db DB, n ScheduleName) (callID string, err error) {
+	err = db.QueryRow(ctx, "select gem.run_schedule_now($1, nullif($2, ''))::text", n.Name, n.CreatedBy).Scan(&callID)
 	return callID, err
 }
 
 // BackfillSchedule makes the calls of past instants that have none, and returns their number.
-func BackfillSchedule(ctx context.Context, db DB, name string, from, to time.Time) (calls int, err error) {
-	err = db.QueryRow(ctx, "select gem.backfill_schedule($1, $2, $3)", name, from, to).Scan(&calls)
+func BackfillSchedule(ctx context.Context, db DB, n ScheduleName, from, to time.Time) (calls int, err error) {
+	err = db.QueryRow(ctx, "select gem.backfill_schedule($1, $2, $3, nullif($4, ''))", n.Name, from, to,
+		n.CreatedBy).Scan(&calls)
 	return calls, err
 }
 

@@ -5,12 +5,13 @@ declare
   new_role text;
   ours     constant text := 'Made by GEM. All databases of this server that have GEM share it.';
 begin
-  foreach new_role in array array['gem_worker', 'gem_monitor', 'gem_operator', 'gem_frontend', 'gem_mcp'] loop
+  foreach new_role in array array['gem_worker', 'gem_monitor', 'gem_operator', 'gem_frontend', 'gem_mcp',
+    'gem_scheduler'] loop
     begin
       if not exists (select from pg_roles where rolname = new_role) then
-        -- gem_mcp has a user's rights only after it becomes that user; gem_operator inherits gem_monitor's
-        execute format('create role %I nologin %s', new_role, case new_role when 'gem_operator' then 'inherit'
-          else 'noinherit' end);
+        -- gem_mcp has a user's rights only after it becomes that user; the other two have the rights of their groups
+        execute format('create role %I nologin %s', new_role, case when new_role in ('gem_operator', 'gem_scheduler')
+          then 'inherit' else 'noinherit' end);
         -- the next migration recognises the role by this comment
         execute format('comment on role %I is %L', new_role, ours);
       end if;
@@ -25,6 +26,15 @@ begin
     exception
       when unique_violation then null;
       when insufficient_privilege then raise notice 'gem_mcp may not become gem_frontend: this role may not grant it';
+    end;
+  end if;
+  if not pg_has_role(to_regrole('gem_scheduler'), 'gem_frontend', 'member') then
+    begin
+      grant gem_frontend to gem_scheduler;
+    exception
+      when unique_violation then null;
+      when insufficient_privilege then raise notice
+        'gem_scheduler does not have the rights of gem_frontend: this role may not grant it';
     end;
   end if;
   if not pg_has_role(to_regrole('gem_operator'), 'gem_monitor', 'member') then

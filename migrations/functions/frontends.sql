@@ -5,7 +5,8 @@
 --                  created_by comes from their token. They read their own calls, with the receipts, progress and
 --                  journals, without the columns about workers and other calls. They cancel their own calls. They read
 --                  and answer the questions that are open to them.
---   service_role   inserts and reads for anyone. It writes nothing else.
+--                  Where gem.limits allows it, they have schedules: see user_schedules.sql.
+--   service_role   inserts and reads for anyone, and has schedules for anyone. It writes nothing else.
 --   anon           has no rights.
 --
 -- The functions here run with the rights of their caller, so the rights on tables apply. Only list_tools runs with the
@@ -185,7 +186,10 @@ declare
   functions constant text :=
     'public.enqueue_tool_call(text, jsonb, text, text, uuid, integer, timestamptz, uuid, text, boolean), '
     || 'public.get_receipt(uuid), public.cancel_tool_call(uuid), public.answer_tool_call(uuid, jsonb, text), '
-    || 'public.find_open_questions(uuid[]), public.list_tools()';
+    || 'public.find_open_questions(uuid[]), public.list_tools(), '
+    || 'public.schedule_tool_call(text, text, text, jsonb, text, jsonb, text), '
+    || 'public.pause_tool_schedule(text, text, text), public.resume_tool_schedule(text, text), '
+    || 'public.remove_tool_schedule(text, text)';
   of_rows   constant text :=
     'public.core_tool_receipts(public.core_tool_calls), public.core_tool_events(public.core_tool_calls), '
     || 'public.warnings(public.core_tool_receipts)';
@@ -194,15 +198,17 @@ begin
   foreach api_role in array array(select gem.api_roles()) loop
     execute format('revoke all on public.core_tool_calls, public.core_tool_receipts, public.core_tool_events, '
       || 'public.core_workers, public.core_registry_versions, public.core_rules_versions, public.core_hook_events, '
-      || 'public.core_llm_versions, public.core_llm_requests, public.core_tool_progress, public.open_questions from %I',
+      || 'public.core_llm_versions, public.core_llm_requests, public.core_tool_progress, public.open_questions, '
+        || 'public.tool_schedules from %I',
         api_role);
     execute format('revoke all on function %s, %s from %I', functions, of_rows, api_role);
     if api_role <> 'anon' then
       execute format('grant insert (id, tool_name, input, status, idempotency_key, session_id, parent_call_id, '
         || 'priority, run_at, traceparent, awaited) on public.core_tool_calls to %I', api_role);
       execute format('grant execute on function %s, gem.open_questions(uuid[]), gem.part_of(jsonb, text), '
-        || 'gem.answer_schema(text, jsonb) to %I', functions, api_role);
-      execute format('grant select on public.open_questions, public.core_tool_progress to %I', api_role);
+        || 'gem.answer_schema(text, jsonb), gem.schedules_of_caller() to %I', functions, api_role);
+      execute format('grant select on public.open_questions, public.core_tool_progress, public.tool_schedules '
+        || 'to %I', api_role);
     end if;
     if api_role = 'service_role' then
       execute format('grant select on public.core_tool_calls, public.core_tool_receipts, public.core_tool_events to %I',

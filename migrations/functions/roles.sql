@@ -15,6 +15,8 @@
 --   gem_mcp        for gem mcp: create role my_mcp login password '…' in role gem_mcp;
 --                  It may become gem_frontend or authenticated, for one user at a time, and may read which calls have
 --                  ended. It has no other rights.
+--   gem_scheduler  makes the calls of signed-in users' schedules: see user_schedules.sql. It is a member of
+--                  gem_frontend and of authenticated. Nobody connects as this role.
 --   anon, authenticated, service_role
 --                  the roles of Supabase's API, if they exist: see frontends.sql.
 --

@@ -11,6 +11,10 @@
 --   queue   it waits for the end of that call; further instants get none meanwhile
 --   cancel  that call is asked to end, and the new one does not wait for it
 --   allow   both run
+--
+-- The schedules of operators have created_by null, or the user for whom an operator made them, and their calls have the
+-- rights of the service. The calls of schedules that signed-in users make (signed_in) have the rights of their user:
+-- see user_schedules.sql.
 
 -- Replaces {due_at} and {previous_at} in the strings of a document, and {{ by a brace.
 create or replace function gem.fill_times(p_document jsonb, p_due timestamptz, p_previous timestamptz) returns jsonb
@@ -41,18 +45,33 @@ create or replace function gem.open_occurrence(p_schedule uuid) returns uuid lan
   join public.core_tool_calls c on c.id = last.call_id and not gem.is_final(c.status)
 $$;
 
--- Inserts the call of an instant.
+-- Inserts the call of an instant, with the rights of the schedule. The token and the headers of a request in which this
+-- happens do not matter. If the insert fails, the caller must roll back to a savepoint, which restores them.
 create or replace function gem.insert_call_of(p_schedule gem.schedules, p_due timestamptz, p_id uuid,
   p_jitter interval) returns void language plpgsql as $$
+declare
+  claims   constant text        := current_setting('request.jwt.claims', true);
+  headers  constant text        := current_setting('request.headers', true);
+  sent     constant text        := current_setting('gem.sent', true); -- see gem.before_insert_call
+  input    constant jsonb       := gem.fill_times(p_schedule.input, p_due, coalesce(
+    (select o.due_at from gem.occurrences o
+      where o.schedule_id = p_schedule.id and o.call_id is not null and o.due_at < p_due
+      order by o.due_at desc limit 1), least(p_schedule.since, p_due)));
+  runs_at  constant timestamptz := gem.now() -- a hash spreads the schedules of the same minute
+    + p_jitter * ((hashtextextended(format('%s %s', p_schedule.id, extract(epoch from p_due)), 0) & 65535) / 65536.0);
 begin
-  insert into public.core_tool_calls (id, tool_name, input, session_id, priority, run_at)
-  select p_id, p_schedule.tool_name, gem.fill_times(p_schedule.input, p_due, coalesce(
-      (select o.due_at from gem.occurrences o
-        where o.schedule_id = p_schedule.id and o.call_id is not null and o.due_at < p_due
-        order by o.due_at desc limit 1), least(p_schedule.since, p_due))),
-    p_schedule.session_id, p_schedule.priority, -- a hash spreads the schedules of the same minute
-    gem.now() + p_jitter
-      * ((hashtextextended(format('%s %s', p_schedule.id, extract(epoch from p_due)), 0) & 65535) / 65536.0);
+  perform set_config('request.headers', '', true), set_config('gem.sent', '', true),
+    set_config('request.jwt.claims', case when p_schedule.signed_in then
+      jsonb_build_object('sub', p_schedule.created_by, 'role', gem.role_of_users())::text else '' end, true);
+  if p_schedule.signed_in then
+    perform gem.insert_as_user(p_id, p_schedule.tool_name, input, p_schedule.session_id, p_schedule.priority, runs_at);
+  else
+    insert into public.core_tool_calls (id, tool_name, input, session_id, priority, run_at, created_by)
+    values (p_id, p_schedule.tool_name, input, p_schedule.session_id, p_schedule.priority, runs_at,
+      p_schedule.created_by);
+  end if;
+  perform set_config('request.headers', coalesce(headers, ''), true), set_config('gem.sent', coalesce(sent, ''), true),
+    set_config('request.jwt.claims', coalesce(claims, ''), true);
 end
 $$;
 
@@ -112,8 +131,23 @@ declare
   due   timestamptz;
   count integer := 0;
   busy  boolean := false; -- another transaction has locked the call to cancel
+  oldest interval;
 begin
   select s.* into this from gem.schedules s where s.id = p_schedule;
+  if this.signed_in then
+    -- An insert takes this lock. A wait for it here could end in a deadlock: this transaction may have several.
+    if not pg_try_advisory_xact_lock(hashtextextended('gem.limits ' || this.created_by, 0)) then
+      update gem.schedules s set look_at = at + interval '1 second' where s.id = this.id;
+      return;
+    end if;
+    select l.max_schedule_age into oldest from gem.limits l;
+    if (this.changed ->> 'at')::timestamptz < at - oldest then
+      update gem.schedules s set look_at = null, paused = jsonb_build_object('by', 'gem', 'at', gem.rfc3339(at),
+        'reason', format('nobody has saved or resumed it for %s', oldest))
+      where s.id = this.id;
+      return;
+    end if;
+  end if;
   if this.held_at is not null and gem.open_occurrence(this.id) is null then
     perform gem.occur(this, this.held_at);
     this.held_at := null;
@@ -208,15 +242,16 @@ create or replace function gem.acts_now(p_by text, p_reason text) returns jsonb 
   select gem.acts(p_by, p_reason) || jsonb_build_object('at', gem.rfc3339(gem.now()))
 $$;
 
--- Locks a schedule, and returns its row. Raises PT404 if it does not exist.
-create or replace function gem.lock_schedule(p_name text) returns gem.schedules language plpgsql as $$
+-- Locks the schedule of a user, or of nobody, and returns its row. Raises PT404 if it does not exist.
+create or replace function gem.lock_schedule(p_name text, p_of text) returns gem.schedules language plpgsql as $$
 declare
   this gem.schedules;
 begin
-  select s.* into this from gem.schedules s where s.name = p_name and s.removed is null for no key update;
+  select s.* into this from gem.schedules s
+  where coalesce(s.created_by, '') = coalesce(p_of, '') and s.name = p_name and s.removed is null for no key update;
   if this.id is null then
-    perform gem.refuse('PT404', 'the schedule %s does not exist', 'To list the schedules, run gem schedules list.',
-      p_name);
+    perform gem.refuse('PT404', 'the schedule %s does not exist', 'gem schedules list and the view tool_schedules list '
+      'the schedules.', p_name);
   end if;
   return this;
 end
@@ -224,10 +259,10 @@ $$;
 
 -- Locks a schedule and writes its instants that are due, those of a pause too, so that it can be changed. Returns the
 -- row. Raises PT409 if instants remain.
-create or replace function gem.settle_schedule(p_name text) returns gem.schedules language plpgsql as $$
+create or replace function gem.settle_schedule(p_name text, p_of text) returns gem.schedules language plpgsql as $$
 declare
   at   constant timestamptz := gem.now();
-  this gem.schedules        := gem.lock_schedule(p_name);
+  this gem.schedules        := gem.lock_schedule(p_name, p_of);
   last timestamptz;
 begin
   if this.paused is not null then
@@ -242,7 +277,7 @@ begin
   elsif this.next_at <= at or this.held_at is not null then
     perform gem.run_schedule(this.id);
   end if;
-  this := gem.lock_schedule(p_name);
+  this := gem.lock_schedule(p_name, p_of);
   if this.next_at <= at then
     perform gem.refuse('PT409', 'times of the schedule %s are still due',
       'Try again: they are too many for one moment, or a call that has to be cancelled is locked.', p_name);
@@ -251,12 +286,14 @@ begin
 end
 $$;
 
--- Makes a schedule, or changes the one with that name: what p_options omits gets its default. p_options may have
--- session_id, priority, missed, missed_within, overlap, jitter, starts_at and ends_at. Instants that are due under the
--- old expression are written first. With the same cron and zone, the next instant stays. Raises PT422 if the schedule
--- cannot be read, or has no instant.
+-- Makes a schedule, or changes the one with that name, of the user p_of or of nobody. With p_signed_in, its calls have
+-- only the rights of that user, and it raises what the insert of such a call raises. What p_options omits gets its
+-- default. p_options may have session_id, priority, missed, missed_within, overlap, jitter, starts_at and ends_at.
+-- Instants that are due under the old expression are written first. With the same cron and zone, the next instant
+-- stays. Raises PT422 if the schedule cannot be read, or has no instant.
 create or replace function gem.save_schedule(p_name text, p_cron text, p_tool text, p_input jsonb default '{}',
-  p_zone text default 'UTC', p_options jsonb default '{}', p_by text default null, p_reason text default null,
+  p_zone text default 'UTC', p_options jsonb default '{}', p_of text default null, p_by text default null,
+  p_reason text default null, p_signed_in boolean default false,
   out id uuid, out next timestamptz, out paused boolean)
 language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '5s'
   set timezone = 'UTC' as $$
@@ -279,6 +316,9 @@ begin
   elsif jsonb_typeof(p_options) is distinct from 'object' then
     perform gem.refuse('PT422', 'the options must be a JSON object');
   end if;
+  if length(p_of) > 255 or p_of = '' or p_of is null and p_signed_in then
+    perform gem.refuse('PT422', 'a user''s subject has 1 to 255 characters');
+  end if;
   perform gem.check_zone(p_zone);
   select k into odd from jsonb_object_keys(p_options) k where k <> all ('{session_id,priority,missed,missed_within,
     overlap,jitter,starts_at,ends_at}'::text[]) limit 1;
@@ -287,11 +327,11 @@ begin
   end if;
   perform gem.check_size('the input', p_input, 1048576);
 
-  insert into gem.schedules (id, name, tool_name, input, priority, cron, zone, missed, missed_within, overlap, jitter,
-    since, changed)
-  values (gem.new_id(at), p_name, p_tool, p_input, 0, p_cron, p_zone, 'one', '1 day', 'skip', '0', at, who)
-  on conflict (name) where removed is null do nothing;
-  old := gem.settle_schedule(p_name);
+  insert into gem.schedules (id, name, created_by, tool_name, input, priority, cron, zone, missed, missed_within,
+    overlap, jitter, since, changed)
+  values (gem.new_id(at), p_name, p_of, p_tool, p_input, 0, p_cron, p_zone, 'one', '1 day', 'skip', '0', at, who)
+  on conflict ((coalesce(created_by, '')), name) where removed is null do nothing;
+  old := gem.settle_schedule(p_name, p_of);
   this := old;
   begin
     this := jsonb_populate_record(this, '{"session_id": null, "priority": 0, "missed": "one", "missed_within": "1 day",
@@ -327,7 +367,17 @@ begin
   if next > this.ends_at then
     perform gem.refuse('PT422', 'the schedule would never run: its next instant would be %s', null, gem.rfc3339(next));
   end if;
-  update gem.schedules s set tool_name = p_tool, input = p_input, session_id = this.session_id,
+  this.tool_name := p_tool;
+  this.input := p_input;
+  this.signed_in := p_signed_in;
+  if p_signed_in then
+    begin
+      perform gem.insert_call_of(this, at, gem.new_id(at), '0');
+      raise exception using errcode = 'GEM00'; -- undoes it
+    exception when sqlstate 'GEM00' then null;
+    end;
+  end if;
+  update gem.schedules s set tool_name = p_tool, input = p_input, signed_in = p_signed_in, session_id = this.session_id,
     priority = this.priority, cron = p_cron, zone = p_zone, missed = this.missed, missed_within = this.missed_within,
     overlap = this.overlap, jitter = this.jitter, starts_at = this.starts_at, ends_at = this.ends_at,
     since = this.since, next_at = next, changed = who,
@@ -340,23 +390,39 @@ end
 $$;
 
 -- Pauses a schedule. Instants that are due are written first.
-create or replace function gem.pause_schedule(p_name text, p_by text default null, p_reason text default null)
-returns void language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
+create or replace function gem.pause_schedule(p_name text, p_of text default null, p_by text default null,
+  p_reason text default null) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
 declare
   who  constant jsonb := gem.acts_now(p_by, p_reason);
-  this gem.schedules  := gem.settle_schedule(p_name);
+  this gem.schedules  := gem.settle_schedule(p_name, p_of);
 begin
   update gem.schedules s set paused = who, look_at = null where s.id = this.id and s.paused is null;
 end
 $$;
 
+-- Pauses all schedules of a user, and returns their number.
+create or replace function gem.pause_schedules_of(p_of text, p_by text default null, p_reason text default null)
+returns integer
+language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
+declare
+  who   constant jsonb := gem.acts_now(p_by, p_reason);
+  count integer;
+begin
+  update gem.schedules s set paused = who, look_at = null
+  where s.created_by = p_of and s.removed is null and s.paused is null;
+  get diagnostics count = row_count;
+  return count;
+end
+$$;
+
 -- Resumes a schedule, and records the instants of the pause. Returns the next instant.
-create or replace function gem.resume_schedule(p_name text, p_by text default null, p_reason text default null)
-returns timestamptz
+create or replace function gem.resume_schedule(p_name text, p_of text default null, p_by text default null,
+  p_reason text default null) returns timestamptz
 language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
 declare
   who  constant jsonb := gem.acts_now(p_by, p_reason);
-  this gem.schedules  := gem.settle_schedule(p_name);
+  this gem.schedules  := gem.settle_schedule(p_name, p_of);
 begin
   update gem.schedules s set paused = null, changed = who,
     look_at = case when this.held_at is null then this.next_at else gem.now() end
@@ -366,11 +432,12 @@ end
 $$;
 
 -- Removes a schedule: it makes no further calls. Its occurrences remain until gem prune removes them.
-create or replace function gem.remove_schedule(p_name text, p_by text default null, p_reason text default null)
-returns void language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
+create or replace function gem.remove_schedule(p_name text, p_of text default null, p_by text default null,
+  p_reason text default null) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
 declare
   who  constant jsonb := gem.acts_now(p_by, p_reason);
-  this gem.schedules  := gem.settle_schedule(p_name);
+  this gem.schedules  := gem.settle_schedule(p_name, p_of);
 begin
   if this.held_at is not null then
     perform gem.skip_times(this, this.held_at, this.held_at, 'overlap', 'the schedule was removed');
@@ -380,22 +447,23 @@ end
 $$;
 
 -- Makes a call of a schedule now, and returns its id. No instant is affected.
-create or replace function gem.run_schedule_now(p_name text) returns uuid
+create or replace function gem.run_schedule_now(p_name text, p_of text default null) returns uuid
 language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
 declare
   made constant uuid := gem.new_id(gem.now());
 begin
-  perform gem.insert_call_of(gem.lock_schedule(p_name), gem.now(), made, '0');
+  perform gem.insert_call_of(gem.lock_schedule(p_name, p_of), gem.now(), made, '0');
   return made;
 end
 $$;
 
 -- Makes the calls of the instants from p_from to p_to that have none, and returns their number. They must be past, at
 -- most a thousand, and after the times whose record gem prune has removed. If one call is refused, none is made.
-create or replace function gem.backfill_schedule(p_name text, p_from timestamptz, p_to timestamptz) returns integer
+create or replace function gem.backfill_schedule(p_name text, p_from timestamptz, p_to timestamptz,
+  p_of text default null) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
 declare
-  this  gem.schedules := gem.settle_schedule(p_name);
+  this  gem.schedules := gem.settle_schedule(p_name, p_of);
   due   timestamptz   := gem.cron_next(this.cron, this.zone,
     greatest(p_from, this.starts_at) - interval '1 microsecond');
   until constant timestamptz := least(p_to, this.ends_at, this.next_at - interval '1 microsecond', gem.now());
@@ -432,7 +500,8 @@ select gem.open_to('gem_operator', 'gem.' || t, 'gem_operator_reads', 'for selec
 from unnest(array['schedules', 'occurrences']) t;
 select gem.grant_to('gem_operator', 'execute on function
   gem.cron_times(text, text, integer),
-  gem.save_schedule(text, text, text, jsonb, text, jsonb, text, text), gem.pause_schedule(text, text, text),
-  gem.resume_schedule(text, text, text), gem.remove_schedule(text, text, text), gem.run_schedule_now(text),
-  gem.backfill_schedule(text, timestamptz, timestamptz)');
+  gem.save_schedule(text, text, text, jsonb, text, jsonb, text, text, text, boolean),
+  gem.pause_schedule(text, text, text, text), gem.pause_schedules_of(text, text, text),
+  gem.resume_schedule(text, text, text, text), gem.remove_schedule(text, text, text, text),
+  gem.run_schedule_now(text, text), gem.backfill_schedule(text, timestamptz, timestamptz, text)');
 revoke all on all functions in schema gem from public;

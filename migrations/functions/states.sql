@@ -443,12 +443,13 @@ drop function if exists gem.finish(uuid, integer, text, text, jsonb, jsonb, text
 drop function if exists gem.finish(uuid, integer, text, text, jsonb, jsonb, text, uuid, integer, text, uuid, bigint,
   text);
 
--- Ends a call in one statement: sets its status, and writes its last event and its receipt. Returns the receipt's id.
--- It is the last statement of a handler's transaction. p_steps is the number of steps that the attempt knows, and p_key
--- the key that it took. If the database has fewer steps, or does not have the key, a failover lost them: the function
+-- Ends a call in one statement: sets its status, and writes its last event and its receipt. Returns the receipt's id. A
+-- handler's transaction ends with this function. p_steps is the number of steps that the attempt knows, and p_key the
+-- key that it took. If the database has fewer steps, or does not have the key, a failover lost them: the function
 -- raises GM001, and the call continues from the remaining steps. p_context describes the origin of a failure for
--- operators. Only the journal stores it. If a failover lost the end and it is written again (see servers.sql),
--- p_receipt is the id that the receipt had before, and p_epoch is the id of that failover in gem.epochs.
+-- operators. Only the journal stores it. After a failover that lost a call's end, the end is written again (see
+-- servers.sql). p_receipt is then the id that the receipt had before, and p_epoch the id of that failover in
+-- gem.epochs.
 --
 -- The same transaction reports the end to the call's parent. If another transaction has locked the parent, as when
 -- several children end at once, this transaction only marks the call that ended (waits_for), and gem.run_timers later
@@ -481,7 +482,7 @@ begin
   if p_child then
     select c.parent_call_id into parent
     from public.core_tool_calls c where c.id = p_call and c.parent_step is not null
-      for no key update; -- the call is locked before its parent, since a frontend may keep its lock on it for long
+      for no key update; -- before the parent, which must stay free while a frontend has locked the call
     free := case when found then gem.lock_parent(parent) end;
   end if;
   with ended as (

@@ -216,6 +216,11 @@ create table if not exists gem.limits (
   -- Every priority that was ever used makes each claim some microseconds slower.
   min_priority    integer  not null default -10        check (min_priority <= 0),
   max_priority    integer  not null default 0          check (max_priority >= 0),
+  -- Schedules of one created_by that a signed-in user made, how far apart their instants are at least, and when they
+  -- pause unless their owner saves or resumes them.
+  max_schedules   integer  not null default 0          check (max_schedules between 0 and 1000000),
+  min_schedule_gap interval not null default '5 minutes' check (min_schedule_gap between '0' and '8 years'),
+  max_schedule_age interval not null default '90 days' check (max_schedule_age between '0' and '1000 years'),
   rules_required  boolean  not null default false      -- workers without rules claim nothing: gem rules require
 );
 insert into gem.limits default values on conflict do nothing;

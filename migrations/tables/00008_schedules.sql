@@ -3,6 +3,8 @@
 create table if not exists gem.schedules (
   id            uuid        primary key,
   name          text        not null check (name ~ '^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$'),
+  created_by    text check (created_by <> ''),      -- the user it belongs to, and its calls; null: nobody
+  signed_in     boolean     not null default false, -- its calls have only the rights of a signed-in user
   tool_name     text        not null,
   input         jsonb       not null,               -- its strings may contain {due_at} and {previous_at}
   session_id    text,
@@ -24,7 +26,8 @@ create table if not exists gem.schedules (
   removed       jsonb,
   changed       jsonb       not null
 );
-create unique index if not exists gem_schedules_name on gem.schedules (name) where removed is null;
+create unique index if not exists gem_schedules_name on gem.schedules ((coalesce(created_by, '')), name)
+  where removed is null;
 create index if not exists gem_schedules_due on gem.schedules (look_at) where look_at is not null;
 
 -- The outcomes of a schedule's instants, append-only. A row covers one instant, or all instants from due_at to upto.

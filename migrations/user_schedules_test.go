@@ -1,0 +1,237 @@
+package migrations_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/gemworker/gem/internal/testing/testdb"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// allowed returns a database in which each signed-in user may have some schedules.
+func allowed(t *testing.T, schedules string) *pgxpool.Pool {
+	t.Helper()
+	db := supabase(t)
+	testdb.Exec(t, db, "update gem.limits set max_schedules = "+schedules)
+	return db
+}
+
+const hourly = "schedule_tool_call('s', '@hourly', 'a.b', '{\"at\": \"{due_at}\"}')"
+
+func TestAScheduleOfASignedInUserMakesCallsWithTheirRights(t *testing.T) {
+	t.Parallel()
+	db := allowed(t, "1")
+	got, err := ask(t, db, "authenticated", "ada", hourly)
+	if err != nil || !strings.Contains(got, `"paused": false`) || !strings.Contains(got, `"next": "20`) {
+		t.Fatal(got, err)
+	}
+	if n := testdb.Value[int](t, db, "select count(*) from core_tool_calls"); n != 0 {
+		t.Error("saving it left", n, "calls")
+	}
+	since(t, db, "1 hour")
+	tick(t, db)
+	const outcome = `select concat_ws(' ', o.skipped, o.detail, c.created_by, c.signed_in, c.status)
+		from gem.occurrences o left join core_tool_calls c on c.id = o.call_id order by o.due_at desc limit 1`
+	if got := testdb.Value[string](t, db, outcome); got != "ada t queued" {
+		t.Error(got)
+	}
+	// the policies of the project hold
+	testdb.Exec(t, db, `create policy none on core_tool_calls as restrictive for insert to authenticated
+		with check (tool_name <> 'a.b'); update core_tool_calls set status = 'queued'`)
+	_, err = ask(t, db, "authenticated", "ada", hourly)
+	refusedWith(t, "a policy when it is saved", err, "42501", "row-level security")
+	testdb.Exec(t, db, "select cancel_tool_call(id) from core_tool_calls")
+	since(t, db, "0 hours")
+	testdb.Exec(t, db, "update gem.schedules set cron = '* * * * *', next_at = date_trunc('minute', now()), "+
+		"ends_at = null, since = date_trunc('minute', now()) - interval '1 minute'")
+	tick(t, db)
+	if got := testdb.Value[string](t, db, outcome); !strings.HasPrefix(got, "refused new row violates row-level") {
+		t.Error(got)
+	}
+	if got, _ := ask(t, db, "authenticated", "ada", "select concat_ws(' ', name, last_skipped, created_by) from "+
+		"tool_schedules"); got != "s refused ada" {
+		t.Error("the view:", got)
+	}
+}
+
+func TestTheTokenOfARequestDoesNotReachTheCallsOfASchedule(t *testing.T) {
+	t.Parallel()
+	db := allowed(t, "5")
+	const due = "update gem.schedules set since = now() - interval '2 hours', next_at = date_trunc('hour', now()), " +
+		"look_at = now()"
+	if _, err := ask(t, db, "authenticated", "ada", hourly); err != nil {
+		t.Fatal(err)
+	}
+	testdb.Exec(t, db, "select gem.save_schedule('s', '@hourly', 'a.b', p_of => 'bob')")
+	testdb.Exec(t, db, due)
+	for _, pause := range []struct{ role, sub, sql string }{
+		{"authenticated", "ada", "pause_tool_schedule('s', 'holidays')"},
+		{"service_role", "server", "pause_tool_schedule('s', created_by => 'bob')"},
+	} {
+		if _, err := request(t, db, pause.role, pause.sub, "set local request.headers = "+
+			`'{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}'; select `+pause.sql+
+			`; do $$ begin if current_setting('request.jwt.claims')::jsonb ->> 'role' <> '`+pause.role+
+			"' then raise exception 'another token'; end if; end $$"); err != nil {
+			t.Error(pause.sub, err)
+		}
+	}
+	if got := testdb.Value[string](t, db, "select string_agg(concat_ws(' ', created_by, signed_in, traceparent), ', ' "+
+		"order by created_by) from core_tool_calls"); got != "ada t, bob f" {
+		t.Error(got)
+	}
+	if got := testdb.Value[string](t, db, "select string_agg(concat_ws(' ', created_by, paused ->> 'by', "+
+		"paused ->> 'reason'), ', ' order by created_by) from gem.schedules"); got !=
+		"ada ada holidays, bob service_role" {
+		t.Error(got)
+	}
+}
+
+func TestTheSchedulesOfASignedInUserAreLimited(t *testing.T) {
+	t.Parallel()
+	db := allowed(t, "0")
+	save := func(sub, arguments string) error {
+		_, err := ask(t, db, "authenticated", sub, "schedule_tool_call("+arguments+")")
+		return err
+	}
+	refusedWith(t, "no schedules", save("ada", "'s', '@hourly', 'a.b'"), "PT403", "may not have schedules")
+	testdb.Exec(t, db, "update gem.limits set max_schedules = 1")
+	testdb.Exec(t, db, `select gem.record_registry('1', repeat('a', 64),
+		'{"tools": [{"name": "a.mails", "permissions": ["send:email"]}, {"name": "a.b"}]}')`)
+	testdb.Exec(t, db, "select gem.start_worker('one', 1, '', '1', '1 hour')")
+	for arguments, want := range map[string][2]string{
+		"'s', '*/2 * * * *', 'a.b'":                                           {"PT422", "00:02:00 apart"},
+		"'s', '0,58 * * * *', 'a.b'":                                          {"PT422", "00:02:00 apart"},
+		"'s', '@hourly', 'a.mails'":                                           {"42501", "closed to signed-in users"},
+		"'s', '@hourly', 'a.c'":                                               {"PT422", "no tool a.c"},
+		"'s', '@hourly', 'a.b', options => '{\"priority\": 5}'":               {"23514", "priority"},
+		"'s', '@hourly', 'a.b', created_by => 'bob'":                          {"PT403", "another user"},
+		"'s', '@hourly', 'a.b', zone => 'Europe/Nowhere'":                     {"PT422", "time zone"},
+		"'s', '@hourly', 'a.b', jsonb_build_object('a', repeat('a', 300000))": {"23514", "bytes as JSON"},
+	} {
+		refusedWith(t, arguments, save("ada", arguments), want[0], want[1])
+	}
+	if err := save("ada", "'s', '*/5 * * * *', 'a.b'"); err != nil {
+		t.Fatal(err)
+	}
+	if err := save("ada", "'s', '*/10 * * * *', 'a.b'"); err != nil {
+		t.Error("again:", err)
+	}
+	if err := save("bob", "'s', '@daily', 'a.b'"); err != nil {
+		t.Error("another user:", err)
+	}
+	refusedWith(t, "too many", save("ada", "'other', '@hourly', 'a.b'"), "PT429", "you may have 1")
+	refusedWith(t, "no subject", save("", "'other', '@hourly', 'a.b'"), "PT403", "no subject")
+	if got, _ := ask(t, db, "authenticated", "ada", "select string_agg(concat(created_by, ' ', cron), ', ') from "+
+		"tool_schedules"); got != "ada */10 * * * *" {
+		t.Error("ada sees", got)
+	}
+	for _, act := range []string{"pause_tool_schedule('s')", "resume_tool_schedule('s')", "remove_tool_schedule('s')"} {
+		_, err := ask(t, db, "authenticated", "eve", act)
+		refusedWith(t, act, err, "PT404", "the schedule s does not exist")
+		_, err = ask(t, db, "authenticated", "ada", act)
+		if err != nil {
+			t.Error(act, err)
+		}
+		_, err = ask(t, db, "anon", "ada", act)
+		refusedWith(t, act+" by anon", err, "42501", "permission denied")
+	}
+	if err := save("ada", "'other', '@hourly', 'a.b'"); err != nil {
+		t.Error("after one was removed:", err)
+	}
+	if got, err := ask(t, db, "service_role", "", "select string_agg(concat_ws(' ', created_by, name), ', ' order by "+
+		"created_by) from tool_schedules"); got != "ada other, bob s" {
+		t.Error("service_role sees", got, err)
+	}
+	if _, err := ask(t, db, "service_role", "", "schedule_tool_call('s', '* * * * *', 'a.mails', created_by => 'bob')"); err != nil {
+		t.Error("a server:", err)
+	}
+}
+
+func TestAScheduleThatItsUserForgotPauses(t *testing.T) {
+	t.Parallel()
+	db := allowed(t, "1")
+	if _, err := ask(t, db, "authenticated", "ada", hourly); err != nil {
+		t.Fatal(err)
+	}
+	testdb.Exec(t, db, "select gem.save_schedule('s', '@hourly', 'a.b')")
+	testdb.Exec(t, db, "update gem.schedules set changed = changed || jsonb_build_object('at', "+
+		"gem.rfc3339(now() - interval '91 days'))")
+	since(t, db, "1 hour")
+	tick(t, db)
+	const paused = "select string_agg(concat_ws(' ', coalesce(created_by, 'operator'), paused ->> 'reason'), ', ' " +
+		"order by created_by) from gem.schedules"
+	if got := testdb.Value[string](t, db, paused); got !=
+		"ada nobody has saved or resumed it for 90 days, operator" {
+		t.Fatal(got)
+	}
+	if _, err := ask(t, db, "authenticated", "ada", "resume_tool_schedule('s')"); err != nil {
+		t.Error(err)
+	}
+	testdb.Exec(t, db, "update gem.schedules set look_at = now(), next_at = now() - interval '1 second'")
+	tick(t, db)
+	if got := testdb.Value[string](t, db, paused); got != "ada, operator" {
+		t.Error("after it was resumed:", got)
+	}
+}
+
+func TestAllSchedulesOfAnAccountPause(t *testing.T) {
+	t.Parallel()
+	db := allowed(t, "2")
+	for _, of := range []string{"ada", "ada", "bob"} {
+		if _, err := ask(t, db, "authenticated", of, "schedule_tool_call('s' || (select count(*) from tool_schedules), "+
+			"'@hourly', 'a.b')"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := testdb.Value[int](t, db, "select gem.pause_schedules_of('ada', 'boss', 'left')"); n != 2 {
+		t.Error(n)
+	}
+	if got := testdb.Value[string](t, db, "select string_agg(concat_ws(' ', created_by, name, paused ->> 'reason'), ', ' "+
+		"order by created_by, name) from gem.schedules"); got != "ada s0 left, ada s1 left, bob s0" {
+		t.Error(got)
+	}
+}
+
+// A schedule takes the lock of its user without waiting, so that two workers do not wait for each other.
+func TestAScheduleWhoseUserSendsCallsIsLookedAtAgain(t *testing.T) {
+	t.Parallel()
+	db := allowed(t, "1")
+	if _, err := ask(t, db, "authenticated", "ada", hourly); err != nil {
+		t.Fatal(err)
+	}
+	since(t, db, "1 hour")
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "select pg_advisory_xact_lock(hashtextextended('gem.limits ada', 0))"); err != nil {
+		t.Fatal(err)
+	}
+	tick(t, db)
+	if got := occurrences(t, db); got != "" {
+		t.Error(got)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	testdb.Exec(t, db, "update gem.schedules set look_at = now()")
+	tick(t, db)
+	if got := occurrences(t, db); got != "call" {
+		t.Error(got)
+	}
+}
+
+// Without a token, only the owner acts for anyone.
+func TestALoginOfAFrontendWithoutATokenHasNoSchedules(t *testing.T) {
+	t.Parallel()
+	db := allowed(t, "1")
+	testdb.Exec(t, db, "select gem.save_schedule('s', '@hourly', 'a.b')")
+	login := asMember(t, db, db.Config().ConnString(), "authenticated")
+	for _, sql := range []string{hourly, "remove_tool_schedule('s')"} {
+		_, err := login.Exec(t.Context(), "select "+sql)
+		refusedWith(t, sql, err, "PT403", "no subject")
+	}
+	if n := testdb.Value[int](t, login, "select count(*) from tool_schedules"); n != 0 {
+		t.Error("it sees", n)
+	}
+}
