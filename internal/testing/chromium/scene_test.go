@@ -334,7 +334,7 @@ func newDay(t *testing.T) *day {
 	d.exec("select gem.save_schedule('report', '0 9 * * 1-5', 'os.create_note', " +
 		`'{"domain": "business", "title": "Report", "content": "For {due_at}"}', 'Europe/Berlin', p_of => 'ada')`)
 	d.exec("insert into gem.occurrences (schedule_id, due_at, upto, count, call_id, skipped, detail, at) "+
-		"select id, gem.now() - early, gem.now() - late, times, call_id, skipped, detail, gem.now() from gem.schedules, "+
+		"select id, now() - early, now() - late, times, call_id, skipped, detail, gem.now() from gem.schedules, "+
 		"(values (interval '5 days', interval '5 days', 1, $1::uuid, null, null), "+
 		"('4 days', '2 days', 3, null, 'missed', 'no worker ran at the time'), "+
 		"('1 day', '1 day', 1, null, 'overlap', 'call ' || $1::text || ' has not ended')) "+
