@@ -82,6 +82,9 @@
 //	replay                 ms of the attempt that replays 1,000 steps
 //	idle-statements        transactions per second of an idle gem worker, each of one statement
 //	idle-cpu               CPU of that worker, in percent of a core
+//	schedules-look         ms for gem.run_schedules with 10,000 schedules, none of them due
+//	schedules-due          s from a time at which 10,000 schedules are due to their last call
+//	schedules-late-p99     s from a time at which 100 schedules are due to their calls
 //	start                  ms from before the worker's exec to its first claim, on a migrated database
 //	binary                 MB of the stripped program
 //	memory                 peak MB of the worker's process after 10,000 calls to os.create_note

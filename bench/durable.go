@@ -46,7 +46,7 @@ func answered(part string) string {
 }
 
 // whileWorking starts a contestant on its own database, and measures while its worker runs.
-func whileWorking(measure func(ctx context.Context, db *pgxpool.Pool, d durable) ([]figure, error)) func(
+func whileWorking(measure func(ctx context.Context, db *pgxpool.Pool, s sizes) ([]figure, error)) func(
 	context.Context, *bench, contestant) ([]figure, error) {
 	return func(ctx context.Context, b *bench, c contestant) ([]figure, error) {
 		s, err := b.lab.stage(ctx, c)
@@ -62,12 +62,13 @@ func whileWorking(measure func(ctx context.Context, db *pgxpool.Pool, d durable)
 			return nil, fmt.Errorf("start: %w", err)
 		}
 		defer stop()
-		return measure(ctx, s.db, b.sizes.durable)
+		return measure(ctx, s.db, b.sizes)
 	}
 }
 
 // durableCalls runs the durable calls and computes the times from their journals, on Postgres's clock.
-func durableCalls(ctx context.Context, db *pgxpool.Pool, d durable) ([]figure, error) {
+func durableCalls(ctx context.Context, db *pgxpool.Pool, s sizes) ([]figure, error) {
+	d := s.durable
 	for _, part := range []struct {
 		tool           string
 		amount, before int // of each call; calls, one after another
@@ -109,7 +110,8 @@ func durableCalls(ctx context.Context, db *pgxpool.Pool, d durable) ([]figure, e
 
 // chainsOfJobs measures River's steps: each step is a job that inserts the next one in the transaction of its
 // completion.
-func chainsOfJobs(ctx context.Context, db *pgxpool.Pool, d durable) ([]figure, error) {
+func chainsOfJobs(ctx context.Context, db *pgxpool.Pool, s sizes) ([]figure, error) {
+	d := s.durable
 	client, err := river.NewClient(riverpgxv5.New(db), &river.Config{})
 	if err != nil {
 		return nil, err

@@ -47,6 +47,7 @@ type sizes struct {
 	endSeconds  int // of memory-ends
 	pruned      int // calls that one run prunes
 	lost        int // receipts that a failover loses
+	schedules   int // schedules that are due at the same time
 
 	durable    durable
 	chatting   chatting
@@ -65,6 +66,7 @@ var fullSizes = sizes{
 	memoryCalls: 10_000, endSeconds: 120,
 	pruned:     100_000,
 	lost:       200,
+	schedules:  10_000,
 	durable:    durable{calls: 100, steps: 200, children: 1000, parked: 300, replayed: 1000},
 	chatting:   chatting{chats: 3000, streams: 1000, stalled: 150, beside: 20 * time.Second, cancels: 20},
 	extracting: extracting{shards: 489, delay: time.Second / 2},
@@ -84,6 +86,7 @@ var quickSizes = sizes{
 	memoryCalls: 1000, endSeconds: 1,
 	pruned:     2000,
 	lost:       20,
+	schedules:  100,
 	durable:    durable{calls: 10, steps: 10, children: 50, parked: 5, replayed: 50},
 	chatting:   chatting{chats: 100, streams: 50, stalled: 20, beside: time.Second, cancels: 1},
 	extracting: extracting{shards: 40, delay: time.Second / 2},
@@ -152,6 +155,12 @@ var experiments = []experiment{
 		measures:    []string{"steps", "fan-out", "park-resume", "park-resume-p99", "answer", "answer-p99", "replay"},
 		contestants: []contestant{gem},
 		run:         whileWorking(durableCalls),
+	},
+	{
+		measures:    []string{"schedules-look", "schedules-due", "schedules-late-p99"},
+		contestants: []contestant{gem},
+		once:        true,
+		run:         whileWorking(runSchedules),
 	},
 	{
 		measures:    []string{"steps"},

@@ -61,7 +61,7 @@ func rowOf(figures []figure) row {
 	}
 	r.Median, r.Min, r.Max = median(r.Rounds), slices.Min(r.Rounds), slices.Max(r.Rounds)
 	if len(singles) > 0 {
-		p99 := percentile(singles, 99)
+		p99 := worstPercent(singles)
 		r.P99, r.Min, r.Max = &p99, slices.Min(singles), slices.Max(singles)
 	}
 	byValue := slices.SortedFunc(slices.Values(figures), func(a, b figure) int { return cmp.Compare(a.value, b.value) })
@@ -82,9 +82,9 @@ func median(values []float64) float64 {
 	return (sorted[half-1] + sorted[half]) / 2
 }
 
-// percentile returns the nearest rank: the lowest value that at least p percent of the values do not exceed.
-func percentile(values []float64, p float64) float64 {
+// worstPercent returns the 99th percentile by the nearest rank: the lowest value that 99 % of the values do not exceed.
+func worstPercent(values []float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
-	rank := int(math.Ceil(p / 100 * float64(len(sorted))))
+	rank := int(math.Ceil(0.99 * float64(len(sorted))))
 	return sorted[max(rank, 1)-1]
 }

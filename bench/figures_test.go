@@ -19,8 +19,8 @@ func TestMedianAndPercentile(t *testing.T) {
 		{"median of one", median([]float64{7}), 7},
 		{"median of an odd count", median([]float64{9, 1, 4}), 4},
 		{"median of an even count", median([]float64{9, 1, 4, 6}), 5},
-		{"p99 of a hundred", percentile(hundred, 99), 99},
-		{"p99 of a few is the worst", percentile([]float64{3, 1, 2}, 99), 3},
+		{"p99 of a hundred", worstPercent(hundred), 99},
+		{"p99 of a few is the worst", worstPercent([]float64{3, 1, 2}), 3},
 		{"last third to first, without the first second", lastToFirst([]float64{0, 10, 10, 10, 7, 5, 5, 5}), 0.5},
 		{"last ten to first ten", lastToFirst(append(append([]float64{99}, hundred...), hundred...)), 55.0 / 955},
 	} {
