@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
@@ -285,9 +286,10 @@ func TestRolesThatComeLaterGetTheirRights(t *testing.T) {
 		!strings.Contains(notes, "gem_mcp was not created") {
 		t.Fatalf("%v, with these notes: %s", err, notes)
 	}
+	all := strings.Fields("gem_worker gem_monitor gem_operator gem_frontend gem_mcp gem_scheduler")
 	testdb.Exec(t, admin, "create role gem_worker nologin; create role gem_monitor nologin; create role gem_operator "+
-		"nologin; create role gem_frontend nologin; create role gem_mcp nologin noinherit; create role gem_scheduler nologin; "+
-		"grant gem_worker, gem_monitor, gem_operator, gem_frontend, gem_mcp, gem_scheduler to migrator with admin option")
+		"nologin; create role gem_frontend nologin; create role gem_mcp nologin noinherit; "+
+		"create role gem_scheduler nologin; grant "+strings.Join(all, ", ")+" to migrator with admin option")
 	mine := testdb.Pool(t, u.String())
 	if _, err := mine.Exec(t.Context(), printed(t)); err == nil ||
 		!strings.Contains(err.Error(), "role gem_worker: GEM would have to") {
@@ -295,15 +297,15 @@ func TestRolesThatComeLaterGetTheirRights(t *testing.T) {
 	}
 	var theirs *migrations.TakenError
 	if err := migrations.Up(t.Context(), u.String()); !errors.As(err, &theirs) ||
-		!strings.Contains(err.Error(), "--adopt-role gem_frontend,gem_mcp,gem_monitor,gem_operator,gem_scheduler,gem_worker") {
+		!strings.Contains(err.Error(), "--adopt-role "+strings.Join(slices.Sorted(slices.Values(all)), ",")) {
 		t.Errorf("it takes roles that GEM did not make: %v", err)
 	}
 	done, err = migrations.Apply(t.Context(), u.String(),
-		migrations.Options{AdoptRoles: strings.Fields("gem_worker gem_monitor gem_operator gem_frontend gem_mcp gem_scheduler")})
+		migrations.Options{AdoptRoles: all})
 	if err == nil {
 		t.Error("a role that may not comment on roles adopted them")
 	}
-	for _, role := range strings.Fields("gem_worker gem_monitor gem_operator gem_frontend gem_mcp gem_scheduler") {
+	for _, role := range all {
 		_, statement, ok := strings.Cut(err.Error(), "An administrator of the server can run: ")
 		if !ok {
 			t.Fatal(err)

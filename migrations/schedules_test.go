@@ -69,8 +69,8 @@ func TestACallOfAnInstantThatWasRestoredIsNotMadeAgain(t *testing.T) {
 	t.Parallel()
 	db := schedule(t, "* * * * *", "{}")
 	since(t, db, "1 minute")
-	testdb.Exec(t, db, "insert into core_tool_calls (id, tool_name) select gem.receipt_id(id, next_at), 'a.b' "+
-		"from gem.schedules")
+	testdb.Exec(t, db, "insert into core_tool_calls (id, tool_name) select gem.receipt_id(gem.receipt_id(id, next_at), "+
+		"next_at), 'a.b' from gem.schedules")
 	tick(t, db)
 	if got := occurrences(t, db); got != "call" || testdb.Value[int](t, db, "select count(*) from core_tool_calls") != 1 {
 		t.Error(got)
@@ -389,7 +389,7 @@ func TestTheTimesOfAnInputAreFilledIn(t *testing.T) {
 	db := testdb.Pool(t, testdb.New(t))
 	got := testdb.Value[string](t, db, `select gem.fill_times('{"{due_at}": ["from {previous_at} to {due_at}", 7, null, "",
 		"{{due_at}, {x} and }}"]}', '2026-11-29 10:00+00', '2026-11-28 10:00+00')::text`)
-	want := `{"{due_at}": ["from 2026-11-28T10:00:00Z to 2026-11-29T10:00:00Z", 7, null, "", "{due_at}, {x} and }}"]}`
+	want := `{"2026-11-29T10:00:00Z": ["from 2026-11-28T10:00:00Z to 2026-11-29T10:00:00Z", 7, null, "", "{due_at}, {x} and }}"]}`
 	if got != want {
 		t.Error(got)
 	}

@@ -1,10 +1,13 @@
 package migrations_test
 
 import (
+	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gemworker/gem/internal/testing/testdb"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -142,7 +145,8 @@ func TestTheSchedulesOfASignedInUserAreLimited(t *testing.T) {
 		"created_by) from tool_schedules"); got != "ada other, bob s" {
 		t.Error("service_role sees", got, err)
 	}
-	if _, err := ask(t, db, "service_role", "", "schedule_tool_call('s', '* * * * *', 'a.mails', created_by => 'bob')"); err != nil {
+	if _, err := ask(t, db, "service_role", "",
+		"schedule_tool_call('s', '* * * * *', 'a.mails', created_by => 'bob')"); err != nil {
 		t.Error("a server:", err)
 	}
 }
@@ -233,5 +237,91 @@ func TestALoginOfAFrontendWithoutATokenHasNoSchedules(t *testing.T) {
 	}
 	if n := testdb.Value[int](t, login, "select count(*) from tool_schedules"); n != 0 {
 		t.Error("it sees", n)
+	}
+}
+
+// A token with other rights than a schedule's calls would get has no schedules.
+func TestOnlyATokenWithTheRightsOfASchedulesCallsHasSchedules(t *testing.T) {
+	t.Parallel()
+	db := allowed(t, "1")
+	for _, claims := range []string{`{"role": "authenticated", "sub": "ada", "is_anonymous": true}`,
+		`{"role": "agent", "sub": "ada"}`} {
+		_, err := request(t, db, "authenticated", "ada", "set local request.jwt.claims = '"+claims+"'; select "+hourly)
+		refusedWith(t, claims, err, "PT403", "only users with the role authenticated")
+	}
+}
+
+func TestAUserDoesNotChangeWhatAnOperatorDecided(t *testing.T) {
+	t.Parallel()
+	db := allowed(t, "2")
+	testdb.Exec(t, db, "select gem.save_schedule('mail', '@hourly', 'a.mails', p_of => 'ada')")
+	if _, err := ask(t, db, "authenticated", "ada", hourly); err != nil {
+		t.Fatal(err)
+	}
+	for _, act := range []string{"pause_tool_schedule('mail')", "resume_tool_schedule('mail')",
+		"remove_tool_schedule('mail')", "schedule_tool_call('mail', '@daily', 'a.b')"} {
+		_, err := ask(t, db, "authenticated", "ada", act)
+		refusedWith(t, act, err, "PT403", "an operator made the schedule mail")
+	}
+	testdb.Exec(t, db, "select gem.pause_schedules_of('ada', 'boss', 'left')")
+	_, err := ask(t, db, "authenticated", "ada", "resume_tool_schedule('s')")
+	refusedWith(t, "resume", err, "PT403", "an operator paused the schedule s")
+	testdb.Exec(t, db, "select gem.resume_schedule('s', 'ada')")
+	for _, act := range []string{"pause_tool_schedule('s')", "resume_tool_schedule('s')"} {
+		if _, err := ask(t, db, "authenticated", "ada", act); err != nil {
+			t.Error(act, err)
+		}
+	}
+}
+
+// A frontend chooses the ids of its calls, and may know those of a schedule.
+func TestACallOfAnotherDoesNotReplaceTheCallOfAnInstant(t *testing.T) {
+	t.Parallel()
+	db := allowed(t, "1")
+	testdb.Exec(t, db, "select gem.save_schedule('s', '* * * * *', 'a.b')")
+	since(t, db, "1 minute")
+	id := testdb.Value[string](t, db,
+		"select gem.receipt_id(gem.receipt_id(id, next_at), next_at)::text from gem.schedules")
+	if _, err := ask(t, db, "authenticated", "eve", "enqueue_tool_call('a.b', id => '"+id+"')"); err != nil {
+		t.Fatal(err)
+	}
+	tick(t, db)
+	if got := testdb.Value[string](t, db, "select concat_ws(' ', c.created_by, c.signed_in, c.id::text = '"+id+"') from "+
+		"gem.occurrences o join core_tool_calls c on c.id = o.call_id"); got != "f f" {
+		t.Error(got)
+	}
+}
+
+func TestAnOperatorAndARequestOfTheUserDoNotDeadlock(t *testing.T) {
+	t.Parallel()
+	db := allowed(t, "1")
+	if _, err := ask(t, db, "authenticated", "ada", hourly); err != nil {
+		t.Fatal(err)
+	}
+	for _, act := range []string{"gem.run_schedule_now('s', 'ada')", "gem.pause_schedule('s', 'ada')",
+		"gem.save_schedule('s', '@daily', 'a.b', p_of => 'ada', p_signed_in => true)"} {
+		done := make(chan error, 1)
+		if _, err := request(t, db, "authenticated", "ada", "select enqueue_tool_call('a.b')"); err != nil {
+			t.Fatal(err)
+		}
+		err := pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(t.Context(), `set local request.jwt.claims = '{"role": "authenticated", "sub": "ada"}';
+				set local role authenticated; select enqueue_tool_call('a.b')`); err != nil {
+				return err
+			}
+			go func() {
+				_, err := db.Exec(context.WithoutCancel(t.Context()), "select "+act)
+				done <- err
+			}()
+			for testdb.Value[int](t, db, "select count(*) from pg_locks where not granted and locktype = 'advisory' and "+
+				"database = (select oid from pg_database where datname = current_database())") == 0 {
+				time.Sleep(10 * time.Millisecond)
+			}
+			_, err := tx.Exec(t.Context(), "select pause_tool_schedule('s')")
+			return err
+		})
+		if other := <-done; err != nil || other != nil {
+			t.Errorf("%s: %v, and the request: %v", act, other, err)
+		}
 	}
 }

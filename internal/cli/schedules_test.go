@@ -59,7 +59,7 @@ func TestSchedulesShowWhatBecameOfTheirTimes(t *testing.T) {
 		"0 2 * * * in UTC":                  run("show", "nightly"),
 		"queued":                            run("show", "nightly"),
 		"skipped: overlap, call ":           run("show", "nightly"),
-		"nightly  0 2 * * *  UTC   a.b   2": run("list"),
+		"nightly  -     0 2 * * *  UTC   a.b   2": run("list"),
 		"It is paused":                      run("pause", "nightly", "--reason", "moving house"),
 		"paused by ":                        run("list"),
 		"moving house":                      run("show", "nightly"),

@@ -179,6 +179,27 @@ func BackfillSchedule(ctx context.Context, db DB, n ScheduleName, from, to time.
 	return calls, err
 }
 
+// DueSchedules returns the ids of the schedules that are due.
+func DueSchedules(ctx context.Context, db DB) ([]string, error) {
+	rows, err := db.Query(ctx, "select gem.due_schedules()::text")
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
+}
+
+// RunSchedule runs a schedule that is due.
+func RunSchedule(ctx context.Context, db DB, id string) error {
+	_, err := db.Exec(ctx, "select gem.run_schedules(1, $1::uuid)", id)
+	return err
+}
+
+// PostponeSchedule puts off a schedule that failed by a minute.
+func PostponeSchedule(ctx context.Context, db DB, id string) error {
+	_, err := db.Exec(ctx, "select gem.postpone_schedule($1::uuid)", id)
+	return err
+}
+
 // CronNext returns the next instants of a cron expression in a zone, at most count of them.
 func CronNext(ctx context.Context, db DB, cron, zone string, count int) ([]time.Time, error) {
 	rows, err := db.Query(ctx, "select gem.cron_times($1, $2, $3)", cron, zone, count)

@@ -70,9 +70,10 @@ func (w Wait) Do(ctx context.Context, db DB, a Attempt) (verdict WaitVerdict, st
 // the time itself.
 func In(d time.Duration) any { return d.Milliseconds() }
 
-// RunTimers handles up to limit calls whose wake_at is reached, and returns their number.
-func RunTimers(ctx context.Context, db DB, workerID string, limit int) (n int, err error) {
-	err = db.QueryRow(ctx, "select gem.run_timers($1, $2)", workerID, limit).Scan(&n)
+// RunTimers handles up to limit calls whose wake_at is reached, and returns their number. With schedules, it also runs
+// the schedules that are due.
+func RunTimers(ctx context.Context, db DB, workerID string, limit int, schedules bool) (n int, err error) {
+	err = db.QueryRow(ctx, "select gem.run_timers($1, $2, $3)", workerID, limit, schedules).Scan(&n)
 	return n, err
 }
 

@@ -16,23 +16,18 @@
 -- rights of the service. The calls of schedules that signed-in users make (signed_in) have the rights of their user:
 -- see user_schedules.sql.
 
--- Replaces {due_at} and {previous_at} in the strings of a document, and {{ by a brace.
+-- Replaces {due_at} and {previous_at} in the strings and names of a document, and {{ by a brace. It works on the text
+-- of the document, so that nesting costs nothing: outside of strings, neither can occur in it.
 create or replace function gem.fill_times(p_document jsonb, p_due timestamptz, p_previous timestamptz) returns jsonb
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
 declare
   seconds constant text := 'YYYY-MM-DD"T"HH24:MI:SS"Z"';
 begin
-  return case jsonb_typeof(p_document)
-    when 'string' then to_jsonb(( -- split at {{, so that {{due_at} stays as it is written
-      select coalesce(string_agg(replace(replace(part.text,
-        '{due_at}', to_char(p_due at time zone 'UTC', seconds)),
-        '{previous_at}', to_char(p_previous at time zone 'UTC', seconds)), '{' order by part.n), '')
-      from unnest(string_to_array(p_document #>> '{}', '{{')) with ordinality part (text, n)))
-    when 'array' then coalesce((select jsonb_agg(gem.fill_times(e.value, p_due, p_previous) order by e.place)
-      from jsonb_array_elements(p_document) with ordinality e (value, place)), '[]')
-    when 'object' then coalesce((select jsonb_object_agg(e.key, gem.fill_times(e.value, p_due, p_previous))
-      from jsonb_each(p_document) e), '{}')
-    else p_document end;
+  return ( -- split at {{, so that {{due_at} stays as it is written
+    select string_agg(replace(replace(part.text,
+      '{due_at}', to_char(p_due at time zone 'UTC', seconds)),
+      '{previous_at}', to_char(p_previous at time zone 'UTC', seconds)), '{' order by part.n)
+    from unnest(string_to_array(p_document::text, '{{')) with ordinality part (text, n))::jsonb;
 end
 $$;
 
@@ -76,17 +71,22 @@ end
 $$;
 
 -- Inserts the call of one instant and writes the occurrence. The id of the call consists of the time and a hash of the
--- schedule, like a receipt's. If a failover loses the occurrence and a worker restores the call, the schedule finds
--- that call and does not insert another one.
+-- schedule and the time. If a failover loses the occurrence and a worker restores the call, the schedule finds that
+-- call and does not insert another one. A frontend can choose the ids of its calls, so a call of other rights does not
+-- count.
 create or replace function gem.occur(p_schedule gem.schedules, p_due timestamptz, p_backfilled boolean default false)
 returns void language plpgsql as $$
 declare
-  call uuid := gem.receipt_id(p_schedule.id, p_due);
-  why  text;
+  call  uuid := gem.receipt_id(gem.receipt_id(p_schedule.id, p_due), p_due); -- twice, so that no id gives another away
+  found boolean := (select (c.tool_name, c.created_by, c.signed_in) is not distinct from (p_schedule.tool_name,
+    p_schedule.created_by, p_schedule.signed_in) from public.core_tool_calls c where c.id = call);
+  why   text;
 begin
+  if not found then
+    call := gem.new_id(gem.now());
+  end if;
   begin
-    perform gem.insert_call_of(p_schedule, p_due, call, p_schedule.jitter)
-    where not exists (select from public.core_tool_calls c where c.id = call);
+    perform gem.insert_call_of(p_schedule, p_due, call, p_schedule.jitter) where found is not true;
   exception
     when serialization_failure or deadlock_detected or lock_not_available or query_canceled then raise;
     when others then
@@ -170,7 +170,8 @@ begin
   end if;
 
   while due <= least(at, this.ends_at) loop
-    exit when gem.now() > at + interval '4 seconds'; -- the next look continues
+    -- The next look continues. This transaction holds the lock of a user, whose inserts wait for it.
+    exit when gem.now() > at + case when this.signed_in then interval '200 ms' else interval '4 seconds' end;
     if count = 1000 and due <= late then
       perform gem.skip_times(this, due, late, 'missed', 'a thousand earlier instants have run late');
       due := gem.cron_next(this.cron, this.zone, late);
@@ -208,8 +209,10 @@ begin
 end
 $$;
 
--- Runs the schedules that are due, for about a second. Returns their number, or p_limit if there are more.
-create or replace function gem.run_schedules(p_limit integer) returns integer language plpgsql as $$
+-- Runs the schedules that are due, or p_only if it is, for about a second. Returns their number, or p_limit if there
+-- are more.
+create or replace function gem.run_schedules(p_limit integer, p_only uuid default null) returns integer
+language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '1s' as $$
 declare
   at    constant timestamptz := gem.now();
   count integer := 0;
@@ -217,8 +220,8 @@ declare
   this  uuid;
 begin
   loop
-    ids := array(select s.id from gem.schedules s where s.look_at <= at order by s.look_at limit 100
-      for no key update skip locked);
+    ids := array(select s.id from gem.schedules s where s.look_at <= at and (p_only is null or s.id = p_only)
+      order by s.look_at limit 100 for no key update skip locked);
     exit when cardinality(ids) = 0;
     foreach this in array ids loop
       if count >= p_limit or gem.now() > at + interval '1 second' then
@@ -237,6 +240,20 @@ begin
 end
 $$;
 
+-- Returns the schedules that are due, at most a thousand. After gem.run_timers has failed, a worker runs them one by
+-- one.
+create or replace function gem.due_schedules() returns setof uuid
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  select s.id from gem.schedules s where s.look_at <= gem.now() order by s.look_at limit 1000
+$$;
+
+-- Puts off a schedule that failed by a minute.
+create or replace function gem.postpone_schedule(p_schedule uuid) returns void
+language sql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '1s' as $$
+  update gem.schedules s set look_at = gem.now() + interval '1 minute'
+  where s.id = p_schedule and s.look_at <= gem.now()
+$$;
+
 -- Returns who acts, with the time, for the columns paused, removed and changed.
 create or replace function gem.acts_now(p_by text, p_reason text) returns jsonb language sql stable as $$
   select gem.acts(p_by, p_reason) || jsonb_build_object('at', gem.rfc3339(gem.now()))
@@ -247,6 +264,9 @@ create or replace function gem.lock_schedule(p_name text, p_of text) returns gem
 declare
   this gem.schedules;
 begin
+  if p_of is not null then -- before the row, as in a request of that user
+    perform pg_advisory_xact_lock(hashtextextended('gem.limits ' || p_of, 0));
+  end if;
   select s.* into this from gem.schedules s
   where coalesce(s.created_by, '') = coalesce(p_of, '') and s.name = p_name and s.removed is null for no key update;
   if this.id is null then
@@ -327,6 +347,9 @@ begin
   end if;
   perform gem.check_size('the input', p_input, 1048576);
 
+  if p_of is not null then
+    perform pg_advisory_xact_lock(hashtextextended('gem.limits ' || p_of, 0)); -- before the row
+  end if;
   insert into gem.schedules (id, name, created_by, tool_name, input, priority, cron, zone, missed, missed_within,
     overlap, jitter, since, changed)
   values (gem.new_id(at), p_name, p_of, p_tool, p_input, 0, p_cron, p_zone, 'one', '1 day', 'skip', '0', at, who)
@@ -495,6 +518,8 @@ create or replace trigger gem_append_only before update or delete on gem.occurre
 create or replace trigger gem_not_emptied before truncate on gem.occurrences
   for each statement execute function gem.refuse_change('occurrences are append-only');
 
+select gem.grant_to('gem_worker', 'execute on function gem.run_schedules(integer, uuid), gem.due_schedules(),
+  gem.postpone_schedule(uuid)');
 select gem.grant_to('gem_operator', 'select on gem.schedules, gem.occurrences');
 select gem.open_to('gem_operator', 'gem.' || t, 'gem_operator_reads', 'for select to %I using (true)')
 from unnest(array['schedules', 'occurrences']) t;

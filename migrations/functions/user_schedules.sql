@@ -48,12 +48,30 @@ begin
   owner := case when signed_in then nullif(claims ->> 'sub', '') else nullif(p_of, '') end;
   if owner is null and signed_in then
     perform gem.refuse('PT403', 'a schedule needs a user, and the token has no subject');
+  elsif signed_in and (claims ->> 'role' is distinct from gem.role_of_users() or claims -> 'is_anonymous' = 'true') then
+    -- its calls would not have the rights of this token
+    perform gem.refuse('PT403', 'only users with the role %s have schedules, and no anonymous visitors', null,
+      gem.role_of_users());
   elsif signed_in and p_of <> owner then
     perform gem.refuse('PT403', 'created_by is another user than you', 'Leave it out.');
   end if;
   if owner is not null then
     perform pg_advisory_xact_lock(hashtextextended('gem.limits ' || owner, 0));
   end if;
+end
+$$;
+
+-- Refuses to change a schedule that an operator made for a signed-in user.
+create or replace function gem.check_own_schedule(p_of text, p_name text) returns gem.schedules language plpgsql as $$
+declare
+  this gem.schedules;
+begin
+  select s.* into this from gem.schedules s
+  where coalesce(s.created_by, '') = p_of and s.name = p_name and s.removed is null;
+  if not this.signed_in then
+    perform gem.refuse('PT403', 'an operator made the schedule %s for you, and you may not change it', null, p_name);
+  end if;
+  return this;
 end
 $$;
 
@@ -102,6 +120,7 @@ declare
 begin
   who := gem.schedules_owner(created_by);
   if who.signed_in then
+    perform gem.check_own_schedule(who.owner, name);
     perform gem.check_zone(zone);
     perform gem.check_user_schedule(who.owner, name, cron, zone);
   end if;
@@ -115,8 +134,14 @@ $$;
 create or replace function public.pause_tool_schedule(name text, reason text default null,
   created_by text default null) returns void language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
+declare
+  who record;
 begin
-  perform gem.pause_schedule(name, o.owner, gem.subject(), reason) from gem.schedules_owner(created_by) o;
+  who := gem.schedules_owner(created_by);
+  if who.signed_in then
+    perform gem.check_own_schedule(who.owner, name);
+  end if;
+  perform gem.pause_schedule(name, who.owner, gem.subject(), reason);
 end
 $$;
 
@@ -128,6 +153,9 @@ declare
 begin
   who := gem.schedules_owner(created_by);
   if who.signed_in then
+    if (gem.check_own_schedule(who.owner, name)).paused ->> 'by' not in (who.owner, 'gem') then
+      perform gem.refuse('PT403', 'an operator paused the schedule %s', 'Ask the operators to resume it.', name);
+    end if;
     perform gem.check_user_schedule(who.owner, name);
   end if;
   return gem.resume_schedule(name, who.owner, gem.subject());
@@ -137,8 +165,14 @@ $$;
 -- Removes a schedule of the caller: it makes no further calls.
 create or replace function public.remove_tool_schedule(name text, created_by text default null) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  who record;
 begin
-  perform gem.remove_schedule(name, o.owner, gem.subject()) from gem.schedules_owner(created_by) o;
+  who := gem.schedules_owner(created_by);
+  if who.signed_in then
+    perform gem.check_own_schedule(who.owner, name);
+  end if;
+  perform gem.remove_schedule(name, who.owner, gem.subject());
 end
 $$;
 

@@ -395,13 +395,16 @@ begin
 end
 $$;
 
--- Runs the schedules that are due, and handles up to p_limit calls whose wake_at is reached, for about a second each.
--- It wakes waiting calls. For ended calls, it notifies their parents and ends their children. Returns p_limit if more
--- may be due, else a smaller number. If it cannot handle a call, it tries again a minute later.
-create or replace function gem.run_timers(p_worker text, p_limit integer) returns integer
+-- Runs the schedules that are due, unless p_schedules is false, and handles up to p_limit calls whose wake_at is
+-- reached, for about a second each. It wakes waiting calls. For ended calls, it notifies their parents and ends their
+-- children. Returns p_limit if more may be due, else a smaller number. If it cannot handle a call, it tries again a
+-- minute later.
+drop function if exists gem.run_timers(text, integer);
+create or replace function gem.run_timers(p_worker text, p_limit integer, p_schedules boolean default true)
+returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '1s' as $$
 declare
-  ran   integer     := gem.run_schedules(p_limit);
+  ran   integer     := case when p_schedules then gem.run_schedules(p_limit) else 0 end;
   at    timestamptz := gem.now();
   ids   uuid[];
   this  uuid;
@@ -506,6 +509,6 @@ $$;
 
 select gem.grant_to('gem_worker', 'execute on function
   gem.wait(uuid, integer, text, jsonb, text, text[], integer, jsonb, jsonb, boolean, bigint, integer, text),
-  gem.wait_for_code(uuid, integer, text, jsonb, jsonb, bigint), gem.try_code(), gem.run_timers(text, integer),
+  gem.wait_for_code(uuid, integer, text, jsonb, jsonb, bigint), gem.try_code(), gem.run_timers(text, integer, boolean),
   gem.is_marked(uuid)');
 revoke all on all functions in schema gem from public;

@@ -440,6 +440,10 @@ func TestACallToAToolThatDoesNotEndIsNoAnswer(t *testing.T) {
 	begins := event(
 		`{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"a","name":"b","input":{"c":1}}}`)
 	ends := event(`{"type":"content_block_stop","index":0}`)
+	grows := func(index int) string {
+		return event(fmt.Sprintf(
+			`{"type":"content_block_delta","index":%d,"delta":{"type":"input_json_delta","partial_json":"{}"}}`, index))
+	}
 	rest := event(`{"type":"message_delta","delta":{"stop_reason":"tool_use"}}`) + event(stopped)
 	for name, c := range map[string]struct {
 		events string
@@ -448,6 +452,10 @@ func TestACallToAToolThatDoesNotEndIsNoAnswer(t *testing.T) {
 		"it does not end":             {begins, provider.Cut},
 		"another begins in its place": {begins + begins + ends, provider.Garbled},
 		"both end":                    {begins + ends + begins + ends, ""},
+		"arguments of no block":       {begins + grows(7) + ends, provider.Garbled},
+		"arguments after its end":     {begins + ends + grows(0), provider.Garbled},
+		"it begins after the reason": {
+			event(`{"type":"message_delta","delta":{"stop_reason":"end_turn"}}`) + begins + ends, provider.Garbled},
 	} {
 		_, _, err := ask(t, recorded.Events(event(started)+c.events+rest), hello())
 		got := provider.ErrorKind("")

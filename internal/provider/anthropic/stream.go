@@ -152,7 +152,7 @@ func (s *stream) open(e *event) {
 			Message: fmt.Sprintf("the answer has more than %d blocks", provider.MaxParts)}, s.request))
 		return
 	}
-	if b := s.blocks[e.Index]; b != nil && b.call >= 0 { // see message_stop
+	if b := s.blocks[e.Index]; b != nil && b.call >= 0 || s.stop != "" { // see message_stop
 		s.Fail(provider.InStream(garbled(), s.request))
 		return
 	}
@@ -191,8 +191,11 @@ func (s *stream) grow(e *event) {
 	case "signature_delta":
 		s.delta(provider.Event{Kind: provider.ThinkingDelta, Signature: d.Signature})
 	case "input_json_delta":
-		// The provider's own tools have arguments, too, but these are not GEM's calls.
-		if b := s.blocks[e.Index]; b != nil && b.call >= 0 && d.PartialJSON != "" {
+		b := s.blocks[e.Index]
+		switch {
+		case b == nil: // arguments of a call that would run without them
+			s.Fail(provider.InStream(garbled(), s.request))
+		case b.call >= 0 && d.PartialJSON != "": // the provider's own tools have arguments, too
 			b.input = ""
 			s.Send(provider.Event{Kind: provider.ArgumentsDelta, Index: b.call, Delta: d.PartialJSON})
 		}
