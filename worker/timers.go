@@ -39,8 +39,8 @@ func (w *Worker) timers(ctx context.Context) {
 	}
 }
 
-// runSchedulesApart runs each due schedule in a statement of its own. If one fails, it puts off that one. So one does not
-// hold up the others: its insert can take long, for example in a trigger of the project.
+// runSchedulesApart runs each due schedule in a statement of its own, and puts off one that fails. So a schedule does not
+// hold up the others. An insert can take long, for example in a trigger of the project.
 func (w *Worker) runSchedulesApart(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, schedulesApart)
 	defer cancel()

@@ -56,14 +56,14 @@ func TestSchedulesShowWhatBecameOfTheirTimes(t *testing.T) {
 		"next_at = gem.cron_next(cron, zone, now() - interval '3 days')")
 	testdb.Exec(t, db, "select gem.run_timers('w', 1000)")
 	for want, in := range map[string]string{
-		"0 2 * * * in UTC":                  run("show", "nightly"),
-		"queued":                            run("show", "nightly"),
-		"skipped: overlap, call ":           run("show", "nightly"),
+		"0 2 * * * in UTC":        run("show", "nightly"),
+		"queued":                  run("show", "nightly"),
+		"skipped: overlap, call ": run("show", "nightly"),
 		"nightly  -     0 2 * * *  UTC   a.b   2": run("list"),
-		"It is paused":                      run("pause", "nightly", "--reason", "moving house"),
-		"paused by ":                        run("list"),
-		"moving house":                      run("show", "nightly"),
-		"Its next call: 2":                  run("resume", "nightly"),
+		"It is paused":     run("pause", "nightly", "--reason", "moving house"),
+		"paused by ":       run("list"),
+		"moving house":     run("show", "nightly"),
+		"Its next call: 2": run("resume", "nightly"),
 		"2 calls made.": run("backfill", "nightly", "--from", "2020-01-01T00:00:00Z",
 			"--to", "2020-01-02T12:00:00Z"),
 		"01":        run("run", "nightly"),
