@@ -39,7 +39,7 @@ func (w *Worker) timers(ctx context.Context) {
 	}
 }
 
-// runSchedulesApart runs each due schedule in a statement of its own, and puts off one that fails. So a schedule does not
+// runSchedulesApart runs each due schedule in a statement of its own, and puts off one that fails. So a schedule cannot
 // hold up the others. An insert can take long, for example in a trigger of the project.
 func (w *Worker) runSchedulesApart(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, schedulesApart)
