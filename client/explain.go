@@ -26,8 +26,8 @@ const (
 	ForCapability WaitsFor = "capability"
 	// ForSlot means that the call is queued and a worker claims it when it is next in line and a slot is free.
 	ForSlot WaitsFor = "slot"
-	// ForIdleWorker means that the call is queued and may have killed two or more workers: a worker runs only one such
-	// call at a time.
+	// ForIdleWorker means that the call is queued and may have killed two or more workers. It waits for a worker that
+	// runs no other such call.
 	ForIdleWorker WaitsFor = "idle worker"
 	// ForHandler means that a living worker has claimed the call.
 	ForHandler WaitsFor = "handler"

@@ -66,8 +66,8 @@ func FirstQuestions(ctx context.Context, db DB, limit int) ([]Question, error) {
 	return readQuestions(ctx, db, "where of_asker <= $1 order by place limit $2", MaxPerAsker, limit)
 }
 
-// More returns the number of further questions that the same asker has and that [FirstQuestions] left out. Only the
-// asker's last question in that list has such a number; for all others, More returns 0.
+// More returns the number of questions of the same asker that [FirstQuestions] left out. It returns 0, except for the
+// last question of an asker whom FirstQuestions limits.
 func (q Question) More() int {
 	if q.OfAsker != MaxPerAsker {
 		return 0
@@ -131,8 +131,8 @@ type WaitingCall struct {
 	Text     string   // of wait.answer and wait.approval: the question; may be empty
 	By       []string // who may answer, if the input names them: owner, user:SUBJECT, role:ROLE, service
 	About    string   // of wait.approval: the tool of the call to approve
-	// AskedFor is the kind of asker. AskedBy is the user on whose behalf the question is asked. Both are empty if
-	// unknown. Inside means that another call waits for the answer.
+	// AskedFor is the kind of asker. AskedBy is the created_by of the question's call: the user on whose behalf it was
+	// made. Both are empty if unknown. Inside means that another call waits for the answer.
 	AskedFor Asker
 	AskedBy  string
 	Inside   bool

@@ -54,7 +54,7 @@ type Journal interface {
 	// point without recording one.
 	Version(name string, current int) int
 	// Arrived returns the arrival under a name, and whether there is one. The arrival's Result is set only after a Wait
-	// in which this was the only name.
+	// for this name alone.
 	Arrived(name string) (Arrival, bool)
 }
 

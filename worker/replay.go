@@ -15,7 +15,8 @@ import (
 
 // ReplayResult is the result of a replay: exactly one of Misfit, Stopped and Outcome is set.
 type ReplayResult struct {
-	// Misfit describes how the journal contradicts the code, or why the code is missing.
+	// Misfit describes how the journal contradicts the code, or names what this program lacks: the tool or its
+	// handler.
 	Misfit string
 	// Stopped is the first operation that is not in the journal. The replay of an open call ends there: at a wait for
 	// something that has not come yet, or at a step that has no result yet.

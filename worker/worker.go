@@ -57,12 +57,12 @@ type Options struct {
 	Calls *pgxpool.Pool
 	// Control is the pool for claims and heartbeats, which handlers must not starve. Two connections are enough.
 	Control *pgxpool.Pool
-	// ListenURL is a connection string for notifications of new calls, which cannot pass a transaction pooler. Default:
-	// none, and the worker only polls.
+	// ListenURL is the connection string on which the worker listens for notifications of new calls. A transaction pooler
+	// does not pass them on. Default: none, and the worker only polls.
 	ListenURL string
 
-	// Registry has the tools, and Handlers their handlers. A call to a tool without a handler ends as not_configured. If
-	// the journal of such a call already has steps, calls or waits, it waits instead for a program with the handler.
+	// Registry has the tools, and Handlers their handlers. A call to a tool without a handler ends as not_configured,
+	// unless its journal already has steps, calls or waits. Then it waits for a program that has the handler.
 	Registry *registry.Registry
 	Handlers *binding.Handlers
 	// Rules restrict the calls. Default: none.

@@ -125,9 +125,9 @@ begin
 end
 $$;
 
--- Tells the clients that wait for receipts which calls have ended. It takes at most 215 calls, because no more ids fit
--- into a notification. The clients also poll gem.ended. A worker calls this function outside of the transactions in
--- which calls end, for many calls at once. See the column awaited of core_tool_calls.
+-- Sends the ids of calls that have ended to the clients that wait for their receipts. It takes at most 215 calls,
+-- because no more ids fit into a notification. The clients also poll gem.ended. A worker calls this function outside of
+-- the transactions in which calls end, for many calls at once. See the column awaited of core_tool_calls.
 create or replace function gem.tell_ended(p_calls uuid[]) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
@@ -410,10 +410,10 @@ end
 $$;
 
 -- Reports whether the input of p_call differs from that of the call that wrote p_receipt, not counting the key field.
--- Returns null if the earlier input is unknown. Signed-in users must not learn the inputs of others. The inputs are
--- therefore not compared if another user made the earlier call. The result is then true if p_refuse is true, and null
--- otherwise. p_refuse means that the tool refuses a used key with another input. The function is volatile because the
--- receipt may be newer than the calling statement.
+-- Returns null if the earlier input is unknown. Signed-in users must not learn the inputs of others. If a signed-in
+-- user made p_call and another user the earlier call, the inputs are therefore not compared. The result is then true if
+-- p_refuse is true, and null otherwise. p_refuse means that the tool refuses a call whose key has succeeded with
+-- another input. The function is volatile because the receipt may be newer than the calling statement.
 create or replace function gem.input_differs(p_call uuid, p_receipt uuid, p_key_field text,
   p_refuse boolean) returns boolean
 language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
@@ -482,7 +482,8 @@ begin
   if p_child then
     select c.parent_call_id into parent
     from public.core_tool_calls c where c.id = p_call and c.parent_step is not null
-      for no key update; -- before the parent, which must stay free while a frontend has locked the call
+      -- this may wait for a frontend that has locked the call, and the parent must not be locked meanwhile
+      for no key update;
     free := case when found then gem.lock_parent(parent) end;
   end if;
   with ended as (
@@ -514,8 +515,8 @@ begin
   end if;
   if freed_key is null and p_attempt > 1 then
     perform gem.wake_next(p_call, p_worker);
-  elsif freed_key is not null and p_replay_of is null then -- after a hit, gem.hold_key has woken the waiters
-    -- This is a separate IF because Postgres would plan the combined condition again for each call without a key.
+  elsif freed_key is not null and p_replay_of is null then -- not after a hit: gem.hold_key has woken the waiters then
+    -- If this were part of the condition above, Postgres would plan it anew at the end of each call without a key.
     if exists (select from public.core_tool_calls w where w.status = 'waiting' and w.waits_for = 'key'
         and w.computed_key = freed_key) then
       perform gem.wake_waiting(freed_key, case when p_status = 'succeeded' then 100 else 1 end, p_worker);
