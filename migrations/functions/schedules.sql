@@ -154,8 +154,8 @@ begin
   end if;
 
   due := this.next_at;
-  late := gem.cron_last(this.cron, this.zone, due - interval '1 microsecond',
-    least(at - interval '1 minute', this.ends_at));
+  late := case when due <= at - interval '1 minute' then gem.cron_last(this.cron, this.zone,
+    due - interval '1 microsecond', least(at - interval '1 minute', this.ends_at)) end;
   if late is not null then
     first := case this.missed
       when 'one' then case when late >= at - this.missed_within then late end
