@@ -36,42 +36,37 @@ exception
 end
 $$;
 
--- Returns the user whose schedules a frontend manages, or null for the schedules of nobody, and whether that user is
--- signed in. service_role and the owner may name any user. It takes the lock under which a user's limits are checked.
-create or replace function gem.schedules_owner(p_of text, out owner text, out signed_in boolean)
-language plpgsql as $$
+-- Returns whose schedule of that name a frontend manages, null meaning nobody's, whether that user is signed in, and who
+-- paused it. service_role and the owner may name any user. Refuses a signed-in user who may not change the schedule. It
+-- takes the lock under which a user's limits are checked.
+create or replace function gem.managed_schedule(p_of text, p_name text, out owner text, out signed_in boolean,
+  out paused_by text) language plpgsql as $$
 declare
   claims constant jsonb := gem.token_claims();
+  theirs boolean; -- the schedule's signed_in
 begin
   signed_in := case when claims is null then not pg_has_role(session_user, current_user, 'member')
     else claims ->> 'role' is distinct from 'service_role' end;
   owner := case when signed_in then nullif(claims ->> 'sub', '') else nullif(p_of, '') end;
-  if owner is null and signed_in then
-    perform gem.refuse('PT403', 'a schedule needs a user, and the token has no subject');
-  elsif signed_in and (claims ->> 'role' is distinct from gem.role_of_users() or claims -> 'is_anonymous' = 'true') then
-    -- its calls would not have the rights of this token
-    perform gem.refuse('PT403', 'only users with the role %s have schedules, and no anonymous visitors', null,
-      gem.role_of_users());
-  elsif signed_in and p_of <> owner then
-    perform gem.refuse('PT403', 'created_by is another user than you', 'Leave it out.');
-  end if;
   if owner is not null then
     perform pg_advisory_xact_lock(hashtextextended('gem.limits ' || owner, 0));
   end if;
-end
-$$;
-
--- Refuses to change a schedule that an operator made for a signed-in user.
-create or replace function gem.check_own_schedule(p_of text, p_name text) returns gem.schedules language plpgsql as $$
-declare
-  this gem.schedules;
-begin
-  select s.* into this from gem.schedules s
-  where coalesce(s.created_by, '') = p_of and s.name = p_name and s.removed is null;
-  if not this.signed_in then
+  if not signed_in then
+    return;
+  elsif owner is null then
+    perform gem.refuse('PT403', 'a schedule needs a user, and the token has no subject');
+  elsif claims ->> 'role' is distinct from gem.role_of_users() or claims -> 'is_anonymous' = 'true' then
+    -- its calls would not have the rights of this token
+    perform gem.refuse('PT403', 'only users with the role %s have schedules, and no anonymous visitors', null,
+      gem.role_of_users());
+  elsif p_of <> owner then
+    perform gem.refuse('PT403', 'created_by is another user than you', 'Leave it out.');
+  end if;
+  select s.signed_in, s.paused ->> 'by' into theirs, paused_by from gem.schedules s
+  where coalesce(s.created_by, '') = owner and s.name = p_name and s.removed is null;
+  if not theirs then
     perform gem.refuse('PT403', 'an operator made the schedule %s for you, and you may not change it', null, p_name);
   end if;
-  return this;
 end
 $$;
 
@@ -87,9 +82,9 @@ begin
   if most.max_schedules = 0 then
     perform gem.refuse('PT403', 'signed-in users may not have schedules here',
       'The database''s owner can allow them: update gem.limits set max_schedules = 10.');
-  elsif not pg_has_role((select p.proowner from pg_proc p
-    where p.oid = 'gem.insert_as_user(uuid, text, jsonb, text, integer, timestamptz)'::regprocedure),
-    gem.role_of_users(), 'usage') then
+  elsif (select p.proowner = to_regrole('gem_scheduler') and pg_has_role(p.proowner, gem.role_of_users(), 'usage')
+    from pg_proc p
+    where p.oid = 'gem.insert_as_user(uuid, text, jsonb, text, integer, timestamptz)'::regprocedure) is not true then
     perform gem.refuse('PT403', 'signed-in users cannot have schedules: gem_scheduler is not a member of %s',
       'Run gem migrate without --no-api, as a role that may create roles.', gem.role_of_users());
   elsif most.max_schedules <= (select count(*) from gem.schedules s where s.created_by = p_of and s.removed is null
@@ -118,9 +113,8 @@ declare
   who   record;
   saved record;
 begin
-  who := gem.schedules_owner(created_by);
+  who := gem.managed_schedule(created_by, name);
   if who.signed_in then
-    perform gem.check_own_schedule(who.owner, name);
     perform gem.check_zone(zone);
     perform gem.check_user_schedule(who.owner, name, cron, zone);
   end if;
@@ -134,14 +128,8 @@ $$;
 create or replace function public.pause_tool_schedule(name text, reason text default null,
   created_by text default null) returns void language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
-declare
-  who record;
 begin
-  who := gem.schedules_owner(created_by);
-  if who.signed_in then
-    perform gem.check_own_schedule(who.owner, name);
-  end if;
-  perform gem.pause_schedule(name, who.owner, gem.subject(), reason);
+  perform gem.pause_schedule(name, m.owner, gem.subject(), reason) from gem.managed_schedule(created_by, name) m;
 end
 $$;
 
@@ -151,9 +139,9 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   who record;
 begin
-  who := gem.schedules_owner(created_by);
+  who := gem.managed_schedule(created_by, name);
   if who.signed_in then
-    if (gem.check_own_schedule(who.owner, name)).paused ->> 'by' not in (who.owner, 'gem') then
+    if who.paused_by not in (who.owner, 'gem') then
       perform gem.refuse('PT403', 'an operator paused the schedule %s', 'Ask the operators to resume it.', name);
     end if;
     perform gem.check_user_schedule(who.owner, name);
@@ -165,14 +153,8 @@ $$;
 -- Removes a schedule of the caller: it makes no further calls.
 create or replace function public.remove_tool_schedule(name text, created_by text default null) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-declare
-  who record;
 begin
-  who := gem.schedules_owner(created_by);
-  if who.signed_in then
-    perform gem.check_own_schedule(who.owner, name);
-  end if;
-  perform gem.remove_schedule(name, who.owner, gem.subject());
+  perform gem.remove_schedule(name, m.owner, gem.subject()) from gem.managed_schedule(created_by, name) m;
 end
 $$;
 
