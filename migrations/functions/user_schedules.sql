@@ -36,9 +36,9 @@ exception
 end
 $$;
 
--- Returns whose schedule of that name a frontend manages, null meaning nobody's, whether that user is signed in, and who
--- paused it. service_role and the owner may name any user. Refuses a signed-in user who may not change the schedule. It
--- takes the lock under which a user's limits are checked.
+-- Returns whose schedule of that name a frontend manages, null meaning nobody's, whether that user is signed in, and
+-- who paused it. service_role and the owner may name any user. Refuses a signed-in user who may not change the
+-- schedule. It takes the lock under which a user's limits are checked.
 create or replace function gem.managed_schedule(p_of text, p_name text, out owner text, out signed_in boolean,
   out paused_by text) language plpgsql as $$
 declare
