@@ -51,7 +51,7 @@ func lateness(ctx context.Context, db *pgxpool.Pool, n int) (late []float64, err
 	return late, nil
 }
 
-// runSchedules measures the look at schedules of which none is due, and how late the calls of many and of few are.
+// runSchedules measures the look at schedules that are not due, and how late the calls of many and of few are.
 func runSchedules(ctx context.Context, db *pgxpool.Pool, s sizes) ([]figure, error) {
 	n := s.schedules
 	if err := addSchedules(ctx, db, n); err != nil {
