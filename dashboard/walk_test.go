@@ -143,7 +143,7 @@ func newMuseum(t *testing.T, text func(place string) string) *museum {
 		"claude-code", m.names.Get("session"), text("path"), text("command"), text("test"))
 	testdb.Exec(t, m.db, "select gem.save_schedule('s', '@hourly', 'shop.order', "+
 		"'{\"sent\": \"SECRET-scheduled.\"}', 'UTC', jsonb_build_object('session_id', $1::text))", m.names.Get("session"))
-	testdb.Exec(t, m.db, "select gem.pause_schedule('s', $1, $2)", text("pauser"), text("reason"))
+	testdb.Exec(t, m.db, "select gem.pause_schedule('s', null, $1, $2)", text("pauser"), text("reason"))
 	testdb.Exec(t, m.db, "insert into gem.occurrences (schedule_id, due_at, upto, count, backfilled, skipped, detail, "+
 		"at) select id, gem.now(), gem.now(), 1, false, 'missed', $1, gem.now() from gem.schedules", text("detail"))
 	testdb.Exec(t, m.db, "update gem.epochs set why = 'promotion', reran = 1")

@@ -59,6 +59,8 @@ begin
     -- its calls would not have the rights of this token
     perform gem.refuse('PT403', 'only users with the role %s have schedules, and no anonymous visitors', null,
       gem.role_of_users());
+  elsif length(owner) > 255 then
+    perform gem.refuse('PT422', 'created_by may have at most 255 characters');
   elsif p_of <> owner then
     perform gem.refuse('PT403', 'created_by is another user than you', 'Leave it out.');
   end if;

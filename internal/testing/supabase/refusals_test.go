@@ -56,34 +56,30 @@ func metBy(body string) string {
 // notForFrontends has the refusals that no request to PostgREST can meet, with the reason. The keys are parts of their
 // statements, or their functions.
 var notForFrontends = map[string]string{
-	"'GM0":                      "workers alone call the function: it moves calls",
-	"'GM102'":                   "workers alone call the function: it runs a tool in SQL",
-	"gem.note_effect:":          "tools in SQL call it",
-	"gem.noted_effects:":        "tools in SQL call it",
-	"gem.wrote:":                "tools in SQL call it",
-	"gem.read:":                 "tools in SQL call it",
-	"gem.run_tool:":             "workers alone call it",
-	"gem.step:":                 "workers alone call it",
-	"gem.check_restoring:":      "workers alone call what calls it",
-	"gem.check_claim_code:":     "workers alone call what calls it",
-	"gem.check_call_change:":    "frontends may not update calls",
-	"gem.check_receipt:":        "frontends may not write receipts",
-	"gem.refuse_change:":        "frontends may not change or delete anything",
-	"gem.acts:":                 "operators call it, in Postgres itself",
-	"gem.operator_cancel:":      "operators call it, in Postgres itself",
-	"gem.operator_again:":       "operators call it, in Postgres itself",
-	"gem.llm_correct:":          "operators call it, in Postgres itself",
-	"gem.cron_values:":          "operators call what calls it",
-	"gem.read_cron:":            "operators call what calls it",
-	"gem.lock_schedule:":        "operators call what calls it",
-	"gem.check_zone:":           "operators call what calls it",
-	"gem.cron_times:":           "operators call it, in Postgres itself",
-	"gem.settle_schedule:":      "operators call what calls it",
-	"gem.save_schedule:":        "operators call it, in Postgres itself",
-	"gem.backfill_schedule:":    "operators call it, in Postgres itself",
-	"gem.parked:":               "gem mcp calls it, in Postgres itself",
-	"gem.ended:":                "gem mcp calls it, in Postgres itself",
-	"may answer only as itself": "logins other than frontends call it, in Postgres itself",
+	"'GM0":                     "workers alone call the function: it moves calls",
+	"'GM102'":                  "workers alone call the function: it runs a tool in SQL",
+	"gem.note_effect:":         "tools in SQL call it",
+	"gem.noted_effects:":       "tools in SQL call it",
+	"gem.wrote:":               "tools in SQL call it",
+	"gem.read:":                "tools in SQL call it",
+	"gem.run_tool:":            "workers alone call it",
+	"gem.step:":                "workers alone call it",
+	"gem.check_restoring:":     "workers alone call what calls it",
+	"gem.check_claim_code:":    "workers alone call what calls it",
+	"gem.check_call_change:":   "frontends may not update calls",
+	"gem.check_receipt:":       "frontends may not write receipts",
+	"gem.refuse_change:":       "frontends may not change or delete anything",
+	"the operator''s name may": "operators name themselves, and a user's subject is bounded before",
+	"gem.operator_cancel:":     "operators call it, in Postgres itself",
+	"gem.operator_again:":      "operators call it, in Postgres itself",
+	"gem.llm_correct:":         "operators call it, in Postgres itself",
+	"gem.cron_times:":          "operators call it, in Postgres itself",
+	"gem.settle_schedule:":     "it takes a call that stays locked, or more instants than a request has time for",
+	"'signed-in users cannot have schedules: ": "gem migrate has made the role, with its rights",
+	"gem.backfill_schedule:":                   "operators call it, in Postgres itself",
+	"gem.parked:":                              "gem mcp calls it, in Postgres itself",
+	"gem.ended:":                               "gem mcp calls it, in Postgres itself",
+	"may answer only as itself":                "logins other than frontends call it, in Postgres itself",
 }
 
 // limited sends requests under other limits.
@@ -183,6 +179,64 @@ func TestNoRefusalLetsACallersWordsIntoAnotherResponse(t *testing.T) {
 	}
 	refused("a chain of parents", post("ada", "/core_tool_calls", "["+chain+"]"),
 		"call 00000000-0000-7000-8000-000000000208 has 8 or more calls above it")
+	// Schedules.
+	schedule := func(what, token, fields, says string) {
+		t.Helper()
+		var body map[string]any
+		if err := json.Unmarshal([]byte(`{"name": "s", "cron": "@daily", "tool_name": "a.b"}`), &body); err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal([]byte(`{`+fields+`}`), &body); err != nil {
+			t.Fatal(what, err)
+		}
+		encoded, _ := json.Marshal(body)
+		refused(what, supabase.Request{Method: "POST", Path: "/rpc/schedule_tool_call", Token: token, Body: string(encoded)},
+			says)
+	}
+	schedule("a schedule", user("ada"), ``, "signed-in users may not have schedules here")
+	d.limited("max_schedules = 1", "ada", func() {
+		for what, c := range map[string][2]string{
+			"a schedule's name":      {`"name": ` + quoted(hostile), `the name "x??Set-Cookie`},
+			"a schedule's tool":      {`"tool_name": ""`, "the registry has no tool"},
+			"a schedule's input":     {`"input": [1]`, "the input must be a JSON object"},
+			"options":                {`"options": [1]`, "the options must be a JSON object"},
+			"an option":              {`"options": {` + quoted(hostile) + `: 1}`, `do not have the option "x??Set-Cookie`},
+			"a value of an option":   {`"options": {"missed_within": ` + quoted(hostile) + `}`, "the options cannot be read"},
+			"missed":                 {`"options": {"missed": ` + quoted(hostile) + `}`, `missed is "x??Set-Cookie`},
+			"overlap":                {`"options": {"overlap": ` + quoted(hostile) + `}`, `overlap is "x??Set-Cookie`},
+			"missed_within":          {`"options": {"missed_within": "32 days"}`, "from 0 to 31 days"},
+			"jitter":                 {`"options": {"jitter": "2 hours"}`, "from 0 to 1 hour"},
+			"a schedule's priority":  {`"options": {"priority": 2000}`, "from -1000 to 1000"},
+			"a schedule's session":   {`"options": {"session_id": ` + quoted(hostile+long) + `}`, "at most 255 characters"},
+			"a begin":                {`"options": {"starts_at": "2999-01-01"}`, "at most 8 years ahead"},
+			"an end":                 {`"options": {"ends_at": "2000-01-01"}`, "would never run"},
+			"a day that never comes": {`"cron": "0 0 30 2 *"`, "no instant in eight years"},
+			"an expression":          {`"cron": ` + quoted(hostile), `the cron expression "x??`},
+			"a field of one":         {`"cron": "x\r\ny:z * * * *"`, "cannot be read"},
+			"a step of one":          {`"cron": "5/2 * * * *"`, "has a step without a range"},
+			"times that are near":    {`"cron": "* * * * *"`, "times that are 00:01:00 apart"},
+			"a time zone":            {`"zone": ` + quoted(hostile), `the time zone "x??Set-Cookie`},
+			"another's schedule":     {`"created_by": ` + quoted(hostile), "another user than you"},
+		} {
+			schedule(what, user("ada"), c[0], c[1])
+		}
+		schedule("a visitor's schedule", d.Sign(supabase.Claims{"role": "authenticated", "sub": "x", "is_anonymous": true}), ``,
+			"no anonymous visitors")
+		schedule("nobody's schedule", d.Sign(supabase.Claims{"role": "authenticated"}), ``, "the token has no subject")
+		schedule("a schedule of a subject", user(hostileSub+hostileSub+hostileSub), ``, "created_by may have at most 255")
+		schedule("a server's for a subject", d.Server(), `"created_by": `+quoted(long), "has 1 to 255 characters")
+		d.Exec("select gem.save_schedule('theirs', '@daily', 'a.b', p_of => 'ada')")
+		refused("an operator's schedule", post("ada", "/rpc/pause_tool_schedule", `{"name": "theirs"}`),
+			"an operator made the schedule theirs")
+		schedule("one schedule more", user("ada"), ``, "you may have 1")
+		d.Exec("select gem.remove_schedule('theirs', 'ada'); select gem.save_schedule('s', '@daily', 'a.b', p_of => 'ada', " +
+			"p_signed_in => true); select gem.pause_schedule('s', 'ada', 'boss')")
+		refused("a long reason", post("ada", "/rpc/pause_tool_schedule", `{"name": "s", "reason": `+quoted(hostile+long)+`}`),
+			"may have at most 1000")
+		refused("a schedule that an operator paused", post("ada", "/rpc/resume_tool_schedule", `{"name": "s"}`),
+			"an operator paused the schedule s")
+		refused("no schedule", post("ada", "/rpc/remove_tool_schedule", `{"name": `+quoted(hostile)+`}`), "does not exist")
+	})
 	d.Exec(`select gem.record_registry('1', repeat('a', 64), '{"version": "1", "tools": [{"name": ` +
 		strings.ReplaceAll(quoted(hostile), "'", "''") + `,
 			"permissions": ["send:email"], "input_schema": true, "output_schema": {}, "idempotency": {"mode": "none"},
@@ -433,6 +487,7 @@ var directly = []string{
 	"get_receipt: raise exception using errcode = 'PT404', message = format('call %s does not exist,",
 	"enqueue_tool_call: raise foreign_key_violation using message = format('parent_call_id is %s,",
 	"enqueue_tool_call: raise unique_violation using message = format('there is another call with the id %s', id),",
+	"save_schedule: raise exception using errcode = 'GEM00'", // which the function itself catches
 }
 
 func TestAllErrorsOfTheDatabaseAreRaisedByOneFunction(t *testing.T) {
