@@ -62,6 +62,7 @@ func TestACallThatTheHandlerDidNotChooseMustBeOpenToTheUser(t *testing.T) {
 		signedIn     bool
 	}{
 		{"chosen a lab.star; wait a", "not_allowed", true},
+		{"chosen a lab.unknown; wait a", "not_allowed", true}, // another worker's registry may close it
 		{"start a lab.star; wait a", "a", true},
 		{"chosen a lab.star; wait a", "x", false},
 	} {

@@ -325,6 +325,12 @@ func (s *stream) choose(c *choice) {
 		return
 	}
 	if s.ended { // OpenRouter finishes twice
+		for i := range c.Delta.ToolCalls { // arguments of a call that would run without them
+			if f := &c.Delta.ToolCalls[i].Function; f.Name != "" || f.Arguments.text != "" || f.Arguments.raw != nil {
+				s.fail(&provider.Error{Kind: provider.Garbled, Message: "a call to a tool continues after the answer's end"})
+				return
+			}
+		}
 		return
 	}
 	d := &c.Delta
@@ -411,6 +417,10 @@ func (s *stream) call(t *toolCall) {
 		c = &call{number: len(s.calls), index: t.Index, id: t.ID}
 		s.calls = append(s.calls, c)
 	}
+	if name := t.Function.Name; name != "" && c.name != "" && name != c.name {
+		s.fail(&provider.Error{Kind: provider.Garbled, Message: "two calls to different tools have the same id"})
+		return
+	}
 	arguments := t.Function.Arguments.text
 	if raw := t.Function.Arguments.raw; raw != nil { // an object, not the text of one
 		arguments = string(raw)
@@ -464,8 +474,8 @@ func (s *stream) find(t *toolCall) *call {
 }
 
 // isOver reports whether a fragment that seems to continue the call begins another: some servers give all calls the
-// same index, and some also give no id. Another call then has a name again, with another id, or after complete
-// arguments.
+// same index, and some also give no id. Another call then has a name again, with another id, or without an id another
+// name or after complete arguments.
 func (c *call) isOver(t *toolCall) bool {
 	if t.Function.Name == "" || c.name == "" {
 		return false
@@ -473,7 +483,7 @@ func (c *call) isOver(t *toolCall) bool {
 	if t.ID != "" {
 		return t.ID != c.id
 	}
-	return c.whole
+	return c.whole || t.Function.Name != c.name
 }
 
 // add appends a fragment of the arguments, and records whether they are now a complete object. It reads each byte once.

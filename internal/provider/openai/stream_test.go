@@ -696,3 +696,33 @@ func TestAConnectionThatBreaksInMidStreamIsCut(t *testing.T) {
 type failing struct{ err error }
 
 func (f failing) Read([]byte) (int, error) { return 0, f.err }
+
+// A tool must not run with the arguments of another one, or without its own.
+func TestArgumentsStayWithTheirCall(t *testing.T) {
+	t.Parallel()
+	const ends = `{"choices":[{"index":0,"delta":{},"finish_reason":"tool_calls"}]}`
+	for name, c := range map[string]struct {
+		chunks []string
+		want   string // the calls, or garbled
+	}{
+		"no ids, and the first has no arguments": {[]string{calls(`{"index":0,"function":{"name":"f","arguments":""}}`),
+			calls(`{"index":0,"function":{"name":"g","arguments":"{\"a\":1}"}}`), ends}, `call_0 f {}; call_1 g {"a":1}`},
+		"one chunk without ids": {[]string{calls(`{"function":{"name":"f","arguments":null}}`,
+			`{"function":{"name":"g","arguments":"{\"a\":1}"}}`), ends}, `call_0 f {}; call_1 g {"a":1}`},
+		"the same id": {[]string{calls(`{"id":"c","function":{"name":"f","arguments":""}}`,
+			`{"id":"c","function":{"name":"g","arguments":"{}"}}`), ends}, "garbled"},
+		"arguments after the end": {[]string{calls(`{"index":0,"id":"a","function":{"name":"f","arguments":""}}`), ends,
+			calls(`{"index":0,"function":{"arguments":"{\"a\":1}"}}`)}, "garbled"},
+		"the end twice": {[]string{calls(`{"index":0,"id":"a","function":{"name":"f","arguments":"{}"}}`), ends, ends},
+			`a f {}`},
+	} {
+		a, _, err := ask(t, streaming(chunks(append(c.chunks, done)...)))
+		got := "garbled"
+		if kind(err) != provider.Garbled {
+			got = strings.Join(readingOf(a).Calls, "; ")
+		}
+		if got != c.want {
+			t.Errorf("%s: %s, %v", name, got, err)
+		}
+	}
+}

@@ -57,8 +57,12 @@ func (r *Run) inputOf(tool string, chosen bool, input func() (json.RawMessage, e
 	if err == nil {
 		err = r.mayCall(tool)
 	}
-	if entry, known := r.options.Registry.Tool(tool); err == nil && chosen && known {
-		if why := r.closed(entry); why != "" {
+	if err == nil && chosen && r.options.Call.SignedIn {
+		why := "is not in the registry of this worker" // another worker's may close it
+		if entry, known := r.options.Registry.Tool(tool); known {
+			why = r.closed(entry)
+		}
+		if why != "" {
 			err = failWith(receipts.NotAllowed, fmt.Sprintf("The user may not call %s: it %s.", tool, why))
 		}
 	}
