@@ -84,7 +84,8 @@ func TestNothingElseOfTheSchemaIsOpenedByTheView(t *testing.T) {
 			select p.proname::text from pg_proc p where p.pronamespace = 'gem'::regnamespace
 				and has_function_privilege($1, p.oid, 'execute')) open (what)`, role)
 		want := map[string]string{"anon": "[]"}
-		if got := fmt.Sprint(open); got != cmp.Or(want[role], "[answer_schema extractions open_questions part_of schedules_of_caller]") {
+		if got := fmt.Sprint(open); got != cmp.Or(want[role],
+			"[answer_schema extractions open_questions part_of schedules_of_caller]") {
 			t.Errorf("%s: %s", role, got)
 		}
 	}
