@@ -21,6 +21,16 @@ func allowed(t *testing.T, schedules string) *pgxpool.Pool {
 
 const hourly = "schedule_tool_call('s', '@hourly', 'a.b', '{\"at\": \"{due_at}\"}')"
 
+// scheduled is allowed, and ada has the schedule s.
+func scheduled(t *testing.T, schedules string) *pgxpool.Pool {
+	t.Helper()
+	db := allowed(t, schedules)
+	if _, err := ask(t, db, "authenticated", "ada", hourly); err != nil {
+		t.Fatal(err)
+	}
+	return db
+}
+
 func TestAScheduleOfASignedInUserMakesCallsWithTheirRights(t *testing.T) {
 	t.Parallel()
 	db := allowed(t, "1")
@@ -153,10 +163,7 @@ func TestTheSchedulesOfASignedInUserAreLimited(t *testing.T) {
 
 func TestAScheduleThatItsUserForgotPauses(t *testing.T) {
 	t.Parallel()
-	db := allowed(t, "1")
-	if _, err := ask(t, db, "authenticated", "ada", hourly); err != nil {
-		t.Fatal(err)
-	}
+	db := scheduled(t, "1")
 	testdb.Exec(t, db, "select gem.save_schedule('s', '@hourly', 'a.b')")
 	testdb.Exec(t, db, "update gem.schedules set changed = changed || jsonb_build_object('at', "+
 		"gem.rfc3339(now() - interval '91 days'))")
@@ -199,10 +206,7 @@ func TestAllSchedulesOfAnAccountPause(t *testing.T) {
 // A schedule takes the lock of its user without waiting, so that two workers do not wait for each other.
 func TestAScheduleWhoseUserSendsCallsIsLookedAtAgain(t *testing.T) {
 	t.Parallel()
-	db := allowed(t, "1")
-	if _, err := ask(t, db, "authenticated", "ada", hourly); err != nil {
-		t.Fatal(err)
-	}
+	db := scheduled(t, "1")
 	since(t, db, "1 hour")
 	tx, err := db.Begin(t.Context())
 	if err != nil {
@@ -294,10 +298,7 @@ func TestACallOfAnotherDoesNotReplaceTheCallOfAnInstant(t *testing.T) {
 
 func TestAnOperatorAndARequestOfTheUserDoNotDeadlock(t *testing.T) {
 	t.Parallel()
-	db := allowed(t, "1")
-	if _, err := ask(t, db, "authenticated", "ada", hourly); err != nil {
-		t.Fatal(err)
-	}
+	db := scheduled(t, "1")
 	for _, act := range []string{"gem.run_schedule_now('s', 'ada')", "gem.pause_schedule('s', 'ada')",
 		"gem.save_schedule('s', '@daily', 'a.b', p_of => 'ada', p_signed_in => true)"} {
 		done := make(chan error, 1)

@@ -259,14 +259,17 @@ create or replace function gem.acts_now(p_by text, p_reason text) returns jsonb 
   select gem.acts(p_by, p_reason) || jsonb_build_object('at', gem.rfc3339(gem.now()))
 $$;
 
+-- Takes the lock under which an insert checks the limits of a user, or none if p_of is null.
+create or replace function gem.lock_limits_of(p_of text) returns void language sql as $$
+  select pg_advisory_xact_lock(hashtextextended('gem.limits ' || p_of, 0)) where p_of is not null
+$$;
+
 -- Locks the schedule of a user, or of nobody, and returns its row. Raises PT404 if it does not exist.
 create or replace function gem.lock_schedule(p_name text, p_of text) returns gem.schedules language plpgsql as $$
 declare
   this gem.schedules;
 begin
-  if p_of is not null then -- before the row, as in a request of that user
-    perform pg_advisory_xact_lock(hashtextextended('gem.limits ' || p_of, 0));
-  end if;
+  perform gem.lock_limits_of(p_of); -- before the row, as in a request of that user
   select s.* into this from gem.schedules s
   where coalesce(s.created_by, '') = coalesce(p_of, '') and s.name = p_name and s.removed is null for no key update;
   if this.id is null then
@@ -347,9 +350,7 @@ begin
   end if;
   perform gem.check_size('the input', p_input, 1048576);
 
-  if p_of is not null then
-    perform pg_advisory_xact_lock(hashtextextended('gem.limits ' || p_of, 0)); -- before the row
-  end if;
+  perform gem.lock_limits_of(p_of); -- before the row
   insert into gem.schedules (id, name, created_by, tool_name, input, priority, cron, zone, missed, missed_within,
     overlap, jitter, since, changed)
   values (gem.new_id(at), p_name, p_of, p_tool, p_input, 0, p_cron, p_zone, 'one', '1 day', 'skip', '0', at, who)

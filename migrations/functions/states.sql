@@ -516,7 +516,7 @@ begin
   if freed_key is null and p_attempt > 1 then
     perform gem.wake_next(p_call, p_worker);
   elsif freed_key is not null and p_replay_of is null then -- not after a hit: gem.hold_key has woken the waiters then
-    -- If this were part of the condition above, Postgres would plan it anew at the end of each call without a key.
+    -- Postgres would plan this query at the end of each call without a key if it were part of the condition above.
     if exists (select from public.core_tool_calls w where w.status = 'waiting' and w.waits_for = 'key'
         and w.computed_key = freed_key) then
       perform gem.wake_waiting(freed_key, case when p_status = 'succeeded' then 100 else 1 end, p_worker);

@@ -36,21 +36,24 @@ exception
 end
 $$;
 
+-- Reports whether the caller manages the schedules of all users: service_role, and the owner without a token.
+create or replace function gem.manages_all_schedules() returns boolean language sql stable as $$
+  select case when gem.token_claims() is null then pg_has_role(session_user, current_user, 'member')
+    else coalesce(gem.token_claims() ->> 'role' = 'service_role', false) end
+$$;
+
 -- Returns whose schedule of that name a frontend manages, null meaning nobody's, whether that user is signed in, and
--- who paused it. service_role and the owner may name any user. Refuses a signed-in user who may not change the
--- schedule. It takes the lock under which a user's limits are checked.
+-- who paused it. service_role and the owner may name any user. It raises PT403 if a signed-in user may not change the
+-- schedule, and takes the lock under which a user's limits are checked.
 create or replace function gem.managed_schedule(p_of text, p_name text, out owner text, out signed_in boolean,
   out paused_by text) language plpgsql as $$
 declare
   claims constant jsonb := gem.token_claims();
   theirs boolean; -- the schedule's signed_in
 begin
-  signed_in := case when claims is null then not pg_has_role(session_user, current_user, 'member')
-    else claims ->> 'role' is distinct from 'service_role' end;
+  signed_in := not gem.manages_all_schedules();
   owner := case when signed_in then nullif(claims ->> 'sub', '') else nullif(p_of, '') end;
-  if owner is not null then
-    perform pg_advisory_xact_lock(hashtextextended('gem.limits ' || owner, 0));
-  end if;
+  perform gem.lock_limits_of(owner);
   if not signed_in then
     return;
   elsif owner is null then
@@ -172,9 +175,8 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
   from gem.schedules s
   left join lateral (select l.* from gem.occurrences l where l.schedule_id = s.id and not l.backfilled
     order by l.due_at desc limit 1) o on true
-  where s.removed is null and case
-    when gem.token_claims() is null then pg_has_role(session_user, current_user, 'member')
-    else gem.token_claims() ->> 'role' = 'service_role' or s.created_by = nullif(gem.token_claims() ->> 'sub', '') end
+  where s.removed is null
+    and (gem.manages_all_schedules() or s.created_by = nullif(gem.token_claims() ->> 'sub', ''))
 $$;
 
 create or replace view public.tool_schedules with (security_invoker = true) as select * from gem.schedules_of_caller();
