@@ -159,7 +159,7 @@ func TestADecisionThatWasForgedComesOutOtherwise(t *testing.T) {
 			where call_id = ` + stopped, "2020-01-01"},
 		"a warning that is gone": {`update core_tool_receipts set effects = effects - 'rules' where status = 'succeeded' and tool_name = 'lab.send'
 			and effects #>> '{rules,verdicts,0,rule}' = 'loud'`, "loud"},
-		"a call that was stopped": {`update core_tool_receipts set status = 'succeeded', result = '{"text": "x"}', effects = effects - 'rules' where call_id = ` + stopped, "counted in few/"},
+		"a call that was stopped": {`update core_tool_receipts set status = 'succeeded', result = '{"text": "x"}', effects = effects - 'rules' where call_id = ` + stopped, "few"},
 		"a turn": {`update gem.rule_runs set at = at + interval '1 hour'
 			where (counter, n) = (select r.counter, r.n from gem.rule_runs r
 			where r.counter like 'pace/%' and exists (select from core_tool_events e where e.call_id = r.call_id
@@ -203,6 +203,29 @@ func TestAnEndThatTheGateDidNotKnowExplainsItsDecision(t *testing.T) {
 			  where s.n = 2 and r.call_id = s.call_id and l.n = 3 and f.call_id = l.call_id`)
 		if explained := len(report.Differences) == 0; explained != explains {
 			t.Errorf("the success ended %s before the second failure: %+v", ago, report.Differences)
+		}
+	}
+}
+
+// A gate that judges a call long after its insert knows what ended shortly before the insert.
+func TestAnEndThatTheGateOfALateCallKnewExplainsNothing(t *testing.T) {
+	t.Parallel()
+	env := startRuled(t, ruledBy(t, `{"name": "sent", "tools": ["lab.write"], "action": "block",
+		"requires": {"tool": "lab.send"}}`))
+	env.StartWorker()
+	blocked := env.Run(inSession("s", "lab.write", "x"))
+	if e, _ := blocked.Error(); e.Code != receipts.RuleBlocked {
+		t.Fatalf("%+v", blocked)
+	}
+	sent := env.Run(inSession("s", "lab.send", "x"))
+	for waited, explains := range map[string]bool{"1 second": true, "10 minutes": false} {
+		report := forged(t, env, `
+			update core_tool_calls c set created_at = e.at - interval '`+waited+`' from core_tool_events e
+			  where c.id = '`+blocked.CallID+`' and e.call_id = c.id and e.event = 'claimed';
+			update core_tool_calls s set updated_at = c.created_at - interval '1 second'
+			  from core_tool_calls c where c.id = '`+blocked.CallID+`' and s.id = '`+sent.CallID+`'`)
+		if explained := len(report.Differences) == 0; explained != explains {
+			t.Errorf("the call waited %s: %+v", waited, report.Differences)
 		}
 	}
 }

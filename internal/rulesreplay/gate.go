@@ -94,7 +94,7 @@ func uncommitted(at, now time.Time) bool { return !at.After(now) && at.After(now
 // uncertain returns the times just before the ends that the gate may not have known, the last first.
 func (r *recomputed) uncertain(j rules.Judgement, now time.Time) (times []time.Time) {
 	add := func(e rules.CallEnd) {
-		if uncommitted(e.At, now) || uncommitted(e.At, r.CreatedAt) {
+		if uncommitted(e.At, now) {
 			times = append(times, e.At.Add(-time.Microsecond))
 		}
 	}

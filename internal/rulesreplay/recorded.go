@@ -266,7 +266,7 @@ func (r *recomputed) ended() {
 		return
 	}
 	if now.IsZero() {
-		now = r.CreatedAt
+		now = r.lastJudgedFrom()
 	}
 	if !byRules || slices.ContainsFunc(after, func(v receipts.Verdict) bool { return v.Action == rules.Block }) {
 		code = ""
@@ -395,6 +395,17 @@ func (r *recomputed) judgedAt(said time.Time) time.Time {
 		}
 	}
 	return said
+}
+
+// lastJudgedFrom returns when the call was last claimed to be judged, or else when it was inserted: the gate did not look
+// earlier.
+func (r *recomputed) lastJudgedFrom() time.Time {
+	for _, claim := range slices.Backward(r.Claims) {
+		if !claim.Data.Begun {
+			return claim.At
+		}
+	}
+	return r.CreatedAt
 }
 
 // needsTime reports whether a judgement depends on its time.
