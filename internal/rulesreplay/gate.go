@@ -25,7 +25,7 @@ type horizon struct {
 	upto time.Time
 	// of the ends that may not have been committed, only failures were known: those in looks.named, if it has any
 	onlyFailures bool
-	unseen       string // the id of a question whose end had not been committed; empty for none
+	unseen       []string // the questions whose ends had not been committed
 }
 
 // compare computes a decision again. The decision is the recorded one if any view that the gate may have had leads to
@@ -65,7 +65,7 @@ func (r *recomputed) compare(p program, at time.Time, recorded string, judgement
 
 // horizons yields what the gate may have known: all ends up to its time, or up to just before one that may not have
 // been committed, or, since ends are not committed in the order of their times, the failures alone, or all ends but
-// that of one question.
+// those of some questions.
 func (r *recomputed) horizons(j rules.Judgement, now time.Time) iter.Seq2[int, horizon] {
 	return func(yield func(int, horizon) bool) {
 		if !yield(0, horizon{upto: now}) {
@@ -80,13 +80,28 @@ func (r *recomputed) horizons(j rules.Judgement, now time.Time) iter.Seq2[int, h
 		if len(times) > 0 && !yield(len(times)+1, horizon{upto: now, onlyFailures: true}) {
 			return
 		}
-		for i, q := range r.Questions { // people may answer several at once
-			if uncommitted(q.EndedAt, now) && !yield(len(times)+2+i, horizon{upto: now, unseen: q.ID}) {
+		var ended []string // people may answer several at once
+		for _, q := range r.Questions {
+			if uncommitted(q.EndedAt, now) && len(ended) < mostUnseen {
+				ended = append(ended, q.ID)
+			}
+		}
+		for subset := 1; subset < 1<<len(ended); subset++ {
+			var unseen []string
+			for i, id := range ended {
+				if subset&(1<<i) != 0 {
+					unseen = append(unseen, id)
+				}
+			}
+			if !yield(len(times)+1+subset, horizon{upto: now, unseen: unseen}) {
 				return
 			}
 		}
 	}
 }
+
+// mostUnseen is the number of questions whose ends are taken, in each combination, not to have been committed.
+const mostUnseen = 6
 
 // uncommitted reports whether an end of that time may not have been committed when the gate looked.
 func uncommitted(at, now time.Time) bool { return !at.After(now) && at.After(now.Add(-slack)) }
@@ -242,7 +257,7 @@ func (r *recomputed) denials() (all []rules.Decision) {
 // they ended.
 func (r *recomputed) tellQuestions(m *rules.Memory, now time.Time, known horizon) {
 	for _, d := range r.denials() {
-		if !d.At.After(known.upto) && d.ID != known.unseen {
+		if !d.At.After(known.upto) && !slices.Contains(known.unseen, d.ID) {
 			m.Denied(d)
 		}
 	}
@@ -252,7 +267,7 @@ func (r *recomputed) tellQuestions(m *rules.Memory, now time.Time, known horizon
 		switch {
 		case !q.CreatedAt.Before(now):
 		case q.Status != "succeeded" && q.Status != "failed" && q.Status != "not_configured" ||
-			q.EndedAt.After(known.upto) || q.ID == known.unseen:
+			q.EndedAt.After(known.upto) || slices.Contains(known.unseen, q.ID):
 			m.Asked(q.Digest)
 		case q.Result.Error.Code == "cancelled": // it is asked again
 		default:

@@ -454,6 +454,7 @@ func TestACallToAToolThatDoesNotEndIsNoAnswer(t *testing.T) {
 		"both end":                    {begins + ends + begins + ends, ""},
 		"arguments of no block":       {begins + grows(7) + ends, provider.Garbled},
 		"arguments after its end":     {begins + ends + grows(0), provider.Garbled},
+		"no name":                     {strings.Replace(begins, `"name":"b",`, "", 1) + ends, provider.Garbled},
 		"it begins after the reason": {
 			event(`{"type":"message_delta","delta":{"stop_reason":"end_turn"}}`) + begins + ends, provider.Garbled},
 	} {

@@ -451,13 +451,14 @@ func (s *stream) call(t *toolCall) {
 }
 
 // find returns the call that a fragment belongs to, or nil if the fragment begins a call. The index decides, or
-// otherwise the id. A fragment with neither continues the last call, unless it begins another.
+// otherwise the id, which also decides between calls with the same index. A fragment with neither continues the last
+// call, unless it begins another.
 func (s *stream) find(t *toolCall) *call {
 	for i := len(s.calls) - 1; i >= 0; i-- {
 		c := s.calls[i]
 		switch {
 		case t.Index != nil && c.index != nil:
-			if *t.Index != *c.index {
+			if *t.Index != *c.index || t.ID != c.id && s.hasCall(t.ID) {
 				continue
 			}
 		case t.ID != "":
@@ -471,6 +472,11 @@ func (s *stream) find(t *toolCall) *call {
 		return c
 	}
 	return nil
+}
+
+// hasCall reports whether a call has this id.
+func (s *stream) hasCall(id string) bool {
+	return id != "" && slices.ContainsFunc(s.calls, func(c *call) bool { return c.id == id })
 }
 
 // isOver reports whether a fragment that seems to continue the call begins another: some servers give all calls the

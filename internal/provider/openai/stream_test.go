@@ -341,6 +341,17 @@ func TestCallsAreToldApart(t *testing.T) {
 				calls(`{"index":0,"function":{"arguments":"}"}}`)},
 			[]string{"a f {}", "b f {}"},
 		},
+		"one index for all, mixed": {
+			[]string{calls(`{"index":0,"id":"a","function":{"name":"f","arguments":"{\"x\":"}}`),
+				calls(`{"index":0,"id":"b","function":{"name":"g","arguments":"{}"}}`),
+				calls(`{"index":0,"id":"a","function":{"arguments":"1}"}}`)},
+			[]string{`a f {"x":1}`, "b g {}"},
+		},
+		"another id for each piece": {
+			[]string{calls(`{"index":0,"id":"a","function":{"name":"f","arguments":"{\"x\":"}}`),
+				calls(`{"index":0,"id":"b","function":{"arguments":"1}"}}`)},
+			[]string{`a f {"x":1}`},
+		},
 		"one index for all, and no id": {
 			[]string{calls(`{"index":0,"id":"","function":{"name":"f","arguments":"{}"}}`),
 				calls(`{"index":0,"id":"","function":{"name":"f","arguments":"{\"x\":1}"}}`)},
