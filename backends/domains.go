@@ -3,6 +3,7 @@
 package backends
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -28,12 +29,15 @@ type Domains struct {
 	json []byte
 }
 
-// Service is a domain behind HTTP.
+// Service is a domain behind HTTP. It has either URL and SecretEnv, or URLEnv.
 type Service struct {
 	// URL is where its tools are, without a slash at the end: a method's name follows it.
 	URL string
 	// SecretEnv names the variable with the secret that signs its requests.
 	SecretEnv string
+	// URLEnv names the variable with the URL to which each of its tools posts its input, unsigned. The URL may be a
+	// secret.
+	URLEnv string
 	// HeaderEnv names the variables of further headers, by the header's name.
 	HeaderEnv map[string]string
 }
@@ -106,7 +110,7 @@ func (d *Domains) Names() []string {
 func (d *Domains) Variables() []string {
 	var all []string
 	for _, s := range d.Services {
-		all = append(slices.AppendSeq(all, maps.Values(s.HeaderEnv)), s.SecretEnv)
+		all = append(slices.AppendSeq(all, maps.Values(s.HeaderEnv)), cmp.Or(s.URLEnv, s.SecretEnv))
 	}
 	for _, s := range d.Servers {
 		all = append(slices.AppendSeq(all, maps.Values(s.HeaderEnv)), s.Env...)

@@ -81,7 +81,7 @@ func (p *parser) advice(found schema.Problem) string {
 		return "is not the name of a domain, the part of its tools' names before the first dot: a lower-case letter, and " +
 			"then lower-case letters, digits and underscores"
 	case strings.HasPrefix(found.Text, "unknown field"):
-	case len(steps) > 2 && steps[2] == "secret_env" && !strings.HasPrefix(found.Text, "is missing"),
+	case len(steps) > 2 && (steps[2] == "secret_env" || steps[2] == "url_env"),
 		len(steps) > 3 && (steps[2] == "header_env" || steps[2] == "env"):
 		return "must be the name of a variable in capital letters, digits and underscores, such as CRM_SECRET, and never " +
 			"its value"
@@ -110,9 +110,28 @@ func (p *parser) domain(d *Domains, name string, entry map[string]any) {
 }
 
 func (p *parser) service(at string, entry map[string]any) Service {
+	_, hasURL := entry["url"]
+	_, hasSecret := entry["secret_env"]
+	_, hasVariable := entry["url_env"]
+	_, hasBody := entry["body"]
+	switch {
+	case hasVariable && (hasURL || hasSecret):
+		p.add(at, "has url_env, whose requests are not signed, and url or secret_env: remove the one or the others")
+	case hasVariable && !hasBody:
+		p.add(at+"/url_env", `needs "body": "input" next to it, since its requests are the input and not signed`)
+	case hasBody && !hasVariable:
+		p.add(at+"/body", "belongs to url_env, which names the variable with the URL: remove it, or use url_env")
+	}
+	if !hasVariable && !hasURL {
+		p.add(at+"/url", "is missing: where its tools are, such as https://example.com/crm")
+	}
+	if !hasVariable && !hasSecret {
+		p.add(at+"/secret_env", "is missing: the name of the variable with the secret that signs its requests")
+	}
 	return Service{
 		URL:       strings.TrimRight(p.url(at, entry), "/"),
 		SecretEnv: schema.As[string](entry["secret_env"]),
+		URLEnv:    schema.As[string](entry["url_env"]),
 		HeaderEnv: p.headers(at, entry, "Webhook-Id", "Webhook-Timestamp", "Webhook-Signature", "Idempotency-Key",
 			"Traceparent"),
 	}

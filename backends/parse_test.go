@@ -40,10 +40,12 @@ func TestServicesAndServersAreRead(t *testing.T) {
 
 func TestAllFaultsAreReportedAtOnce(t *testing.T) {
 	t.Parallel()
-	_, err := backends.Parse([]byte(`{"Crm": {"http": {}}, "nowhere": {}, "typo": {"htpp": {}},
+	_, err := backends.Parse([]byte(`{"Crm": {"http": {}}, "crm": {"http": {}}, "nowhere": {}, "typo": {"htpp": {}},
 		"both": {"http": {"url": "https://user:hunter2@example.com", "secret_env": "whsec_hunter2"}, "mcp": {"url": "x", "command": "y"}},
 		"odd": {"http": {"url": "ftp://example.com", "secret_env": "A", "header_env": {"Host": "A", "b": "hunter2", "": "D", "Webhook-Id": "E"}}},
 		"query": {"http": {"url": "https://example.com?key=hunter2", "secret_env": "A"}},
+		"half": {"http": {"url_env": "A"}}, "plain": {"http": {"url": "https://example.com", "secret_env": "A", "body": "input"}},
+		"mixed": {"http": {"url_env": "https://example.com/hunter2", "body": "input", "secret_env": "A"}},
 		"program": {"mcp": {"args": [], "env": ["hunter2"], "secret_env": "hunter2"}}}`))
 	var got []string
 	for line := range strings.SplitSeq(err.Error(), "\n") {
@@ -52,19 +54,23 @@ func TestAllFaultsAreReportedAtOnce(t *testing.T) {
 	}
 	want := []string{
 		"Crm: is not the",
-		"Crm.http.secret_env: is missing. The",
-		"Crm.http.url: is missing. Where",
 		"both: has http and",
 		"both.http.secret_env: must be the",
 		"both.http.url: has a user:",
 		"both.mcp: has url and",
 		"both.mcp.url: is not a",
+		"crm.http.secret_env: is missing: the",
+		"crm.http.url: is missing: where",
+		"half.http.url_env: needs \"body\": \"input\"",
+		"mixed.http: has url_env, whose",
+		"mixed.http.url_env: must be the",
 		`nowhere: names no backend:`,
 		`odd.http.header_env."": is not the`,
 		"odd.http.header_env.Host: is a header",
 		"odd.http.header_env.Webhook-Id: is a header",
 		"odd.http.header_env.b: must be the",
 		`odd.http.url: has the scheme`,
+		"plain.http.body: belongs to url_env,",
 		"program.mcp: has neither url",
 		"program.mcp.args: belongs to a",
 		"program.mcp.env: belongs to a",

@@ -14,6 +14,7 @@ import (
 	"github.com/gemworker/gem/backends"
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/value"
+	"github.com/gemworker/gem/internal/plainjson"
 )
 
 // read interprets the answer of a service:
@@ -25,10 +26,14 @@ import (
 //	408, 425, 429 and 5xx                                it may run again, after Retry-After; 502 and 504 leave open
 //	                                                     whether a tool that must not run twice took effect
 //
+// A service with url_env succeeds with any 2xx, and the result is {"status_code"}. Its answer is not kept.
+//
 // Any other answer is an execution_error that quotes it. 101, or a result with any other status than 200, leaves open
 // whether a tool that must not run twice took effect.
 func (w *webhook) read(call *handlers.Call, status int, header http.Header, body []byte) (json.RawMessage, error) {
 	switch {
+	case w.plain && status/100 == 2:
+		return plainjson.Encode(map[string]any{"status_code": status})
 	case status == http.StatusOK:
 		return w.success(call, body)
 	case w.once && status < 200:
@@ -38,7 +43,7 @@ func (w *webhook) read(call *handlers.Call, status int, header http.Header, body
 	case status == http.StatusNotImplemented:
 		return nil, backends.NotConfigured(body, handlers.NotConfigured{
 			Reason: fmt.Sprintf("%s answered 501: it does not have %s, or not all that it needs.", w.domain, call.Tool),
-			NextSteps: []string{fmt.Sprintf("Let the service at %s serve the tool: it said %q.", w.url, w.quote(body)),
+			NextSteps: []string{fmt.Sprintf("Let the service at %s serve the tool: it said %q.", w.shown, w.quote(body)),
 				"Make the call again."},
 		})
 	case w.once && (status == http.StatusBadGateway || status == http.StatusGatewayTimeout):

@@ -26,8 +26,9 @@ import (
 // webhook is one tool of a service.
 type webhook struct {
 	*service
-	url  string
-	once bool // the tool's mode is none: it must not run twice
+	url   string
+	shown string // the URL, or a text in its place if it is a secret
+	once  bool   // the tool's mode is none: it must not run twice
 }
 
 // run makes one request, which is one attempt of the call.
@@ -35,9 +36,12 @@ func (w *webhook) run(ctx context.Context, _ handlers.Tx, call *handlers.Call) (
 	if w.missing != nil {
 		return nil, w.missing
 	}
-	body, err := encode(call)
-	if err != nil {
-		return nil, err
+	body := []byte(call.Input)
+	if !w.plain {
+		var err error
+		if body, err = encode(call); err != nil {
+			return nil, err
+		}
 	}
 	if len(body) > maxBody {
 		return nil, handlers.Fail("input_too_large", fmt.Sprintf("The request would have %d bytes, and can have %d (1 "+
@@ -51,10 +55,10 @@ func (w *webhook) run(ctx context.Context, _ handlers.Tx, call *handlers.Call) (
 	}
 	resp, err := outbound.Once(w.transport).RoundTrip(req) // which follows no redirect and keeps no cookie
 	if err != nil {
-		call.Called(w.domain, w.url, 0)
+		call.Called(w.domain, w.shown, 0)
 		return nil, w.unanswered(ctx, call, err, sent.Load())
 	}
-	call.Called(w.domain, w.url, resp.StatusCode)
+	call.Called(w.domain, w.shown, resp.StatusCode)
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
 	_ = resp.Body.Close()
 	switch {
@@ -99,23 +103,22 @@ func (w *webhook) request(ctx context.Context, id string, body []byte) (*http.Re
 		return nil, handlers.Fail("invalid_request", "The url of "+w.domain+" cannot be written as a request.")
 	}
 	req.GetBody = nil // nothing sends it again
+	req.Header = w.header.Clone()
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json")
+	req.Header.Set("User-Agent", "gem")
+	req.Header.Set("Idempotency-Key", id)
+	if w.plain {
+		return req, nil
+	}
 	now := time.Now()
 	signature, err := w.signer.Sign(id, now, body)
 	if err != nil {
 		return nil, fmt.Errorf("the request cannot be signed: %w", err)
 	}
-	req.Header = w.header.Clone()
-	for name, v := range map[string]string{
-		"Content-Type":                          "application/json",
-		"Accept":                                "application/json",
-		"User-Agent":                            "gem",
-		"Idempotency-Key":                       id,
-		standardwebhooks.HeaderWebhookID:        id,
-		standardwebhooks.HeaderWebhookTimestamp: strconv.FormatInt(now.Unix(), 10),
-		standardwebhooks.HeaderWebhookSignature: signature,
-	} {
-		req.Header.Set(name, v)
-	}
+	req.Header.Set(standardwebhooks.HeaderWebhookID, id)
+	req.Header.Set(standardwebhooks.HeaderWebhookTimestamp, strconv.FormatInt(now.Unix(), 10))
+	req.Header.Set(standardwebhooks.HeaderWebhookSignature, signature)
 	propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(req.Header))
 	return req, nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -18,6 +19,8 @@ import (
 // service is one domain of domains.json.
 type service struct {
 	domain, url string
+	shown       string // the URL, or its variable if it is a secret
+	plain       bool   // each tool posts its input to the URL, unsigned
 	transport   http.RoundTripper
 	signer      *standardwebhooks.Webhook
 	header      http.Header // of header_env
@@ -31,7 +34,8 @@ const leastSecret = 24
 
 func newService(domain string, from backends.Service, lookup func(string) string,
 	transport http.RoundTripper) *service {
-	s := &service{domain: domain, url: from.URL, transport: transport, header: http.Header{}}
+	s := &service{domain: domain, url: from.URL, shown: from.URL, plain: from.URLEnv != "", transport: transport,
+		header: http.Header{}}
 	var variables, reasons []string
 	lacks := func(variable, reason string) {
 		variables, reasons = append(variables, variable), append(reasons, variable+" "+reason)
@@ -46,15 +50,27 @@ func newService(domain string, from backends.Service, lookup func(string) string
 		}
 		return v
 	}
-	secret := value(from.SecretEnv)
-	key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(secret, "whsec_"))
-	switch {
-	case secret == "":
-		lacks(from.SecretEnv, "is not set")
-	case err != nil || len(key) < leastSecret:
-		lacks(from.SecretEnv, fmt.Sprintf("is not whsec_ followed by at least %d bytes in base64", leastSecret))
-	default:
-		s.signer, _ = standardwebhooks.NewWebhookRaw(key) // which has no errors
+	if s.plain {
+		s.url, s.shown = value(from.URLEnv), "the URL in "+from.URLEnv
+		switch u, err := url.Parse(s.url); {
+		case s.url == "":
+			lacks(from.URLEnv, "is not set")
+		case err != nil || u.Host == "" || u.User != nil || u.Scheme != "https" && u.Scheme != "http":
+			lacks(from.URLEnv, "is not a URL with https, a host and no user")
+		case len(u.RequestURI()) >= 8: // a server may repeat it alone
+			s.secrets = append(s.secrets, u.RequestURI())
+		}
+	} else {
+		secret := value(from.SecretEnv)
+		key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(secret, "whsec_"))
+		switch {
+		case secret == "":
+			lacks(from.SecretEnv, "is not set")
+		case err != nil || len(key) < leastSecret:
+			lacks(from.SecretEnv, fmt.Sprintf("is not whsec_ followed by at least %d bytes in base64", leastSecret))
+		default:
+			s.signer, _ = standardwebhooks.NewWebhookRaw(key) // which has no errors
+		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(from.HeaderEnv)) {
 		variable := from.HeaderEnv[name]
@@ -68,13 +84,16 @@ func newService(domain string, from backends.Service, lookup func(string) string
 		}
 	}
 	if len(reasons) > 0 {
+		set := fmt.Sprintf("Set %s in the worker's environment", strings.Join(variables, " and "))
+		if !s.plain {
+			set += ": `echo whsec_$(openssl rand -base64 32)` makes a secret, which the service needs too"
+		}
 		s.missing = &handlers.NotConfigured{
-			Reason: fmt.Sprintf("Requests to %s, where the tools of %s live, cannot be made: %s.", from.URL, domain,
+			Reason: fmt.Sprintf("Requests to %s, where the tools of %s live, cannot be made: %s.", s.shown, domain,
 				strings.Join(reasons, "; ")),
 			RequiredEnv: variables,
 			NextSteps: []string{
-				fmt.Sprintf("Set %s in the worker's environment: `echo whsec_$(openssl rand -base64 32)` makes a secret, which "+
-					"the service needs too.", strings.Join(variables, " and ")),
+				set + ".",
 				"Restart the worker and make the call again.",
 			},
 		}

@@ -4,6 +4,9 @@
 // A request is one attempt of a call. Its body is {"call": {"id", "tool", "attempt", "session_id", "created_by"},
 // "input"}; webhook-id and Idempotency-Key are the call's id, the same in every attempt. answer.go interprets the
 // answers.
+//
+// The tools of a service with url_env post their input, unsigned, to the URL in that variable, such as a webhook of
+// Slack's. The URL is a secret.
 package webhook
 
 import (
@@ -39,9 +42,12 @@ func New(r *registry.Registry, services map[string]backends.Service, lookup func
 	for _, tool := range r.Tools() {
 		domain, method, _ := strings.Cut(tool.Name, ".")
 		if s := known[domain]; s != nil {
-			t := &webhook{service: s, url: s.url + "/" + strings.ReplaceAll(method, ".", "_"),
-				once: tool.Idempotency.Mode == registry.None}
-			p.byTool[tool.Name] = binding.NewHandler("HTTP", t.url, false, t.run)
+			t := &webhook{service: s, url: s.url, shown: s.shown, once: tool.Idempotency.Mode == registry.None}
+			if !s.plain {
+				t.url += "/" + strings.ReplaceAll(method, ".", "_")
+				t.shown = t.url
+			}
+			p.byTool[tool.Name] = binding.NewHandler("HTTP", t.shown, false, t.run)
 		}
 	}
 	return p

@@ -1,6 +1,7 @@
 package webhook_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -650,6 +652,51 @@ func TestAVariableThatIsMissingOrWrongIsNamed(t *testing.T) {
 	defer s.mu.Unlock()
 	if len(s.got) > 0 {
 		t.Error("a request was made")
+	}
+}
+
+// Anyone who knows the URL of an incoming webhook can post to it.
+func TestAnInputIsPostedToAURLThatIsSecret(t *testing.T) {
+	t.Parallel()
+	const path = "/services/T0/B0/qrTwj-of-the-service"
+	var answers atomic.Pointer[answer]
+	got := make(chan request, 100)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		got <- request{r.Method + " " + r.URL.RequestURI(), r.Header.Clone(), body}
+		a := answers.Load()
+		w.WriteHeader(a.Status)
+		_, _ = io.WriteString(w, a.Body)
+	}))
+	t.Cleanup(server.Close)
+	registry := bytes.ReplaceAll(crm, []byte(`"n"`), []byte(`"status_code"`))
+	env := handlertest.Start(t, handlertest.Options{Registry: registry, Worker: func(o *worker.Options) {
+		o.Handlers.Add(webhook.New(o.Registry, map[string]backends.Service{"crm": {URLEnv: "CRM_URL"}},
+			func(string) string { return server.URL + path + "?sig=1" }))
+	}})
+	for _, c := range []struct {
+		answer
+		want string
+	}{
+		{answer{Status: 200, Body: "ok"}, `succeeded {"status_code": 200}`},
+		{answer{Status: 204}, `succeeded {"status_code": 204}`},
+		{answer{Status: 404, Body: "no such page: " + path + "?sig=1"}, "crm answered 404: no such page: [secret]"},
+		{answer{Status: 403, Body: "see " + server.URL + path + "?sig=1"}, "crm answered 403: see [secret]"},
+		{answer{Status: 501}, "the service at the URL in CRM_URL serve"},
+	} {
+		answers.Store(&c.answer)
+		r := env.Run(handlertest.Call{Tool: "crm.refund", Input: `{"answers": [], "text": "a & b"}`})
+		if said := ended(t, r); !strings.Contains(said, c.want) {
+			t.Errorf("%d: %s", c.Status, said)
+		}
+		if all := string(r.Result) + string(r.Effects); strings.Contains(all, "qrTwj") {
+			t.Errorf("%d: the URL is shown: %s", c.Status, all)
+		}
+		req := <-got
+		if req.path != "POST "+path+"?sig=1" || string(req.body) != `{"text": "a & b", "answers": []}` ||
+			req.header.Get("Webhook-Signature") != "" || req.header.Get("Idempotency-Key") != r.CallID {
+			t.Errorf("%d: got %s %v %s", c.Status, req.path, req.header, req.body)
+		}
 	}
 }
 

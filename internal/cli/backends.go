@@ -45,13 +45,17 @@ func (p *Program) bind(r *registry.Registry, d *backends.Domains, lookup func(st
 		webhook.New(r, d.Services, lookup),
 		mcpclient.New(d.Servers, lookup, log),
 	}
-	var twice []error
+	var faults []error
 	for _, tool := range r.Tools() {
+		domain, _, _ := strings.Cut(tool.Name, ".")
+		if d.Services[domain].URLEnv != "" && tool.Frontends {
+			faults = append(faults, fmt.Errorf("%s posts its input to a URL of yours, unsigned (url_env in %s), and signed-in "+
+				`users could call it: give its entry "frontends": false`, tool.Name, backends.File))
+		}
 		for _, b := range opened {
 			there, lives := b.For(tool.Name)
 			if method, also := bound.For(tool.Name); lives && also {
-				domain, _, _ := strings.Cut(tool.Name, ".")
-				twice = append(twice, fmt.Errorf("%s is defined twice, by %s (%s) and by %s in %s (%s): remove one", tool.Name,
+				faults = append(faults, fmt.Errorf("%s is defined twice, by %s (%s) and by %s in %s (%s): remove one", tool.Name,
 					method.File, method.Func, domain,
 					backends.File, there.Func))
 			}
@@ -60,7 +64,7 @@ func (p *Program) bind(r *registry.Registry, d *backends.Domains, lookup func(st
 	for _, b := range opened {
 		bound.Add(b)
 	}
-	return bound, opened, errors.Join(twice...)
+	return bound, opened, errors.Join(faults...)
 }
 
 // boundHere binds a registry's tools as a worker would here, without a database.

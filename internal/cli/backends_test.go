@@ -55,6 +55,26 @@ func TestAToolExistsOnce(t *testing.T) {
 	}
 }
 
+func TestAURLThatIsSecretIsClosedToSignedInUsers(t *testing.T) {
+	t.Parallel()
+	const secret = `{"version": "1", "crm": {"http": {"url_env": "CRM_URL", "body": "input"}}}`
+	r, d := parseBoth(t, crmTools(""), secret)
+	_, _, err := builtIn.fit(r, d)
+	if err == nil {
+		t.Fatal("open tools are accepted")
+	}
+	wants(t, err.Error(), "crm.refund posts its input to a URL of yours", `give its entry "frontends": false`)
+	closed := strings.ReplaceAll(crmTools(""), `"timeout_ms"`, `"frontends": false, "timeout_ms"`)
+	r, d = parseBoth(t, closed, secret)
+	bound, _, err := builtIn.fit(r, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h, _ := bound.For("crm.refund"); h.Func != "the URL in CRM_URL" {
+		t.Errorf("got %s", h.Func)
+	}
+}
+
 func TestFieldsOfDurableHandlersAreDefectsOfABackendsTool(t *testing.T) {
 	t.Parallel()
 	r, d := parseBoth(t, crmTools(`, "calls": ["crm.a.b"], "deadline_ms": 1000`), crmAt)
