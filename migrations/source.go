@@ -48,7 +48,7 @@ const functionsNumber = 1
 var functionFiles = []string{"create_roles.sql", "roles.sql", "refuse.sql", "earlier.sql", "states.sql", "steps.sql",
 	"waits.sql", "answers.sql", "rules.sql", "admit.sql", "guards.sql", "servers.sql", "workers.sql",
 	"rules_versions.sql", "llm.sql", "progress.sql", "hook.sql", "tools.sql", "operate.sql", "cron.sql",
-	"schedules.sql", "user_schedules.sql", "frontends.sql", "prune.sql", "watch.sql",
+	"schedules.sql", "user_schedules.sql", "notices.sql", "frontends.sql", "prune.sql", "watch.sql",
 	"watch_calls.sql"}
 
 //go:embed tables/*.sql functions/*.sql

@@ -29,6 +29,7 @@ import (
 	"github.com/gemworker/gem/internal/lanes"
 	"github.com/gemworker/gem/internal/postgres/pgpool"
 	"github.com/gemworker/gem/internal/store"
+	"github.com/gemworker/gem/notify"
 	"github.com/gemworker/gem/registry"
 	"github.com/gemworker/gem/rules"
 	"github.com/gemworker/gem/worker/internal/durable"
@@ -67,6 +68,10 @@ type Options struct {
 	Handlers *binding.Handlers
 	// Rules restrict the calls. Default: none.
 	Rules *rules.Set
+	// Notify decides who hears about questions, failures and others. Default: nobody does.
+	Notify *notify.Set
+	// Dashboard is the URL under which people see the dashboard, for links in notices. Default: no links.
+	Dashboard string
 
 	// Name is the first part of the worker's id, before a random suffix. Default: worker.
 	Name string
@@ -226,6 +231,9 @@ func (w *Worker) Run(ctx context.Context) error {
 	beside.Go(func() { w.countOutcomes(services) })
 	beside.Go(func() { w.watch(ctx) })
 	beside.Go(func() { w.timers(services) })
+	if w.options.Notify != nil {
+		beside.Go(func() { w.notices(services) })
+	}
 	beside.Go(func() { w.tellEnds(services) })
 	if w.options.ListenURL != "" {
 		beside.Go(func() { w.listen(services) })
@@ -258,8 +266,9 @@ func (w *Worker) start(ctx context.Context) error {
 	return nil
 }
 
-// register records the registry and the rules, lets domains record their versions, and registers the worker. It is
-// called at the start, and again if the worker's row was removed after a long silence or lost in a failover.
+// register records the registry, the rules and the notices, lets domains record their versions, and registers the
+// worker. It is called at the start, and again if the worker's row was removed after a long silence or lost in a
+// failover.
 func (w *Worker) register(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
@@ -270,6 +279,9 @@ func (w *Worker) register(ctx context.Context) error {
 		return err
 	}
 	if err := w.options.Handlers.Check(ctx, w.options.Calls); err != nil {
+		return err
+	}
+	if err := w.wantNotices(ctx); err != nil {
 		return err
 	}
 	w.registered.Store(true)

@@ -13,6 +13,7 @@ import (
 	"github.com/gemworker/gem/internal/postgres/pgpool"
 	"github.com/gemworker/gem/internal/telemetry"
 	"github.com/gemworker/gem/migrations"
+	"github.com/gemworker/gem/notify"
 	"github.com/gemworker/gem/registry"
 	"github.com/gemworker/gem/rules"
 	"github.com/gemworker/gem/worker"
@@ -33,9 +34,10 @@ type setup struct {
 	isolated    bool
 	environment map[string]string // replaces the real one, if isolated
 
-	registry    *registry.Registry // filled in by prepare, like the five below
+	registry    *registry.Registry // filled in by prepare, like the six below
 	from        string             // the source of the registry
 	rules       *rules.Set         // nil if there are none
+	notify      *notify.Set        // nil if there is none
 	domains     *backends.Domains  // nil if there are none
 	domainsFrom string
 	lookup      func(string) string
@@ -71,6 +73,9 @@ func (s *setup) prepare(ctx context.Context) (err error) {
 	if err := s.prepareRules(bound); err != nil {
 		return usageError{err}
 	}
+	if err := s.prepareNotify(); err != nil {
+		return usageError{err}
+	}
 	if err := binding.Configure(s.lookup, s.program.domains()...); err != nil {
 		return err
 	}
@@ -104,6 +109,20 @@ func (s *setup) prepareRules(bound *binding.Handlers) (err error) {
 		zap.String("sha256", s.rules.SHA256()))
 	_, err = rulesFit(s.rules, s.registry, bound)
 	return err
+}
+
+// prepareNotify loads notify.json, if there is one. An isolated worker has none.
+func (s *setup) prepareNotify() (err error) {
+	if s.isolated {
+		return nil
+	}
+	var from string
+	if s.notify, from, err = notify.Find(os.Getenv("GEM_NOTIFY")); err != nil || s.notify == nil {
+		return err
+	}
+	s.log.Info("notices loaded", zap.String("from", from), zap.String("version", s.notify.Version),
+		zap.Strings("channels", s.notify.Channels()), zap.String("sha256", s.notify.SHA256()))
+	return s.notify.Check(s.registry)
 }
 
 // connect opens the connections and creates the worker, without starting it.
@@ -163,6 +182,8 @@ func (s *setup) newWorker() (*worker.Worker, error) {
 		ListenURL:     s.listenURL,
 		Registry:      s.registry,
 		Rules:         s.rules,
+		Notify:        s.notify,
+		Dashboard:     s.lookup("GEM_DASHBOARD_URL"),
 		Handlers:      bound,
 		Name:          s.config.WorkerID,
 		Version:       version,

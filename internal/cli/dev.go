@@ -128,7 +128,7 @@ func (p *Program) dev(
 	if err != nil {
 		return err
 	}
-	now := contracts{s.registry, s.from, s.rules, s.domains, models}
+	now := contracts{s.registry, s.from, s.rules, s.notify, s.domains, models}
 	if err := s.forgetEarlier(ctx, now); err != nil {
 		return err
 	}
@@ -227,7 +227,7 @@ func (s *setup) runOn(ctx context.Context, w *worker.Worker, changes <-chan cont
 		if err := <-ended; err != nil || ctx.Err() != nil {
 			return refusal(err)
 		}
-		s.registry, s.from, s.rules, s.domains = now.registry, now.from, now.rules, now.domains
+		s.registry, s.from, s.rules, s.notify, s.domains = now.registry, now.from, now.rules, now.notify, now.domains
 		if err := s.forgetEarlier(ctx, now); err != nil {
 			return err
 		}

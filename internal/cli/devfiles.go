@@ -19,6 +19,7 @@ import (
 	"github.com/gemworker/gem/handlers/binding"
 	"github.com/gemworker/gem/internal/plainfile"
 	"github.com/gemworker/gem/internal/provider/routes"
+	"github.com/gemworker/gem/notify"
 	"github.com/gemworker/gem/registry"
 	"github.com/gemworker/gem/rules"
 	"go.uber.org/zap"
@@ -38,6 +39,7 @@ type contracts struct {
 	registry *registry.Registry
 	from     string
 	rules    *rules.Set
+	notify   *notify.Set
 	domains  *backends.Domains
 	models   *routes.Routes
 }
@@ -47,6 +49,9 @@ func (c contracts) hashes() map[string]string {
 	all := map[string]string{"the registry has changed": c.registry.SHA256()}
 	if c.rules != nil {
 		all["the rules have changed"] = c.rules.SHA256()
+	}
+	if c.notify != nil {
+		all["notify.json has changed"] = c.notify.SHA256()
 	}
 	if c.domains != nil {
 		all["domains.json has changed"] = c.domains.SHA256()
@@ -61,6 +66,7 @@ func (c contracts) hashes() map[string]string {
 var devFiles = []struct{ variable, name string }{
 	{"TOOLS_REGISTRY", "tools.registry.json"},
 	{"TOOLS_RULES", "rules.json"},
+	{"GEM_NOTIFY", notify.File},
 	{"GEM_DOMAINS", backends.File},
 	{"LLM_ROUTES", routes.File},
 }
@@ -91,6 +97,9 @@ func (p *Program) load() (now contracts, faults map[string]error) {
 	if now.rules, _, err = p.loadRules(os.Getenv("TOOLS_RULES")); err != nil {
 		faults["TOOLS_RULES"] = err
 	}
+	if now.notify, _, err = notify.Find(os.Getenv("GEM_NOTIFY")); err != nil {
+		faults["GEM_NOTIFY"] = err
+	}
 	if faults["TOOLS_REGISTRY"] != nil || faults["GEM_DOMAINS"] != nil {
 		return now, faults
 	}
@@ -100,6 +109,11 @@ func (p *Program) load() (now contracts, faults map[string]error) {
 	} else if now.rules != nil && faults["TOOLS_RULES"] == nil {
 		if _, err := rulesFit(now.rules, now.registry, bound); err != nil {
 			faults["TOOLS_RULES"] = err
+		}
+	}
+	if now.notify != nil && faults["GEM_NOTIFY"] == nil {
+		if err := now.notify.Check(now.registry); err != nil {
+			faults["GEM_NOTIFY"] = err
 		}
 	}
 	return now, faults
@@ -287,6 +301,9 @@ func (s *setup) forgetEarlier(ctx context.Context, now contracts) error {
 	err := forget("public.core_registry_versions", now.registry.Version, now.registry.SHA256())
 	if now.rules != nil {
 		err = errors.Join(err, forget("public.core_rules_versions", now.rules.Version, now.rules.SHA256()))
+	}
+	if now.notify != nil {
+		err = errors.Join(err, forget("gem.notify_versions", now.notify.Version, now.notify.SHA256()))
 	}
 	if now.domains != nil {
 		err = errors.Join(err, forget("gem.domains_versions", now.domains.Version, now.domains.SHA256()))

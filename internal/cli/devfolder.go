@@ -22,6 +22,7 @@ import (
 	"github.com/gemworker/gem/internal/plainfile"
 	"github.com/gemworker/gem/internal/postgres/pgserver"
 	"github.com/gemworker/gem/internal/provider/routes"
+	"github.com/gemworker/gem/notify"
 	"github.com/gemworker/gem/registry"
 	"github.com/gemworker/gem/rules"
 )
@@ -214,6 +215,7 @@ func writeDevFolder() error {
 		"registry.schema.json": registry.FileSchema(),
 		"rules.schema.json":    rules.FileSchema(),
 		"scenario.schema.json": rules.ScenarioSchema(),
+		"notify.schema.json":   notify.FileSchema(),
 		"domains.schema.json":  backends.FileSchema(),
 		"routes.schema.json":   routes.FileSchema(),
 	}

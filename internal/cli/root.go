@@ -46,7 +46,7 @@ commands below try this out, run it, and show the history of a call.`,
 		callCommand(), schedulesCommand(), listCommand(), againCommand(), cancelCommand(), receiptCommand(), traceCommand(),
 		explainCommand(), replayCommand(p))
 	add("answers", "Answer calls that ask:", questionsCommand(), answerCommand(), approveCommand(), denyCommand(),
-		resumeCommand(), rolesCommand())
+		resumeCommand(), rolesCommand(), notifyCommand(p))
 	add("servers", "Let agents and people in:", mcpCommand(p), dashboardCommand())
 	add("more", "More:", registryCommand(p), typesCommand(p), rulesCommand(p), llmCommand(), hookCommand(p),
 		versionCommand(p))

@@ -284,7 +284,7 @@ func TestEveryVariableIsDescribed(t *testing.T) {
 			t.Errorf("%s is not secret", v.Name)
 		}
 	}
-	if len(seen) != 13 {
+	if len(seen) != 14 {
 		t.Errorf("%d variables", len(seen))
 	}
 }

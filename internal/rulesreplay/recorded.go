@@ -397,8 +397,8 @@ func (r *recomputed) judgedAt(said time.Time) time.Time {
 	return said
 }
 
-// lastJudgedFrom returns when the call was last claimed to be judged, or else when it was inserted: the gate did not look
-// earlier.
+// lastJudgedFrom returns when the call was last claimed to be judged, or else when it was inserted: the gate did not
+// look earlier.
 func (r *recomputed) lastJudgedFrom() time.Time {
 	for _, claim := range slices.Backward(r.Claims) {
 		if !claim.Data.Begun {

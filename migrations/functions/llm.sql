@@ -218,8 +218,10 @@ begin
     return;
   end if;
 
-  update gem.llm_spend s set reserved = s.reserved + this.reserve, requests = s.requests + 1, last_at = p_at
-    where s.id = any (spends);
+  update gem.llm_spend s
+  set reserved = s.reserved + this.reserve, requests = s.requests + 1, last_at = p_at, "limit" = b."limit"
+  from jsonb_to_recordset(this.budgets) b (name text, subject text, "limit" bigint)
+  where s.id = any (spends) and b.name = s.budget and coalesce(b.subject, '') = s.subject;
   insert into public.core_llm_requests as r (call_id, attempt, n, label, tool_name, route, target, provider, model,
     routes_version, created_by, session_id,
     status, at, reserved, estimated_input, spends)

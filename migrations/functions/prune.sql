@@ -85,6 +85,7 @@ begin
   -- Set here and not in the function's header: an owner that is not a superuser may not use a custom setting there.
   perform set_config('gem.pruning', 'on', true);
   delete from public.core_tool_progress p where p.call_id = any (ids);
+  delete from gem.notice_calls n where n.call_id = any (ids);
   delete from public.core_llm_requests r where r.call_id = any (ids);
   delete from gem.imported_second_receipts s where s.call_id = any (ids);
   delete from public.core_tool_events e where e.call_id = any (ids);

@@ -221,7 +221,7 @@ var layers = [][]string{
 		"internal/store", "internal/types"},
 	{"handlers/binding", "handlers/value", "internal/issuer", "internal/objectstore", "internal/provider/anthropic",
 		"internal/provider/gemini",
-		"internal/provider/openai", "rules"},
+		"internal/provider/openai", "rules", "notify"},
 	{"handlers", "registry"},
 	{"internal/provider"},
 	{"internal/postgres/pgserver", "internal/postgrest", "internal/schema"},

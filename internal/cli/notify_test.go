@@ -1,0 +1,76 @@
+package cli
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A server in the place of Slack gets what the files of docs/notices.md send.
+func TestTheGuideToNoticesIsFollowed(t *testing.T) {
+	t.Parallel()
+	files := regexp.MustCompile("(?s)```json\n(.*?)```").FindAllStringSubmatch(readPage(t, "docs/notices.md"), -1)
+	if len(files) != 3 {
+		t.Fatalf("the guide has %d files", len(files))
+	}
+	posts := make(chan string, 100)
+	slack := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		posts <- r.URL.Path + " " + string(body)
+		_, _ = io.WriteString(w, "ok")
+	}))
+	t.Cleanup(slack.Close)
+	env := []string{"DATABASE_URL=" + newDatabase(t), "GEM_DOMAINS=" + files[0][1], "TOOLS_REGISTRY=" + files[1][1],
+		"GEM_NOTIFY=" + files[2][1], "SLACK_WEBHOOK_URL=" + slack.URL + "/services/T0/B0/secret",
+		"GEM_DASHBOARD_URL=https://ops.example.com/gem"}
+	next := func() string {
+		select {
+		case post := <-posts:
+			return post
+		case <-time.After(20 * time.Second):
+			t.Fatal("nothing was posted")
+		}
+		return ""
+	}
+	startGem(t, env, "worker")
+	wants(t, gemWith(t, env, "notify", "check").stdout, "ok: 1 channel, 2 rules, version 1 (the JSON of GEM_NOTIFY)")
+	test := gemWith(t, env, "notify", "test", "ops")
+	test.wantCode(t, 0)
+	wants(t, next(), `/services/T0/B0/secret {"text": "*Test*\nThis is a test of gem notify.\n"}`)
+	if strings.Contains(test.stdout, "secret") {
+		t.Errorf("the URL is shown: %s", test.stdout)
+	}
+	question := strings.TrimSpace(gemWith(t, env, "call", "wait.answer", `{"text": "Which?"}`).stdout)
+	wants(t, next(), "*Answer wanted*", "A user asks for it", "https://ops.example.com/gem/questions/"+question)
+	gemWith(t, env, "call", "no.such", "{}", "--wait").wantCode(t, exitFailed)
+	wants(t, next(), "*no.such failed: unknown_tool*", "https://ops.example.com/gem/calls/")
+	off := gemWith(t, env, "notify", "off")
+	wants(t, off.stdout, "notices are off; ")
+	gemWith(t, env, "notify", "test", "opps").wantCode(t, exitUsage)
+}
+
+func TestANotifyFileThatCannotWorkIsRefused(t *testing.T) {
+	t.Parallel()
+	file := func(channels, rules string) string {
+		return `{"version": "1", "channels": {` + channels + `}, "rules": [` + rules + `]}`
+	}
+	const failed = `{"when": "failed", "to": ["ops"]}`
+	for name, c := range map[string]struct{ file, want string }{
+		"an unknown tool":        {file(`"ops": {"tool": "os.create_notes"}`, failed), "channels.ops.tool: os.create_notes is not"},
+		"an input that is wrong": {file(`"ops": {"tool": "comms.send_sms", "input": {"text": "{title}"}}`, failed), "does not fit comms.send_sms"},
+		"a mode that is none":    {file(`"ops": {"tool": "os.create_note"}`, failed), "idempotency mode none"},
+		"an unknown field":       {file(`"ops": {"tool": "os.create_note", "input": {"title": "{titel}"}}`, failed), "{titel}"},
+		"an unknown channel":     {file(`"ops": {"tool": "os.create_note"}`, `{"when": "failed", "to": ["opps"]}`), "did you mean ops?"},
+		"a field of others":      {file(`"ops": {"tool": "os.create_note"}`, `{"when": "failed", "to": ["ops"], "roles": ["x"]}`), "belongs to question"},
+		"a field that lacks":     {file(`"ops": {"tool": "os.create_note"}`, `{"when": "budget", "to": ["ops"]}`), "is missing: budget needs it"},
+	} {
+		got := gemWith(t, []string{"GEM_NOTIFY=" + c.file}, "notify", "check")
+		if got.code == 0 || !strings.Contains(got.stderr, c.want) {
+			t.Errorf("%s: exit code %d, %s", name, got.code, got.stderr)
+		}
+	}
+}

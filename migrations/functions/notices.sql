@@ -1,0 +1,239 @@
+-- notify.json decides who hears about questions, failures, refusals, budgets and schedules. A notice is a row of
+-- gem.notices, written in the transaction of its cause. Workers with a notify.json move it to gem.notice_batches, one
+-- for each channel, and a batch becomes a call to the channel's tool.
+--
+-- The calls in gem.notice_calls deliver notices. No notice is about them or their children, since it could cause the
+-- next failure.
+
+-- Records a version of notify.json, as gem.record_rules does for rules.
+create or replace function gem.record_notify(p_version text, p_sha256 text, p_notify jsonb)
+returns table (sha256 text, notify jsonb) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  insert into gem.notify_versions (version, sha256, notify, recorded_at)
+  values (p_version, p_sha256, p_notify, gem.now())
+  on conflict do nothing;
+  return query select v.sha256, v.notify from gem.notify_versions v where v.version = p_version;
+end
+$$;
+
+-- Adds the kinds that a worker's notify.json asks for, and the percentages of budgets.
+create or replace function gem.want_notices(p_kinds text[], p_marks smallint[]) returns void
+language sql security definer set search_path = pg_catalog, pg_temp as $$
+  insert into gem.notice_kinds as k (kind, marks)
+  select kind, case when kind = 'budget' then p_marks else '{}' end from unnest(p_kinds) kind order by kind
+  on conflict (kind) do update set marks = array(select distinct m from unnest(k.marks || excluded.marks) m order by m)
+  where not k.marks @> excluded.marks
+$$;
+
+-- Stops all notices until a worker with a notify.json starts. Returns how many were not delivered.
+create or replace function gem.stop_notices() returns bigint
+language sql security definer set search_path = pg_catalog, pg_temp as $$
+  with kinds as (delete from gem.notice_kinds),
+    waiting as (delete from gem.notices returning 1),
+    batches as (delete from gem.notice_batches returning count)
+  select (select count(*) from waiting) + coalesce((select sum(count) from batches), 0)::bigint
+$$;
+
+-- Writes a notice, and removes some older than a day: nobody may read them.
+create or replace function gem.note(p_kind text, p_subject text, p_tool text, p_code text, p_at timestamptz)
+returns void language sql as $$
+  delete from gem.notices n where n.id in (select o.id from gem.notices o where o.at < p_at - interval '1 day'
+    order by o.at limit 10 for update skip locked);
+  insert into gem.notices (at, kind, subject, tool, code)
+  values (p_at, p_kind, gem.printable(p_subject, 300), gem.printable(p_tool, 200), p_code);
+$$;
+
+-- Reports whether a call delivers a notice, or is a descendant of one that does.
+create or replace function gem.is_delivery(p_call uuid) returns boolean language sql stable as $$
+  select exists (select from gem.ancestors(p_call, false) a join gem.notice_calls n on n.call_id = a.id)
+$$;
+
+-- For each receipt that is not a success.
+create or replace function gem.note_end() returns trigger language plpgsql security definer
+  set search_path = pg_catalog, pg_temp as $$
+declare
+  code text := case when new.status = 'failed' then new.result #>> '{error,error_code}' else new.status end;
+  what text := gem.failure_kind(code);
+begin
+  if not exists (select from gem.notice_kinds) then
+    return null;
+  end if;
+  if exists (select from gem.notice_calls n where n.call_id = new.call_id and n.otherwise is not null) then
+    perform gem.note('undelivered', new.call_id::text, new.tool_name, code, new.created_at);
+  elsif exists (select from gem.notice_kinds k where k.kind = what) and not gem.is_delivery(new.call_id) then
+    perform gem.note(what, new.call_id::text, new.tool_name, code, new.created_at);
+  end if;
+  return null;
+end
+$$;
+
+-- For each question that begins to wait for people.
+create or replace function gem.note_question() returns trigger language plpgsql security definer
+  set search_path = pg_catalog, pg_temp as $$
+begin
+  if new.tool_name in ('wait.answer', 'wait.approval')
+    and exists (select from gem.notice_kinds k where k.kind = 'question') and not gem.is_delivery(new.id) then
+    perform gem.note('question', new.id::text, new.tool_name, '', new.updated_at);
+  end if;
+  return null;
+end
+$$;
+
+-- For each instant of a schedule that was refused or missed.
+create or replace function gem.note_occurrence() returns trigger language plpgsql security definer
+  set search_path = pg_catalog, pg_temp as $$
+begin
+  if exists (select from gem.notice_kinds k where k.kind = 'schedule') then
+    perform gem.note('schedule', s.name, s.tool_name, new.skipped, new.at) from gem.schedules s
+    where s.id = new.schedule_id;
+  end if;
+  return null;
+end
+$$;
+
+-- For each schedule that ended, or that GEM paused since its user has not saved it for long.
+create or replace function gem.note_schedule() returns trigger language plpgsql security definer
+  set search_path = pg_catalog, pg_temp as $$
+begin
+  if exists (select from gem.notice_kinds k where k.kind = 'schedule') then
+    perform gem.note('schedule', new.name, new.tool_name,
+      case when new.next_at is null then 'ended' else 'paused' end, gem.now());
+  end if;
+  return null;
+end
+$$;
+
+-- For each percentage of a budget that the spent share passed.
+create or replace function gem.note_spend() returns trigger language plpgsql security definer
+  set search_path = pg_catalog, pg_temp as $$
+begin
+  perform gem.note('budget', new.budget, '', m::text, gem.now()) from gem.notice_kinds k, unnest(k.marks) m
+  where k.kind = 'budget' and new.spent * 100 >= m * new."limit" and old.spent * 100 < m * new."limit";
+  return null;
+end
+$$;
+
+create or replace trigger gem_tells after insert on public.core_tool_receipts
+  for each row when (new.status <> 'succeeded') execute function gem.note_end();
+create or replace trigger gem_tells_at_once after insert on public.core_tool_calls
+  for each row when (new.waits_for = 'answer') execute function gem.note_question();
+create or replace trigger gem_tells after update of waits_for on public.core_tool_calls
+  for each row when (new.waits_for = 'answer' and old.waits_for is distinct from 'answer')
+  execute function gem.note_question();
+create or replace trigger gem_tells after insert on gem.occurrences
+  for each row when (new.skipped in ('refused', 'missed')) execute function gem.note_occurrence();
+create or replace trigger gem_tells after update of next_at, paused on gem.schedules
+  for each row when (new.next_at is null and old.next_at is not null and new.removed is null
+    or old.paused is null and new.paused ->> 'by' = 'gem') execute function gem.note_schedule();
+create or replace trigger gem_tells after update of spent on gem.llm_spend
+  for each row when (new.spent > old.spent and new."limit" > 0) execute function gem.note_spend();
+
+-- Removes and returns up to p_limit notices, the oldest first. about describes a question (the tool that it is about,
+-- who asks, the roles of those who may answer, and its text), or an undelivered notice. A question that has ended is
+-- not returned.
+create or replace function gem.take_notices(p_limit integer) returns table (kind text, subject text, tool text,
+  code text, at timestamptz, about jsonb) language sql security definer set search_path = pg_catalog, pg_temp as $$
+  with taken as (
+    delete from gem.notices n
+    where n.id in (select o.id from gem.notices o order by o.id limit p_limit for update skip locked)
+    returning n.*
+  )
+  select t.kind, t.subject, t.tool, t.code, t.at, coalesce(
+    (select jsonb_build_object('tool', p.tool_name, 'asker', c.asked_for, 'roles', c.answer_by,
+        'question', left(c.input ->> 'text', 300))
+      from public.core_tool_calls c
+      left join public.core_tool_calls p on p.id = c.parent_call_id and c.parent_step is not null
+      where t.kind = 'question' and c.id = t.subject::uuid and c.waits_for = 'answer'),
+    (select jsonb_build_object('notice', n.notice, 'channel', n.channel, 'otherwise', n.otherwise)
+      from gem.notice_calls n
+      where t.kind = 'undelivered' and n.call_id = t.subject::uuid))
+  from taken t
+  where t.kind <> 'question'
+    or exists (select from public.core_tool_calls c where c.id = t.subject::uuid and c.waits_for = 'answer')
+  order by t.id
+$$;
+
+-- Adds notices to batches. p_batches is a list of {channel, kind, tool, code, subject, count, first_at, last_at,
+-- recent, notice, every_ms, failed, within_ms, otherwise}.
+create or replace function gem.batch_notices(p_batches jsonb) returns void
+language sql security definer set search_path = pg_catalog, pg_temp as $$
+  insert into gem.notice_batches as b (channel, kind, tool, code, subject, count, first_at, last_at, recent, notice,
+    every, failed, within, otherwise)
+  select n.channel, n.kind, n.tool, n.code, n.subject, n.count, n.first_at, n.last_at, n.recent, n.notice,
+    n.every_ms * interval '1 millisecond', n.failed, n.within_ms * interval '1 millisecond', n.otherwise
+  from jsonb_to_recordset(p_batches) n (channel text, kind text, tool text, code text, subject text, count bigint,
+    first_at timestamptz, last_at timestamptz, recent timestamptz[], notice jsonb, every_ms bigint, failed integer,
+    within_ms bigint, otherwise text)
+  order by n.channel, n.kind, n.tool, n.code, n.subject
+  on conflict (channel, kind, tool, code, subject) do update
+  set count = b.count + excluded.count,
+    first_at = case when b.count = 0 then excluded.first_at else b.first_at end,
+    notice = case when b.count = 0 then excluded.notice else b.notice end,
+    last_at = greatest(b.last_at, excluded.last_at),
+    recent = (b.recent || excluded.recent)[
+      greatest(1, cardinality(b.recent) + cardinality(excluded.recent) - coalesce(excluded.failed, 0) + 1):],
+    every = excluded.every, failed = excluded.failed, within = excluded.within, otherwise = excluded.otherwise
+$$;
+
+-- Locks and returns up to p_limit batches of these channels that are due, and removes those that nothing was added to
+-- for a day.
+create or replace function gem.due_notices(p_channels text[], p_limit integer) returns setof gem.notice_batches
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  at constant timestamptz := gem.now();
+begin
+  delete from gem.notice_batches b
+  where (b.channel, b.kind, b.tool, b.code, b.subject) in (
+    select o.channel, o.kind, o.tool, o.code, o.subject from gem.notice_batches o
+    where o.last_at < at - interval '1 day' and coalesce(o.sent_at, o.last_at) < at - interval '1 day'
+      and coalesce(o.sent_at + o.every, at) <= at
+    limit p_limit for update skip locked);
+  return query select b.* from gem.notice_batches b
+  where b.channel = any (p_channels) and b.count > 0 and coalesce(b.sent_at + b.every <= at, true)
+    and (b.failed is null or cardinality(b.recent) >= b.failed
+      and b.recent[cardinality(b.recent) - b.failed + 1] > b.last_at - b.within)
+  order by b.first_at limit p_limit for no key update skip locked;
+end
+$$;
+
+-- Makes the call that delivers a batch, which the caller has locked, and empties the batch. If the call cannot be
+-- inserted, it returns the reason, and the batch is tried again after a minute or its own pause.
+create or replace function gem.send_notice(p_channel text, p_kind text, p_tool text, p_code text, p_subject text,
+  p_call uuid, p_call_tool text, p_input jsonb) returns text
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  at    constant timestamptz := gem.now();
+  batch gem.notice_batches;
+begin
+  select b.* into batch from gem.notice_batches b
+  where (b.channel, b.kind, b.tool, b.code, b.subject) = (p_channel, p_kind, p_tool, p_code, p_subject);
+  if batch.count > 0 is not true then
+    return 'another worker has delivered it';
+  end if;
+  begin
+    insert into gem.notice_calls (call_id, channel, notice, otherwise, at)
+    values (p_call, p_channel, batch.notice || jsonb_build_object('count', batch.count), batch.otherwise, at);
+    insert into public.core_tool_calls (id, tool_name, input) values (p_call, p_call_tool, p_input);
+  exception
+    when serialization_failure or deadlock_detected or lock_not_available or query_canceled then raise;
+    when others then
+      update gem.notice_batches b set sent_at = at, every = greatest(b.every, '1 minute')
+      where (b.channel, b.kind, b.tool, b.code, b.subject) = (p_channel, p_kind, p_tool, p_code, p_subject);
+      return gem.printable(sqlerrm, 300);
+  end;
+  if batch.every > '0' then
+    update gem.notice_batches b set count = 0, recent = '{}', sent_at = at
+    where (b.channel, b.kind, b.tool, b.code, b.subject) = (p_channel, p_kind, p_tool, p_code, p_subject);
+  else
+    delete from gem.notice_batches b
+    where (b.channel, b.kind, b.tool, b.code, b.subject) = (p_channel, p_kind, p_tool, p_code, p_subject);
+  end if;
+  return null;
+end
+$$;
+
+select gem.grant_to('gem_worker', 'execute on function gem.record_notify(text, text, jsonb),
+  gem.want_notices(text[], smallint[]), gem.take_notices(integer), gem.batch_notices(jsonb),
+  gem.due_notices(text[], integer), gem.send_notice(text, text, text, text, text, uuid, text, jsonb)');
+select gem.grant_to('gem_operator', 'execute on function gem.stop_notices()');
+revoke all on all functions in schema gem from public;

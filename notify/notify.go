@@ -1,0 +1,142 @@
+// Package notify reads notify.json, which decides who hears about questions, failures, refusals, budgets and schedules,
+// and puts notices into words. The worker collects notices and makes the calls that deliver them.
+package notify
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gemworker/gem/internal/plainfile"
+	"github.com/gemworker/gem/internal/schema"
+)
+
+// The kinds of notices.
+const (
+	Question = "question" // people are asked
+	Failed   = "failed"   // a call failed or is not configured
+	Refused  = "refused"  // a rule, a person or the tool's terms refused a call
+	Failing  = "failing"  // a tool failed so many times within a time
+	Budget   = "budget"   // a budget's spent share passed a mark
+	Schedule = "schedule" // an instant was refused or missed, or a schedule ended or was paused by GEM
+	// Undelivered is the kind of notices about failed deliveries. They go to the channel in "else".
+	Undelivered = "undelivered"
+)
+
+// Set is a valid notify.json. It never changes.
+type Set struct {
+	// Version names the contents: other contents need another version. See [CheckUpgrade].
+	Version string
+
+	channels map[string]channel
+	rules    []rule
+	doc      map[string]any
+	json     []byte
+}
+
+// channel is a tool that delivers notices.
+type channel struct {
+	Tool   string         `json:"tool"`
+	Input  map[string]any `json:"input"` // nil: the fields of the notice
+	Escape string         `json:"escape"`
+	Text   bool           `json:"text"` // the text of questions is sent
+}
+
+// rule decides which notices go to which channels.
+type rule struct {
+	When   string   `json:"when"`
+	Tools  []string `json:"tools"`
+	Roles  []string `json:"roles"`
+	Codes  []string `json:"codes"`
+	Failed int      `json:"failed"`
+	Within duration `json:"within"`
+	At     []int    `json:"at"`
+	To     []string `json:"to"`
+	Every  duration `json:"every"`
+	Else   string   `json:"else"`
+}
+
+// duration is a duration of the file. It is -1 if it is not given.
+type duration time.Duration
+
+// File is the name of the file in the working directory.
+const File = "notify.json"
+
+// Find reads what chosen (GEM_NOTIFY) names or holds, or else the file in the working directory. from names the source.
+// If there is none, Find returns nil and no error.
+func Find(chosen string) (s *Set, from string, err error) {
+	if chosen = strings.TrimSpace(chosen); chosen == "" {
+		if _, err := os.Stat(File); errors.Is(err, fs.ErrNotExist) {
+			return nil, "none", nil
+		}
+		chosen = File
+	}
+	if strings.HasPrefix(chosen, "{") {
+		from = "the JSON of GEM_NOTIFY"
+		if s, err = Parse([]byte(chosen)); err != nil {
+			err = fmt.Errorf("the notices (%s) are refused:\n%w", from, err)
+		}
+		return s, from, err
+	}
+	s, err = ReadFile(chosen)
+	return s, chosen, err
+}
+
+// ReadFile reads and parses a file. Its errors name it and the remedy.
+func ReadFile(path string) (*Set, error) {
+	data, err := plainfile.Read(path)
+	if os.IsNotExist(err) {
+		return nil, fmt.Errorf("there are no notices at %s: create the file, or set GEM_NOTIFY to its path", path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the notices: %w", err)
+	}
+	s, err := Parse(data)
+	if err != nil {
+		return nil, fmt.Errorf("the notices %s are invalid:\n%w", path, err)
+	}
+	return s, nil
+}
+
+// SHA256 returns the hash of [Set.JSON] in hexadecimal digits. Formatting the file does not change it; any other change
+// does.
+func (s *Set) SHA256() string { return fmt.Sprintf("%x", sha256.Sum256(s.json)) }
+
+// JSON returns the file's contents.
+func (s *Set) JSON() []byte { return slices.Clone(s.json) }
+
+// CheckUpgrade returns an error if new has other contents than old under the same version.
+func CheckUpgrade(old, new *Set) error { return schema.CheckUpgrade(old.file(), new.file()) }
+
+func (s *Set) file() schema.File {
+	return schema.File{Noun: "the notices", Version: s.Version, Doc: s.doc}
+}
+
+// Channels returns the names of the channels, sorted.
+func (s *Set) Channels() []string { return slices.Sorted(maps.Keys(s.channels)) }
+
+// Rules returns the number of rules.
+func (s *Set) Rules() int { return len(s.rules) }
+
+// Kinds returns the kinds of notices that the rules need, and the marks of budgets in percent.
+func (s *Set) Kinds() (kinds []string, marks []int16) {
+	for _, r := range s.rules {
+		kind := r.When
+		if kind == Failing {
+			kind = Failed
+		}
+		kinds = append(kinds, kind)
+		for _, mark := range r.At {
+			marks = append(marks, int16(mark))
+		}
+	}
+	slices.Sort(kinds)
+	slices.Sort(marks)
+	return slices.Compact(kinds), slices.Compact(marks)
+}

@@ -1,0 +1,139 @@
+package notify
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Message is what a delivery says: the notices of a batch, with the time of the first and of the last.
+type Message struct {
+	Count           int64
+	FirstAt, LastAt time.Time
+	// First is the stored description of the first notice.
+	First json.RawMessage
+	// Dashboard is the URL under which people see the dashboard; empty for no links.
+	Dashboard string
+}
+
+// sample is a message that `gem notify check` compares with the tools' schemas.
+var sample = Message{Count: 2, FirstAt: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
+	LastAt: time.Date(2026, 1, 2, 3, 4, 6, 0, time.UTC), Dashboard: "https://ops.example.com/gem",
+	First: json.RawMessage(`{"kind": "failed", "subject": "00000000-0000-7000-8000-000000000000", "tool": "leads.create",
+		"code": "timeout"}`)}
+
+// TestMessage is a message that `gem notify test` delivers.
+func TestMessage(at time.Time) Message {
+	return Message{Count: 1, FirstAt: at, LastAt: at, First: json.RawMessage(`{"kind": "test"}`)}
+}
+
+// Tool returns the tool of a channel, or "" if the file does not have the channel.
+func (s *Set) Tool(channel string) string { return s.channels[channel].Tool }
+
+// Input returns the input of the call that delivers a message through a channel.
+func (s *Set) Input(channel string, m Message) json.RawMessage {
+	c := s.channels[channel]
+	fields := map[string]string{}
+	escape := escapes[c.Escape]
+	for name, value := range m.fields(c.Text) {
+		fields[name] = escape(value)
+	}
+	var input any
+	if c.Input != nil {
+		input = filled(c.Input, fields)
+	} else {
+		object := map[string]any{}
+		for name, value := range fields {
+			object[name] = value
+		}
+		object["count"] = m.Count
+		input = object
+	}
+	encoded, _ := json.Marshal(input) // of texts, numbers and what the file has
+	return encoded
+}
+
+// fields returns the fields of a message, by name. withText includes the text of a question.
+func (m Message) fields(withText bool) map[string]string {
+	var n first
+	_ = json.Unmarshal(m.First, &n) // which this package wrote
+	title, text := n.words(max(m.Count, 1))
+	if withText && n.Question != "" {
+		text = n.Question
+	}
+	if n.Through != "" {
+		text = strings.TrimSpace(text + " The channel " + n.Through + " did not deliver this.")
+	}
+	if m.Count > 1 {
+		text = strings.TrimSpace(fmt.Sprintf("%s Between %s and %s.", text, second(m.FirstAt), second(m.LastAt)))
+	}
+	return map[string]string{"title": title, "text": text, "link": n.link(m.Dashboard), "kind": n.Kind, "tool": n.Tool,
+		"code": n.Code, "count": strconv.FormatInt(m.Count, 10), "at": m.FirstAt.UTC().Format(time.RFC3339)}
+}
+
+func second(at time.Time) string { return at.UTC().Format("2006-01-02 15:04:05 UTC") }
+
+// words returns the title of a number of notices, and a sentence below it.
+func (n *first) words(count int64) (title, text string) {
+	tool := cmp.Or(n.Tool, "A call")
+	switch n.Kind {
+	case Question:
+		title = "Answer wanted"
+		if n.Asks == "wait.approval" {
+			title = "Approval wanted"
+		}
+		if n.Tool != n.Asks {
+			title += ": " + tool
+		}
+		text = map[string]string{"rule": "A rule asks for it.", "handler": "The tool's handler asks for it.",
+			"user": "A user asks for it: nobody has checked the request."}[n.Asker]
+		if count > 1 {
+			title = fmt.Sprintf("%d questions: %s", count, tool)
+		}
+	case Failed:
+		switch {
+		case n.Code == "not_configured":
+			title = tool + " is not configured"
+		case count > 1:
+			title = fmt.Sprintf("%s failed %d times: %s", tool, count, n.Code)
+		default:
+			title = fmt.Sprintf("%s failed: %s", tool, n.Code)
+		}
+	case Refused:
+		title = fmt.Sprintf("%s was refused: %s", tool, n.Code)
+		if count > 1 {
+			title = fmt.Sprintf("%s was refused %d times: %s", tool, count, n.Code)
+		}
+	case Failing:
+		title = fmt.Sprintf("%s keeps failing: %d failures", tool, count)
+	case Budget:
+		title = fmt.Sprintf("The budget %s is spent to %s %%", n.Subject, n.Code)
+	case Schedule:
+		title = fmt.Sprintf("Schedule %s: %s", n.Subject, n.Code)
+		text = map[string]string{"refused": "GEM could not insert a call to " + tool + ".",
+			"missed": "No worker ran when a call to " + tool + " was due.", "ended": "It makes no further calls.",
+			"paused": "Its user has not saved or resumed it for a long time."}[n.Code]
+	default:
+		title, text = "Test", "This is a test of gem notify."
+	}
+	return title, text
+}
+
+// link returns the page of the dashboard about a notice, or "" without a dashboard.
+func (n *first) link(dashboard string) string {
+	base := strings.TrimRight(dashboard, "/")
+	switch {
+	case base == "":
+		return ""
+	case n.Kind == Question:
+		return base + "/questions/" + n.Subject
+	case n.Kind == Failed || n.Kind == Refused || n.Kind == Failing:
+		return base + "/calls/" + n.Subject
+	case n.Kind == Schedule:
+		return base + "/schedules"
+	}
+	return base + "/"
+}
