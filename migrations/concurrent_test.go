@@ -2,7 +2,6 @@ package migrations_test
 
 import (
 	"context"
-	"os"
 	"testing"
 	"time"
 
@@ -23,8 +22,8 @@ func TestAMigrationThatIsCutOffIsFinishedByAnother(t *testing.T) {
 	if err := migrations.Up(t.Context(), whole, all()...); err != nil {
 		t.Fatal(err)
 	}
-	rounds := 3
-	if os.Getenv("GEM_TEST_LONG") != "" {
+	rounds := 2
+	if testdb.IsLong() {
 		rounds = 20
 	}
 	for round := range rounds {

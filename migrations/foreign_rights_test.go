@@ -15,12 +15,16 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// A role may have any name that Postgres takes.
+// A role may have any name that Postgres takes. The long form has each kind of name alone.
 func TestARoleOfAnyNameMigrates(t *testing.T) {
 	t.Parallel()
 	server := serverOf(t)
 	admin := testdb.Pool(t, server.URL("postgres"))
-	for i, role := range []string{"App-Owner", "Bob@corp.example", `say "hi"`, "select", "dürer; --"} {
+	roles := []string{"select", `Say "hi"@dürer; --`}
+	if testdb.IsLong() {
+		roles = append(roles, "App-Owner", "Bob@corp.example", `say "hi"`, "dürer; --")
+	}
+	for i, role := range roles {
 		quoted, database := `"`+strings.ReplaceAll(role, `"`, `""`)+`"`, fmt.Sprintf("named_%d", i)
 		testdb.Exec(t, admin,
 			"create role "+quoted+" login createrole password 'x'; alter default privileges for role "+quoted+

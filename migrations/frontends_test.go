@@ -1,24 +1,47 @@
 package migrations_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/gemworker/gem/internal/testing/testdb"
+	"github.com/gemworker/gem/migrations"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// apiRoles creates Supabase's roles, which belong to the whole server.
-var apiRoles sync.Once
+// apiRoles creates Supabase's roles if they are not there. Another test may create them at the same time.
+const apiRoles = `do $$ begin
+	create role anon nologin; create role authenticated nologin; create role service_role nologin;
+	exception when duplicate_object or unique_violation then null; end $$`
+
+// apiDefaults gives them what older projects have by default.
+const apiDefaults = `
+	grant usage on schema public to anon, authenticated, service_role;
+	alter default privileges in schema public grant all on tables to anon, authenticated, service_role;
+	alter default privileges in schema public grant all on functions to anon, authenticated, service_role`
 
 // supabase is a migrated database with the roles of Supabase's API, and with what older projects grant them by default.
 func supabase(t *testing.T) *pgxpool.Pool {
 	t.Helper()
-	return supabaseWith(t, "")
+	return testdb.Pool(t, testdb.NewLike(t, "supabase", func(url string) error {
+		conn, err := pgx.Connect(context.Background(), url)
+		if err != nil {
+			return err
+		}
+		var sql strings.Builder
+		err = migrations.Print(&sql, "", migrations.Options{})
+		for _, one := range []string{apiRoles, apiDefaults, sql.String()} {
+			if err == nil {
+				_, err = conn.Exec(context.Background(), one)
+			}
+		}
+		return errors.Join(err, conn.Close(context.Background()))
+	}))
 }
 
 // supabaseWith runs a statement before the migrations.
@@ -31,24 +54,17 @@ func supabaseWith(t *testing.T, before string) *pgxpool.Pool {
 	return db
 }
 
-// createAPIRoles makes the roles of Supabase's API, once for the server of all tests.
+// createAPIRoles makes the roles of Supabase's API, which belong to the server of all tests.
 func createAPIRoles(t *testing.T, db *pgxpool.Pool) {
 	t.Helper()
-	apiRoles.Do(func() {
-		testdb.Exec(t, db, `do $$ begin
-			create role anon nologin; create role authenticated nologin; create role service_role nologin;
-			exception when duplicate_object or unique_violation then null; end $$`)
-	})
+	testdb.Exec(t, db, apiRoles)
 }
 
 // supabaseRoles makes the roles of Supabase's API, and gives them what older projects have by default.
 func supabaseRoles(t *testing.T, db *pgxpool.Pool) {
 	t.Helper()
 	createAPIRoles(t, db)
-	testdb.Exec(t, db, `
-		grant usage on schema public to anon, authenticated, service_role;
-		alter default privileges in schema public grant all on tables to anon, authenticated, service_role;
-		alter default privileges in schema public grant all on functions to anon, authenticated, service_role;`)
+	testdb.Exec(t, db, apiDefaults)
 }
 
 // request runs a statement as one request of the API does: a transaction as the role, with the token's claims.

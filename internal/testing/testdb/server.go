@@ -28,14 +28,14 @@ type server struct {
 	idle    chan *pgx.Conn // connections to admin for reuse: connecting costs as much as a copy
 
 	mu        sync.Mutex
-	templates map[string]*template // the databases that New copies, by the SQL that created them
+	templates map[string]*template // by the SQL that created them, or the name of NewLike
 }
 
-// template is a migrated database.
+// template is a database to copy.
 type template struct {
-	migrate sync.Once
-	name    string
-	err     error // the reason if it could not be created
+	made sync.Once
+	name string
+	err  error // the reason if it could not be created
 }
 
 // running is the server of this test binary if it was started, for stopServer.
@@ -91,7 +91,7 @@ func startServer(ctx context.Context, external string, sources []migrations.Sour
 	admin, err := url.Parse(private.URL("postgres"))
 	s := newServer(admin, private)
 	t := &template{name: madeName}
-	t.migrate.Do(func() {})
+	t.made.Do(func() {})
 	s.templates[sql] = t
 	return s, err
 }
@@ -141,15 +141,25 @@ func (s *server) migrated(sources []migrations.Source) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	return s.template(sql, func(url string) error {
+		// The limit is not that of the first test's context, because all other tests also wait for this.
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+		defer cancel()
+		return migrations.Up(ctx, url, sources...)
+	})
+}
+
+// template returns the name of the template of a key. On first use it is created, and filled by fill, which must leave
+// no connection: nobody can copy a database that others use.
+func (s *server) template(key string, fill func(url string) error) (string, error) {
 	s.mu.Lock()
-	t := s.templates[sql]
+	t := s.templates[key]
 	if t == nil {
 		t = &template{}
-		s.templates[sql] = t
+		s.templates[key] = t
 	}
 	s.mu.Unlock()
-	t.migrate.Do(func() {
-		// The limit is not that of the first test's context, because all other tests also wait for this.
+	t.made.Do(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 		defer cancel()
 		name := randomName()
@@ -157,7 +167,7 @@ func (s *server) migrated(sources []migrations.Source) (string, error) {
 			return
 		}
 		t.name = name
-		t.err = migrations.Up(ctx, s.url(name), sources...)
+		t.err = fill(s.url(name))
 	})
 	return t.name, t.err
 }
