@@ -496,8 +496,8 @@ func TestAdoptionTakesOnlyTablesOfAnEarlierGEM(t *testing.T) {
 	}
 }
 
-// If a table cannot become GEM's, the migration fails in the middle, and rolls back all its files. What is refused before
-// any file runs is compared byte by byte in the long form only: in the short form
+// If a table cannot become GEM's, the migration fails in the middle, and rolls back all its files. What is refused
+// before any file runs is compared byte by byte in the long form only: in the short form
 // TestAStrangersObjectsAreRefusedAndUntouched does it.
 func TestAnAdoptionThatFailsChangesNothing(t *testing.T) {
 	t.Parallel()
