@@ -46,7 +46,7 @@ func (p *pair) waitForStandby() {
 // The calls of each kind end while the standby is behind, and the failover loses all their ends.
 func TestManyCallsOfEachKindAreRestored(t *testing.T) {
 	t.Parallel()
-	n := 20
+	n := 5
 	if os.Getenv("GEM_TEST_LONG") != "" {
 		n = 500
 	}

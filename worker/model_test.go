@@ -8,7 +8,6 @@ import (
 	"flag"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -328,8 +327,8 @@ func TestTheStateMachineFollowsItsModel(t *testing.T) {
 
 // drawMany sets how many random runs a test has, and their length, once for all tests.
 var drawMany = sync.OnceFunc(func() {
-	checks := "25"
-	if os.Getenv("GEM_TEST_LONG") != "" {
+	checks := "10"
+	if testdb.IsLong() {
 		checks = "300"
 	}
 	for name, value := range map[string]string{"rapid.checks": checks, "rapid.steps": "60"} {

@@ -12,6 +12,7 @@ import (
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/handlertest"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/rules"
 	"github.com/gemworker/gem/worker"
@@ -262,7 +263,10 @@ func TestWaitingCallsRunInOrderEachAtItsTurn(t *testing.T) {
 	t.Parallel()
 	env := startRuled(t,
 		ruledBy(t, `{"name": "pace", "tools": ["lab.write"], "action": "wait", "limit": {"max": 5, "within": "1s"}}`))
-	ids := make([]string, 50)
+	ids := make([]string, 20)
+	if testdb.IsLong() {
+		ids = make([]string, 50)
+	}
 	for i := range ids {
 		ids[i] = env.Insert(inSession("s", "lab.write", fmt.Sprint(i)))
 	}
