@@ -12,6 +12,7 @@ import (
 
 	"github.com/gemworker/gem/audit"
 	"github.com/gemworker/gem/handlers/handlertest"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/worker"
 	"github.com/google/go-cmp/cmp"
@@ -98,7 +99,11 @@ func TestAKeySucceedsOnceWhereTransactionsKeepTheirSnapshot(t *testing.T) {
 	}
 	env.StartWorker(func(o *worker.Options) { o.Calls, o.Control = env.Pool(4, true), env.Pool(2, true) })
 	var ids []string
-	for i := range 120 {
+	keys := 30
+	if testdb.IsLong() {
+		keys = 60
+	}
+	for i := range 4 * keys {
 		ids = append(ids, env.Insert(handlertest.Call{Tool: "lab.send",
 			Input: task(Task{Text: fmt.Sprint(i / 4), Key: fmt.Sprint(i / 4)})}))
 	}
@@ -107,8 +112,8 @@ func TestAKeySucceedsOnceWhereTransactionsKeepTheirSnapshot(t *testing.T) {
 			t.Errorf("%s: %s", r.Status, r.Result)
 		}
 	}
-	if sent := lab.sentSoFar(); len(sent) != 30 {
-		t.Errorf("%d were sent for 30 keys", len(sent))
+	if sent := lab.sentSoFar(); len(sent) != keys {
+		t.Errorf("%d were sent for %d keys", len(sent), keys)
 	}
 }
 
