@@ -93,7 +93,7 @@ func (s *site) actOnSchedule(ctx context.Context, r *request) (to, done string, 
 		done = "The schedule continues. The times of the pause were skipped."
 	case "run":
 		var id string
-		if id, err = store.RunScheduleNow(ctx, s.Act, name); err == nil {
+		if id, err = store.RunScheduleNow(ctx, s.Act, name, who.By, who.Reason); err == nil {
 			to, done = "/calls/"+id, "This is the call that the schedule made now. Its own times are unchanged."
 		}
 	case "remove":

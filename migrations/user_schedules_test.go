@@ -326,3 +326,110 @@ func TestAnOperatorAndARequestOfTheUserDoNotDeadlock(t *testing.T) {
 		}
 	}
 }
+
+func TestTheOperatorsOfAScheduleCannotApproveItsCalls(t *testing.T) {
+	t.Parallel()
+	db := supabase(t)
+	testdb.Exec(t, db, `select gem.save_schedule('pay', '@yearly', 'wait.approval',
+		'{"text": "Pay?", "by": ["user:ann", "user:boss", "user:carol"]}', p_by => 'ann')`)
+	call := testdb.Value[string](t, db, "select gem.run_schedule_now('pay', null, 'boss', 'now')::text")
+	if got := testdb.Value[string](t, db, "select concat_ws(' ', e.data ->> 'by', e.data ->> 'reason', "+
+		"e.data ->> 'schedule') from core_tool_events e where e.call_id = $1", call); got != "boss now pay" {
+		t.Errorf("the journal has %q", got)
+	}
+	testdb.Exec(t, db, "update gem.schedules set look_at = now(), next_at = now(), since = now() - interval '1 day'")
+	tick(t, db)
+	due := testdb.Value[string](t, db, "select call_id::text from gem.occurrences")
+	for who, may := range map[string][]string{"ann": {"true", "false"}, "boss": {"false", "true"}, "carol": {"true", "true"}} {
+		for i, id := range []string{call, due} {
+			got, err := ask(t, db, "postgres", who, `select gem.may_answer(id, tool_name, answer_by, true, created_by)
+				from core_tool_calls where id = '`+id+`'`)
+			if err != nil || got != may[i] {
+				t.Errorf("%s may approve call %d: %s, %v", who, i, got, err)
+			}
+		}
+	}
+}
+
+func TestAUserCannotUndoAnOperatorsPause(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string][]string{
+		"of a schedule that was paused": {"pause_tool_schedule('s')", "gem.pause_schedule('s', 'ada', 'boss')"},
+		"of all":                        {"gem.pause_schedules_of('ada', 'boss')"},
+		"of all that were paused":       {"pause_tool_schedule('s')", "gem.pause_schedules_of('ada', 'boss')"},
+		"by somebody named gem":         {"gem.pause_schedules_of('ada', 'gem')"},
+		"by somebody of the same name":  {"gem.pause_schedule('s', 'ada', 'ada')"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := scheduled(t, "5")
+			for _, act := range c {
+				if strings.HasPrefix(act, "gem.") {
+					testdb.Exec(t, db, "select "+act)
+				} else if _, err := ask(t, db, "authenticated", "ada", act); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, act := range []string{"resume_tool_schedule('s')", "remove_tool_schedule('s')"} {
+				_, err := ask(t, db, "authenticated", "ada", act)
+				refusedWith(t, act, err, "PT403", "an operator paused the schedule s")
+			}
+			if strings.Contains(name, "all") {
+				_, err := ask(t, db, "authenticated", "ada", "schedule_tool_call('t', '@hourly', 'a.b')")
+				refusedWith(t, "another", err, "PT403", "an operator has paused your schedules")
+			}
+		})
+	}
+}
+
+func TestOptionsThatNoCalendarHoldsAreRefused(t *testing.T) {
+	t.Parallel()
+	db := allowed(t, "5")
+	for options, words := range map[string]string{
+		`{"ends_at": "infinity"}`:                            "ends_at is infinity",
+		`{"starts_at": "-infinity"}`:                         "starts_at is -infinity",
+		`{"ends_at": "20000-01-01"}`:                         `ends_at is "20000`,
+		`{"starts_at": "0044-01-01 BC"}`:                     `starts_at is "0044`,
+		`{"missed_within": "2000000 years -720000000 days"}`: "missed_within is",
+		`{"jitter": "100 years -36000 days"}`:                "jitter is",
+	} {
+		_, err := ask(t, db, "authenticated", "ada", "schedule_tool_call('s', '@hourly', 'a.b', options => '"+options+"')")
+		refusedWith(t, options, err, "PT422", words)
+	}
+	if _, err := ask(t, db, "authenticated", "ada", `schedule_tool_call('s', '@hourly', 'a.b',
+		options => '{"missed_within": "24 hours", "jitter": "1 hour"}')`); err != nil {
+		t.Fatal(err)
+	}
+	if got := testdb.Value[string](t, db, "select concat(missed_within, ' ', jitter) from gem.schedules"); got !=
+		"1 day 01:00:00" {
+		t.Error(got)
+	}
+	many := strings.Repeat("0-59/5,", 40) + "1"
+	_, err := ask(t, db, "authenticated", "ada", "schedule_tool_call('s', '"+many+" * * * *', 'a.b')")
+	refusedWith(t, "a long expression", err, "PT422", "at most 200 characters")
+}
+
+// What a user removes takes no room.
+func TestARemovedScheduleLeavesNoInput(t *testing.T) {
+	t.Parallel()
+	db := scheduled(t, "1")
+	remove := func() {
+		t.Helper()
+		if _, err := ask(t, db, "authenticated", "ada", "remove_tool_schedule('s')"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	remove()
+	if n := testdb.Value[int](t, db, "select count(*) from gem.schedules"); n != 0 {
+		t.Errorf("%d schedules that made no calls are left", n)
+	}
+	if _, err := ask(t, db, "authenticated", "ada", hourly); err != nil {
+		t.Fatal(err)
+	}
+	since(t, db, "1 hour")
+	tick(t, db)
+	remove()
+	if got := testdb.Value[string](t, db, "select input::text from gem.schedules where removed is not null"); got != "{}" {
+		t.Error(got)
+	}
+}

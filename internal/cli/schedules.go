@@ -310,7 +310,7 @@ func runScheduleCommand() *cobra.Command {
 		Use: "run NAME", Short: "Make a call of a schedule now; its times are not affected",
 		Args: takes("the name of a schedule", 1, 1), Example: "  gem schedules run overdue",
 		RunE: withDatabase(func(cmd *cobra.Command, db *pgxpool.Pool, args []string) error {
-			id, err := store.RunScheduleNow(cmd.Context(), db, store.ScheduleName{Name: args[0], CreatedBy: of})
+			id, err := store.RunScheduleNow(cmd.Context(), db, store.ScheduleName{Name: args[0], CreatedBy: of}, "", "")
 			if err != nil {
 				return err
 			}

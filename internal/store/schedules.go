@@ -167,8 +167,9 @@ func RemoveSchedule(ctx context.Context, db DB, n ScheduleName, by, reason strin
 }
 
 // RunScheduleNow makes a call of a schedule, and returns its id.
-func RunScheduleNow(ctx context.Context, db DB, n ScheduleName) (callID string, err error) {
-	err = db.QueryRow(ctx, "select gem.run_schedule_now($1, nullif($2, ''))::text", n.Name, n.CreatedBy).Scan(&callID)
+func RunScheduleNow(ctx context.Context, db DB, n ScheduleName, by, reason string) (callID string, err error) {
+	err = db.QueryRow(ctx, "select gem.run_schedule_now($1, nullif($2, ''), nullif($3, ''), $4)::text", n.Name,
+		n.CreatedBy, by, reason).Scan(&callID)
 	return callID, err
 }
 

@@ -355,8 +355,9 @@ begin
 
   insert into public.core_tool_events (call_id, seq, at, event, attempt, data)
   select id, 1, created_at, 'queued', 0, jsonb_build_object('run_at', run_at, 'priority', priority) from inserted i
-  -- gem.operator_again has already written this event, with the operator
-  where i.parent_call_id is null or i.parent_step is not null
+  -- gem.operator_again and gem.insert_call_of have already written this event, with the operator
+  where (i.parent_call_id is null or i.parent_step is not null)
+      and current_setting('gem.again', true) is distinct from i.id::text
     or not exists (select from public.core_tool_events e where e.call_id = i.id and e.seq = 1 offset 0);
 
   insert into gem.levels

@@ -124,7 +124,7 @@ create or replace trigger gem_tells after insert on gem.occurrences
   for each row when (new.skipped in ('refused', 'missed')) execute function gem.note_occurrence();
 create or replace trigger gem_tells after update of next_at, paused on gem.schedules
   for each row when (new.next_at is null and old.next_at is not null and new.removed is null
-    or old.paused is null and new.paused ->> 'by' = 'gem') execute function gem.note_schedule();
+    or old.paused is null and new.paused ->> 'as' = 'age') execute function gem.note_schedule();
 create or replace trigger gem_tells after update of spent on gem.llm_spend
   for each row when (new.spent > old.spent and new."limit" > 0) execute function gem.note_spend();
 

@@ -40,10 +40,18 @@ create or replace function gem.open_occurrence(p_schedule uuid) returns uuid lan
   join public.core_tool_calls c on c.id = last.call_id and not gem.is_final(c.status)
 $$;
 
--- Inserts the call of an instant, with the rights of the schedule. The token and the headers of a request in which this
+drop function if exists gem.insert_call_of(gem.schedules, timestamptz, uuid, interval);
+drop function if exists gem.occur(gem.schedules, timestamptz, boolean);
+drop function if exists gem.pause_schedule(text, text, text, text);
+drop function if exists gem.run_schedule_now(text, text);
+drop function if exists gem.backfill_schedule(text, timestamptz, timestamptz, text);
+
+-- Inserts the call of an instant, with the rights of the schedule. p_who describes the operator who asks for the call,
+-- by default the one who saved the schedule. The journal of the call names this person, who therefore cannot approve
+-- what the call asks. The token and the headers of a request in which this
 -- happens do not matter. If the insert fails, the caller must roll back to a savepoint, which restores them.
 create or replace function gem.insert_call_of(p_schedule gem.schedules, p_due timestamptz, p_id uuid,
-  p_jitter interval) returns void language plpgsql as $$
+  p_jitter interval, p_who jsonb default null) returns void language plpgsql as $$
 declare
   claims   constant text        := current_setting('request.jwt.claims', true);
   headers  constant text        := current_setting('request.headers', true);
@@ -61,9 +69,17 @@ begin
   if p_schedule.signed_in then
     perform gem.insert_as_user(p_id, p_schedule.tool_name, input, p_schedule.session_id, p_schedule.priority, runs_at);
   else
-    insert into public.core_tool_calls (id, tool_name, input, session_id, priority, run_at, created_by)
-    values (p_id, p_schedule.tool_name, input, p_schedule.session_id, p_schedule.priority, runs_at,
-      p_schedule.created_by);
+    perform set_config('gem.again', p_id::text, true);
+    with made as (
+      insert into public.core_tool_calls as c (id, tool_name, input, session_id, priority, run_at, created_by)
+      values (p_id, p_schedule.tool_name, input, p_schedule.session_id, p_schedule.priority, runs_at,
+        p_schedule.created_by)
+      returning c.id, c.created_at, c.run_at, c.priority
+    )
+    insert into public.core_tool_events (call_id, seq, at, event, attempt, data)
+    select m.id, 1, m.created_at, 'queued', 0, coalesce(p_who, p_schedule.changed) - 'at'
+      || jsonb_build_object('schedule', p_schedule.name, 'run_at', m.run_at, 'priority', m.priority) from made m;
+    perform set_config('gem.again', '', true);
   end if;
   perform set_config('request.headers', coalesce(headers, ''), true), set_config('gem.sent', coalesce(sent, ''), true),
     set_config('request.jwt.claims', coalesce(claims, ''), true);
@@ -74,8 +90,8 @@ $$;
 -- schedule and the time. If a failover loses the occurrence and a worker restores the call, the schedule finds that
 -- call and does not insert another one. A frontend can choose the ids of its calls, so a call of other rights does not
 -- count.
-create or replace function gem.occur(p_schedule gem.schedules, p_due timestamptz, p_backfilled boolean default false)
-returns void language plpgsql as $$
+create or replace function gem.occur(p_schedule gem.schedules, p_due timestamptz, p_backfilled boolean default false,
+  p_who jsonb default null) returns void language plpgsql as $$
 declare
   call  uuid := gem.receipt_id(gem.receipt_id(p_schedule.id, p_due), p_due); -- twice, so that no id gives another away
   found boolean := (select (c.tool_name, c.created_by, c.signed_in) is not distinct from (p_schedule.tool_name,
@@ -86,7 +102,7 @@ begin
     call := gem.new_id(gem.now());
   end if;
   begin
-    perform gem.insert_call_of(p_schedule, p_due, call, p_schedule.jitter) where found is not true;
+    perform gem.insert_call_of(p_schedule, p_due, call, p_schedule.jitter, p_who) where found is not true;
   exception
     when serialization_failure or deadlock_detected or lock_not_available or query_canceled then raise;
     when others then
@@ -142,7 +158,7 @@ begin
     end if;
     select l.max_schedule_age into oldest from gem.limits l;
     if (this.changed ->> 'at')::timestamptz < at - oldest then
-      update gem.schedules s set look_at = null, paused = jsonb_build_object('by', 'gem', 'at', gem.rfc3339(at),
+      update gem.schedules s set look_at = null, paused = jsonb_build_object('as', 'age', 'by', 'gem', 'at', gem.rfc3339(at),
         'reason', format('nobody has saved or resumed it for %s', oldest))
       where s.id = this.id;
       return;
@@ -360,6 +376,9 @@ begin
   begin
     this := jsonb_populate_record(this, '{"session_id": null, "priority": 0, "missed": "one", "missed_within": "1 day",
       "overlap": "skip", "jitter": "0", "starts_at": null, "ends_at": null}'::jsonb || jsonb_strip_nulls(p_options));
+    -- an interval of months and days compares as less than it lasts
+    this.missed_within := justify_hours(make_interval(secs => extract(epoch from this.missed_within)::float8));
+    this.jitter := justify_hours(make_interval(secs => extract(epoch from this.jitter)::float8));
   exception when data_exception or datetime_field_overflow then
     perform gem.refuse('PT422', 'the options cannot be read: %s', null, sqlerrm);
   end;
@@ -375,8 +394,10 @@ begin
     perform gem.refuse('PT422', 'priority is %s, and can be from -1000 to 1000', null, this.priority::text);
   elsif length(this.session_id) > 255 then
     perform gem.refuse('PT422', 'session_id may have at most 255 characters');
-  elsif this.starts_at > at + interval '8 years' then
-    perform gem.refuse('PT422', 'starts_at is %s, and can be at most 8 years ahead', null, this.starts_at::text);
+  elsif this.starts_at not between '1970-01-01' and at + interval '8 years' then
+    perform gem.refuse('PT422', 'starts_at is %s, and can be from 1970 to 8 years ahead', null, this.starts_at::text);
+  elsif this.ends_at not between '1970-01-01' and '9999-12-31' then
+    perform gem.refuse('PT422', 'ends_at is %s, and can be from 1970 to 9999', null, this.ends_at::text);
   end if;
 
   next := old.next_at;
@@ -413,19 +434,21 @@ begin
 end
 $$;
 
--- Pauses a schedule. Instants that are due are written first.
+-- Pauses a schedule. Instants that are due are written first. p_as is operator or user: a user cannot resume or remove
+-- what an operator has paused, and an operator's pause replaces that of a user.
 create or replace function gem.pause_schedule(p_name text, p_of text default null, p_by text default null,
-  p_reason text default null) returns void
+  p_reason text default null, p_as text default 'operator') returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
 declare
   who  constant jsonb := gem.acts_now(p_by, p_reason);
   this gem.schedules  := gem.settle_schedule(p_name, p_of);
 begin
-  update gem.schedules s set paused = who, look_at = null where s.id = this.id and s.paused is null;
+  update gem.schedules s set paused = who || jsonb_build_object('as', p_as), look_at = null
+  where s.id = this.id and (s.paused is null or p_as = 'operator' and s.paused ->> 'as' <> 'operator');
 end
 $$;
 
--- Pauses all schedules of a user, and returns their number.
+-- Pauses all schedules of a user for operators, and returns their number. Meanwhile the user cannot make others.
 create or replace function gem.pause_schedules_of(p_of text, p_by text default null, p_reason text default null)
 returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
@@ -433,8 +456,9 @@ declare
   who   constant jsonb := gem.acts_now(p_by, p_reason);
   count integer;
 begin
-  update gem.schedules s set paused = who, look_at = null
-  where s.created_by = p_of and s.removed is null and s.paused is null;
+  perform gem.lock_limits_of(p_of);
+  update gem.schedules s set paused = who || '{"as": "operator", "all": true}', look_at = null
+  where s.created_by = p_of and s.removed is null and (s.paused -> 'all' = 'true') is not true;
   get diagnostics count = row_count;
   return count;
 end
@@ -455,7 +479,8 @@ begin
 end
 $$;
 
--- Removes a schedule: it makes no further calls. Its occurrences remain until gem prune removes them.
+-- Removes a schedule: it makes no further calls. Its occurrences remain until gem prune removes them, and its input
+-- does not.
 create or replace function gem.remove_schedule(p_name text, p_of text default null, p_by text default null,
   p_reason text default null) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
@@ -466,17 +491,22 @@ begin
   if this.held_at is not null then
     perform gem.skip_times(this, this.held_at, this.held_at, 'overlap', 'the schedule was removed');
   end if;
-  update gem.schedules s set removed = who, look_at = null, held_at = null where s.id = this.id;
+  if exists (select from gem.occurrences o where o.schedule_id = this.id) then
+    update gem.schedules s set removed = who, input = '{}', look_at = null, held_at = null where s.id = this.id;
+  else
+    delete from gem.schedules s where s.id = this.id;
+  end if;
 end
 $$;
 
 -- Makes a call of a schedule now, and returns its id. No instant is affected.
-create or replace function gem.run_schedule_now(p_name text, p_of text default null) returns uuid
+create or replace function gem.run_schedule_now(p_name text, p_of text default null, p_by text default null,
+  p_reason text default null) returns uuid
 language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
 declare
   made constant uuid := gem.new_id(gem.now());
 begin
-  perform gem.insert_call_of(gem.lock_schedule(p_name, p_of), gem.now(), made, '0');
+  perform gem.insert_call_of(gem.lock_schedule(p_name, p_of), gem.now(), made, '0', gem.acts(p_by, p_reason));
   return made;
 end
 $$;
@@ -484,7 +514,7 @@ $$;
 -- Makes the calls of the instants from p_from to p_to that have none, and returns their number. They must be past, at
 -- most a thousand, and after the times whose record gem prune has removed. If one call is refused, none is made.
 create or replace function gem.backfill_schedule(p_name text, p_from timestamptz, p_to timestamptz,
-  p_of text default null) returns integer
+  p_of text default null, p_by text default null, p_reason text default null) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
 declare
   this  gem.schedules := gem.settle_schedule(p_name, p_of);
@@ -506,7 +536,7 @@ begin
         perform gem.refuse('PT422', 'more than 1000 instants from %s to %s have no call',
           'Backfill a shorter period first.', gem.rfc3339(p_from), gem.rfc3339(p_to));
       end if;
-      perform gem.occur(this, due, true);
+      perform gem.occur(this, due, true, gem.acts(p_by, p_reason));
     end if;
     due := gem.cron_next(this.cron, this.zone, due);
   end loop;
@@ -527,7 +557,8 @@ from unnest(array['schedules', 'occurrences']) t;
 select gem.grant_to('gem_operator', 'execute on function
   gem.cron_times(text, text, integer),
   gem.save_schedule(text, text, text, jsonb, text, jsonb, text, text, text, boolean),
-  gem.pause_schedule(text, text, text, text), gem.pause_schedules_of(text, text, text),
+  gem.pause_schedule(text, text, text, text, text), gem.pause_schedules_of(text, text, text),
   gem.resume_schedule(text, text, text, text), gem.remove_schedule(text, text, text, text),
-  gem.run_schedule_now(text, text), gem.backfill_schedule(text, timestamptz, timestamptz, text)');
+  gem.run_schedule_now(text, text, text, text),
+  gem.backfill_schedule(text, timestamptz, timestamptz, text, text, text)');
 revoke all on all functions in schema gem from public;

@@ -21,7 +21,7 @@ $$;
 do $$
 begin
   if to_regrole('gem_scheduler') is not null then
-    if not pg_has_role('gem_scheduler', 'member') then
+    if not pg_has_role('gem_scheduler', 'usage') then -- the role's creator is a member without usage
       execute format('grant gem_scheduler to %I', current_user);
     end if;
     grant usage, create on schema gem to gem_scheduler; -- the next statement requires create
@@ -42,11 +42,13 @@ create or replace function gem.manages_all_schedules() returns boolean language 
     else coalesce(gem.token_claims() ->> 'role' = 'service_role', false) end
 $$;
 
+drop function if exists gem.managed_schedule(text, text);
+
 -- Returns whose schedule of that name a frontend manages, null meaning nobody's, whether that user is signed in, and
--- who paused it. service_role and the owner may name any user. It raises PT403 if a signed-in user may not change the
+-- whether an operator paused it. service_role and the owner may name any user. It raises PT403 if a signed-in user may not change the
 -- schedule, and takes the lock under which a user's limits are checked.
 create or replace function gem.managed_schedule(p_of text, p_name text, out owner text, out signed_in boolean,
-  out paused_by text) language plpgsql as $$
+  out paused boolean) language plpgsql as $$
 declare
   claims constant jsonb := gem.token_claims();
   theirs boolean; -- the schedule's signed_in
@@ -67,7 +69,7 @@ begin
   elsif p_of <> owner then
     perform gem.refuse('PT403', 'created_by is another user than you', 'Leave it out.');
   end if;
-  select s.signed_in, s.paused ->> 'by' into theirs, paused_by from gem.schedules s
+  select s.signed_in, s.paused ->> 'as' = 'operator' into theirs, paused from gem.schedules s
   where coalesce(s.created_by, '') = owner and s.name = p_name and s.removed is null;
   if not theirs then
     perform gem.refuse('PT403', 'an operator made the schedule %s for you, and you may not change it', null, p_name);
@@ -90,8 +92,13 @@ begin
   elsif (select p.proowner = to_regrole('gem_scheduler') and pg_has_role(p.proowner, gem.role_of_users(), 'usage')
     from pg_proc p
     where p.oid = 'gem.insert_as_user(uuid, text, jsonb, text, integer, timestamptz)'::regprocedure) is not true then
-    perform gem.refuse('PT403', 'signed-in users cannot have schedules: gem_scheduler is not a member of %s',
+    perform gem.refuse('PT403', 'signed-in users cannot have schedules: the role gem_scheduler is missing or lacks the rights of %s',
       'Run gem migrate without --no-api, as a role that may create roles.', gem.role_of_users());
+  elsif length(p_cron) > 200 then
+    perform gem.refuse('PT422', 'the expression may have at most 200 characters');
+  elsif exists (select from gem.schedules s
+    where s.created_by = p_of and s.removed is null and s.paused -> 'all' = 'true') then
+    perform gem.refuse('PT403', 'an operator has paused your schedules', 'Ask the operators to resume them.');
   elsif most.max_schedules <= (select count(*) from gem.schedules s where s.created_by = p_of and s.removed is null
     and s.name is distinct from p_name) then
     perform gem.refuse('PT429', 'too many schedules: you may have %s', 'Remove one first.', most.max_schedules::text);
@@ -134,7 +141,8 @@ create or replace function public.pause_tool_schedule(name text, reason text def
   created_by text default null) returns void language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
-  perform gem.pause_schedule(name, m.owner, gem.subject(), reason) from gem.managed_schedule(created_by, name) m;
+  perform gem.pause_schedule(name, m.owner, gem.subject(), reason,
+    case when m.signed_in then 'user' else 'operator' end) from gem.managed_schedule(created_by, name) m;
 end
 $$;
 
@@ -146,7 +154,7 @@ declare
 begin
   who := gem.managed_schedule(created_by, name);
   if who.signed_in then
-    if who.paused_by not in (who.owner, 'gem') then
+    if who.paused then
       perform gem.refuse('PT403', 'an operator paused the schedule %s', 'Ask the operators to resume it.', name);
     end if;
     perform gem.check_user_schedule(who.owner, name);
@@ -158,8 +166,14 @@ $$;
 -- Removes a schedule of the caller: it makes no further calls.
 create or replace function public.remove_tool_schedule(name text, created_by text default null) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  who record;
 begin
-  perform gem.remove_schedule(name, m.owner, gem.subject()) from gem.managed_schedule(created_by, name) m;
+  who := gem.managed_schedule(created_by, name);
+  if who.signed_in and who.paused then
+    perform gem.refuse('PT403', 'an operator paused the schedule %s', 'Ask the operators to remove it.', name);
+  end if;
+  perform gem.remove_schedule(name, who.owner, gem.subject());
 end
 $$;
 

@@ -449,12 +449,17 @@ func TestACallToAToolThatDoesNotEndIsNoAnswer(t *testing.T) {
 		events string
 		want   provider.ErrorKind
 	}{
-		"it does not end":             {begins, provider.Cut},
-		"another begins in its place": {begins + begins + ends, provider.Garbled},
-		"both end":                    {begins + ends + begins + ends, ""},
-		"arguments of no block":       {begins + grows(7) + ends, provider.Garbled},
-		"arguments after its end":     {begins + ends + grows(0), provider.Garbled},
-		"no name":                     {strings.Replace(begins, `"name":"b",`, "", 1) + ends, provider.Garbled},
+		"it does not end":              {begins, provider.Cut},
+		"another begins in its place":  {begins + begins + ends, provider.Garbled},
+		"both end":                     {begins + ends + begins + ends, ""},
+		"arguments of no block":        {begins + grows(7) + ends, provider.Garbled},
+		"arguments after its end":      {begins + ends + grows(0), provider.Garbled},
+		"arguments of an unknown kind": {begins + strings.Replace(grows(0), "input_json_delta", "tool_input_delta", 1) + ends, provider.Garbled},
+		"arguments without a kind":     {begins + strings.Replace(grows(0), `"type":"input_json_delta",`, "", 1) + ends, provider.Garbled},
+		"arguments without an index":   {begins + strings.Replace(grows(0), `"index":0,`, "", 1) + ends, provider.Garbled},
+		"arguments of a text": {event(`{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}`) +
+			grows(0) + ends, provider.Garbled},
+		"no name": {strings.Replace(begins, `"name":"b",`, "", 1) + ends, provider.Garbled},
 		"it begins after the reason": {
 			event(`{"type":"message_delta","delta":{"stop_reason":"end_turn"}}`) + begins + ends, provider.Garbled},
 	} {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 
 	"github.com/gemworker/gem/internal/provider"
 )
@@ -29,6 +30,7 @@ type stream struct {
 // block is a content block that has not stopped.
 type block struct {
 	call  int    // of a call to a tool, otherwise -1
+	text  bool   // a text or a thought, which has no arguments
 	input string // the arguments in its start event, for a server that sends them at once
 }
 
@@ -49,7 +51,7 @@ func (s *stream) alive() { s.Send(provider.Event{Kind: provider.KeepAlive}) }
 // event is an event of the stream, with the needed fields.
 type event struct {
 	Type    string `json:"type"`
-	Index   int64  `json:"index"`
+	Index   *int64 `json:"index"`
 	Message struct {
 		Model string          `json:"model"`
 		Usage json.RawMessage `json:"usage"`
@@ -110,6 +112,10 @@ func (s *stream) read(raw provider.ServerEvent, err error) {
 		s.Fail(provider.InStream(garbled(), s.request))
 		return
 	}
+	if strings.HasPrefix(named.Type, "content_block_") && e.Index == nil { // its block is unknown
+		s.Fail(provider.InStream(garbled(), s.request))
+		return
+	}
 	switch named.Type {
 	case "message_start":
 		s.Send(provider.Event{Kind: provider.Began, Model: e.Message.Model, RequestID: s.request})
@@ -119,7 +125,7 @@ func (s *stream) read(raw provider.ServerEvent, err error) {
 	case "content_block_delta":
 		s.grow(&e)
 	case "content_block_stop":
-		s.close(e.Index)
+		s.close(*e.Index)
 	case "message_delta":
 		if reason := e.Delta.StopReason; reason != "" {
 			s.stop = reason
@@ -152,12 +158,13 @@ func (s *stream) open(e *event) {
 			Message: fmt.Sprintf("the answer has more than %d blocks", provider.MaxParts)}, s.request))
 		return
 	}
-	if b := s.blocks[e.Index]; b != nil && b.call >= 0 || s.stop != "" { // see message_stop
+	if b := s.blocks[*e.Index]; b != nil && b.call >= 0 || s.stop != "" { // see message_stop
 		s.Fail(provider.InStream(garbled(), s.request))
 		return
 	}
-	b, c := &block{call: -1}, &e.ContentBlock
-	s.blocks[e.Index] = b
+	c := &e.ContentBlock
+	b := &block{call: -1, text: c.Type == "text" || strings.HasSuffix(c.Type, "thinking")}
+	s.blocks[*e.Index] = b
 	switch c.Type {
 	case "text":
 		s.delta(provider.Event{Kind: provider.TextDelta, Delta: c.Text})
@@ -186,7 +193,11 @@ func (s *stream) delta(e provider.Event) {
 }
 
 func (s *stream) grow(e *event) {
-	d := &e.Delta
+	d, b := &e.Delta, s.blocks[*e.Index]
+	if b != nil && b.call >= 0 && d.Type != "input_json_delta" { // it may hold arguments
+		s.Fail(provider.InStream(garbled(), s.request))
+		return
+	}
 	switch d.Type {
 	case "text_delta":
 		s.delta(provider.Event{Kind: provider.TextDelta, Delta: d.Text})
@@ -195,9 +206,8 @@ func (s *stream) grow(e *event) {
 	case "signature_delta":
 		s.delta(provider.Event{Kind: provider.ThinkingDelta, Signature: d.Signature})
 	case "input_json_delta":
-		b := s.blocks[e.Index]
 		switch {
-		case b == nil: // arguments of a call that would run without them
+		case b == nil || b.text: // arguments of a call that would run without them
 			s.Fail(provider.InStream(garbled(), s.request))
 		case b.call >= 0 && d.PartialJSON != "": // the provider's own tools have arguments, too
 			b.input = ""

@@ -141,6 +141,7 @@ type call struct {
 	number    int  // in the order of their beginning
 	index     *int // the server's
 	id        string
+	ids       []string // other ids of its pieces: some servers give each piece its own
 	name      string
 	signature string
 	arguments strings.Builder
@@ -414,6 +415,10 @@ func (s *stream) call(t *toolCall) {
 				"tools", maxCalls)})
 			return
 		}
+		if t.ID != "" && slices.ContainsFunc(s.calls, func(c *call) bool { return slices.Contains(c.ids, t.ID) }) {
+			s.fail(&provider.Error{Kind: provider.Garbled, Message: "a call to a tool begins after its arguments"})
+			return
+		}
 		c = &call{number: len(s.calls), index: t.Index, id: t.ID}
 		s.calls = append(s.calls, c)
 	}
@@ -433,6 +438,8 @@ func (s *stream) call(t *toolCall) {
 	}
 	if c.id == "" {
 		c.id = t.ID
+	} else if t.ID != "" && t.ID != c.id && len(c.ids) < maxCalls {
+		c.ids = append(c.ids, t.ID)
 	}
 	c.add(arguments)
 	if c.name == "" {
@@ -461,7 +468,7 @@ func (s *stream) find(t *toolCall) *call {
 			if *t.Index != *c.index || t.ID != c.id && s.hasCall(t.ID) {
 				continue
 			}
-		case t.ID != "":
+		case t.ID != "" || t.Index != nil:
 			if t.ID != c.id {
 				continue
 			}

@@ -724,6 +724,11 @@ func TestArgumentsStayWithTheirCall(t *testing.T) {
 			`{"id":"c","function":{"name":"g","arguments":"{}"}}`), ends}, "garbled"},
 		"arguments after the end": {[]string{calls(`{"index":0,"id":"a","function":{"name":"f","arguments":""}}`), ends,
 			calls(`{"index":0,"function":{"arguments":"{\"a\":1}"}}`)}, "garbled"},
+		"an id that begins a call later": {[]string{calls(`{"index":0,"id":"a","function":{"name":"x","arguments":""}}`),
+			calls(`{"index":0,"id":"b","function":{"arguments":"{}"}}`),
+			calls(`{"index":0,"id":"b","function":{"name":"y","arguments":""}}`), ends}, "garbled"},
+		"an index of no call": {[]string{calls(`{"id":"a","function":{"name":"x","arguments":""}}`),
+			calls(`{"index":7,"function":{"arguments":"{}"}}`), ends}, "garbled"},
 		"the end twice": {[]string{calls(`{"index":0,"id":"a","function":{"name":"f","arguments":"{}"}}`), ends, ends},
 			`a f {}`},
 	} {
