@@ -234,6 +234,28 @@ func TestAnEndThatTheGateOfALateCallKnewExplainsNothing(t *testing.T) {
 	}
 }
 
+// Ends in a session are not committed in the order of their times either.
+func TestAnEndThatTheGateMissedBetweenOthersExplainsItsDecision(t *testing.T) {
+	t.Parallel()
+	env := startRuled(t, ruledBy(t, `{"name": "sent", "tools": ["lab.write"], "action": "block",
+		"requires": {"tool": "lab.send"}}`, `{"name": "paid", "tools": ["lab.write"], "action": "warn",
+		"after": {"tools": ["lab.pay"], "ended": ["succeeded"]}}`))
+	env.StartWorker()
+	pay := env.Run(handlertest.Call{Tool: "lab.pay", Input: `{"text": "x", "amount": 1}`, CreatedBy: "ada", Session: "s"})
+	blocked := env.Run(inSession("s", "lab.write", "x"))
+	if e, _ := blocked.Error(); e.Code != receipts.RuleBlocked || len(e.Details) == 0 {
+		t.Fatalf("%+v", blocked)
+	}
+	sent := env.Run(inSession("s", "lab.send", "x"))
+	for earlier, explains := range map[string]bool{"1 millisecond": true, "10 minutes": false} {
+		report := forged(t, env, `update core_tool_calls s set updated_at = p.updated_at - interval '`+earlier+`'
+			from core_tool_calls p where p.id = '`+pay.CallID+`' and s.id = '`+sent.CallID+`'`)
+		if explained := len(report.Differences) == 0; explained != explains {
+			t.Errorf("lab.send ended %s before lab.pay: %+v", earlier, report.Differences)
+		}
+	}
+}
+
 // An answer takes its time before it is committed, and a gate in between does not see it.
 func TestAnAnswerThatTheGateDidNotKnowExplainsItsDecision(t *testing.T) {
 	t.Parallel()

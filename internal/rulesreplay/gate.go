@@ -25,7 +25,7 @@ type horizon struct {
 	upto time.Time
 	// of the ends that may not have been committed, only failures were known: those in looks.named, if it has any
 	onlyFailures bool
-	unseen       []string // the questions whose ends had not been committed
+	unseen       []string // the calls and questions whose ends had not been committed
 }
 
 // compare computes a decision again. The decision is the recorded one if any view that the gate may have had leads to
@@ -65,13 +65,18 @@ func (r *recomputed) compare(p program, at time.Time, recorded string, judgement
 
 // horizons yields what the gate may have known: all ends up to its time, or up to just before one that may not have
 // been committed, or, since ends are not committed in the order of their times, the failures alone, or all ends but
-// those of some questions.
+// some.
 func (r *recomputed) horizons(j rules.Judgement, now time.Time) iter.Seq2[int, horizon] {
 	return func(yield func(int, horizon) bool) {
 		if !yield(0, horizon{upto: now}) {
 			return
 		}
-		times := r.uncertain(j, now)
+		ends := r.uncertain(j, now)
+		var times []time.Time // just before the ends
+		for _, e := range ends {
+			times = append(times, e.at.Add(-time.Microsecond))
+		}
+		times = slices.CompactFunc(times, time.Time.Equal)
 		for i, at := range times {
 			if !yield(i+1, horizon{upto: at}) {
 				return
@@ -80,17 +85,12 @@ func (r *recomputed) horizons(j rules.Judgement, now time.Time) iter.Seq2[int, h
 		if len(times) > 0 && !yield(len(times)+1, horizon{upto: now, onlyFailures: true}) {
 			return
 		}
-		var ended []string // people may answer several at once
-		for _, q := range r.Questions {
-			if uncommitted(q.EndedAt, now) && len(ended) < mostUnseen {
-				ended = append(ended, q.ID)
-			}
-		}
-		for subset := 1; subset < 1<<len(ended); subset++ {
+		ends = ends[:min(len(ends), mostUnseen)]
+		for subset := 1; subset < 1<<len(ends); subset++ {
 			var unseen []string
-			for i, id := range ended {
+			for i, e := range ends {
 				if subset&(1<<i) != 0 {
-					unseen = append(unseen, id)
+					unseen = append(unseen, e.id)
 				}
 			}
 			if !yield(len(times)+1+subset, horizon{upto: now, unseen: unseen}) {
@@ -100,17 +100,23 @@ func (r *recomputed) horizons(j rules.Judgement, now time.Time) iter.Seq2[int, h
 	}
 }
 
-// mostUnseen is the number of questions whose ends are taken, in each combination, not to have been committed.
+// mostUnseen is the number of ends that are taken, in each combination, not to have been committed.
 const mostUnseen = 6
 
 // uncommitted reports whether an end of that time may not have been committed when the gate looked.
 func uncommitted(at, now time.Time) bool { return !at.After(now) && at.After(now.Add(-slack)) }
 
-// uncertain returns the times just before the ends that the gate may not have known, the last first.
-func (r *recomputed) uncertain(j rules.Judgement, now time.Time) (times []time.Time) {
-	add := func(e rules.CallEnd) {
-		if uncommitted(e.At, now) {
-			times = append(times, e.At.Add(-time.Microsecond))
+// end is the end of a call or of a question.
+type end struct {
+	at time.Time
+	id string
+}
+
+// uncertain returns the ends that the gate may not have known, the last first.
+func (r *recomputed) uncertain(j rules.Judgement, now time.Time) (ends []end) {
+	add := func(at time.Time, id string) {
+		if e := (end{at, id}); uncommitted(at, now) && !slices.Contains(ends, e) {
+			ends = append(ends, e)
 		}
 	}
 	for _, check := range j.Checks {
@@ -118,26 +124,26 @@ func (r *recomputed) uncertain(j rules.Judgement, now time.Time) (times []time.T
 		case rules.Required, rules.Afterwards:
 			for _, e := range r.ends[[2]string{r.Session, r.Caller}] {
 				if slices.Contains(check.Tools, e.Tool) {
-					add(e)
+					add(e.At, e.CallID)
 				}
 			}
 		case rules.FailureRow:
 			upto := r.before(check.Counter, now)
 			for _, row := range r.runs[check.Counter][max(0, upto-1000):upto] {
 				if e, ended := r.of[row.CallID]; ended {
-					add(e)
+					add(e.At, e.CallID)
 				}
 			}
 		}
 	}
 	for _, d := range r.denials() {
-		add(rules.CallEnd{At: d.At})
+		add(d.At, d.ID)
 	}
 	for _, q := range r.Questions {
-		add(rules.CallEnd{At: q.EndedAt})
+		add(q.EndedAt, q.ID)
 	}
-	slices.SortFunc(times, func(a, b time.Time) int { return b.Compare(a) })
-	return slices.CompactFunc(times, time.Time.Equal)
+	slices.SortStableFunc(ends, func(a, b end) int { return b.at.Compare(a.at) })
+	return ends
 }
 
 // gate answers the checks as of a time, from the log's state at that time. lost is the reason if this state is unknown.
@@ -146,7 +152,7 @@ func (r *recomputed) gate(checks []rules.Check, how looks) (a rules.Answer, lost
 	for _, check := range checks {
 		switch check.Kind {
 		case rules.Required, rules.Afterwards:
-			if lost = r.tellEnds(&m, check, how.upto); lost != "" {
+			if lost = r.tellEnds(&m, check, how.horizon); lost != "" {
 				return a, lost
 			}
 		case rules.Count, rules.Sum, rules.FailureRow:
@@ -160,10 +166,10 @@ func (r *recomputed) gate(checks []rules.Check, how looks) (a rules.Answer, lost
 }
 
 // tellEnds adds the ends in the call's session to m.
-func (r *recomputed) tellEnds(m *rules.Memory, check rules.Check, seen time.Time) string {
+func (r *recomputed) tellEnds(m *rules.Memory, check rules.Check, known horizon) string {
 	found := false
 	for _, e := range r.ends[[2]string{r.Session, r.Caller}] {
-		if slices.Contains(check.Tools, e.Tool) && !e.At.After(seen) {
+		if slices.Contains(check.Tools, e.Tool) && !e.At.After(known.upto) && !slices.Contains(known.unseen, e.CallID) {
 			m.Ended(e)
 			found = true
 		}
@@ -216,7 +222,7 @@ func (r *recomputed) tellRows(m *rules.Memory, check rules.Check, how looks) str
 		if check.Kind != rules.FailureRow {
 			continue
 		}
-		if e, ended := r.of[row.CallID]; ended && !e.At.After(how.upto) && !how.missed(e) {
+		if e, ended := r.of[row.CallID]; ended && !e.At.After(how.upto) && !slices.Contains(how.unseen, e.CallID) && !how.missed(e) {
 			e.SessionID = "" // it counts as a failure only, and not for requires or after
 			m.Ended(e)
 		}
