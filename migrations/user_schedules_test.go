@@ -340,7 +340,8 @@ func TestTheOperatorsOfAScheduleCannotApproveItsCalls(t *testing.T) {
 	testdb.Exec(t, db, "update gem.schedules set look_at = now(), next_at = now(), since = now() - interval '1 day'")
 	tick(t, db)
 	due := testdb.Value[string](t, db, "select call_id::text from gem.occurrences")
-	for who, may := range map[string][]string{"ann": {"true", "false"}, "boss": {"false", "true"}, "carol": {"true", "true"}} {
+	for who, may := range map[string][]string{"ann": {"true", "false"}, "boss": {"false", "true"},
+		"carol": {"true", "true"}} {
 		for i, id := range []string{call, due} {
 			got, err := ask(t, db, "postgres", who, `select gem.may_answer(id, tool_name, answer_by, true, created_by)
 				from core_tool_calls where id = '`+id+`'`)
@@ -403,6 +404,16 @@ func TestOptionsThatNoCalendarHoldsAreRefused(t *testing.T) {
 	if got := testdb.Value[string](t, db, "select concat(missed_within, ' ', jitter) from gem.schedules"); got !=
 		"1 day 01:00:00" {
 		t.Error(got)
+	}
+	for call, words := range map[string]string{
+		"schedule_tool_call('s', '@hourly', 'a.b', '{}', 'right/Europe/Berlin')": "the time zone",
+		"schedule_tool_call('s', null, 'a.b')":                                   "needs a cron expression",
+	} {
+		_, err := ask(t, db, "authenticated", "ada", call)
+		refusedWith(t, call, err, "PT422", words)
+	}
+	if _, err := ask(t, db, "authenticated", "ada", "schedule_tool_call('s', '@hourly', 'a.b', '{}', null)"); err != nil {
+		t.Error(err)
 	}
 	many := strings.Repeat("0-59/5,", 40) + "1"
 	_, err := ask(t, db, "authenticated", "ada", "schedule_tool_call('s', '"+many+" * * * *', 'a.b')")

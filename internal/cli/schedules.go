@@ -169,7 +169,13 @@ func showScheduleCommand() *cobra.Command {
 
 // ofFlag adds --of.
 func ofFlag(cmd *cobra.Command, of *string) {
-	cmd.Flags().StringVar(of, "of", "", "the user that the schedule belongs to (created_by)")
+	cmd.Flags().Func("of", "the `user` that the schedule belongs to (created_by)", func(subject string) error {
+		if subject == "" {
+			return errors.New("the user is empty: leave --of out for a schedule of nobody")
+		}
+		*of = subject
+		return nil
+	})
 }
 
 // ofUser returns the flag that names the user of a schedule, with a space before it.
@@ -286,6 +292,9 @@ func actOnScheduleCommand(use, short string, act func(cmd *cobra.Command, db *pg
 		Args: func(cmd *cobra.Command, args []string) error {
 			if use == "pause" && of != "" && len(args) == 0 {
 				return nil
+			}
+			if slices.Contains(args, "") { // for example from an unset variable of the shell
+				return usage("the name of the schedule is empty")
 			}
 			return takes("the name of a schedule", 1, 1)(cmd, args)
 		},

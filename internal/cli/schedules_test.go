@@ -95,3 +95,14 @@ func TestSchedulesShowWhatBecameOfTheirTimes(t *testing.T) {
 		}
 	}
 }
+
+// An unset variable of the shell is an empty argument.
+func TestAnEmptyNameIsNotEverySchedule(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{
+		{"pause", "", "--of", "ada"}, {"remove", "report", "--of", ""}, {"run", "x", "--of="}} {
+		got := gemWith(t, []string{"DATABASE_URL=postgres://localhost:1/none"}, append([]string{"schedules"}, args...)...)
+		got.wantCode(t, exitUsage)
+		wants(t, got.stderr, "empty")
+	}
+}

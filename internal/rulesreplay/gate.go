@@ -222,7 +222,7 @@ func (r *recomputed) tellRows(m *rules.Memory, check rules.Check, how looks) str
 		if check.Kind != rules.FailureRow {
 			continue
 		}
-		if e, ended := r.of[row.CallID]; ended && !e.At.After(how.upto) && !slices.Contains(how.unseen, e.CallID) && !how.missed(e) {
+		if e, ended := r.of[row.CallID]; ended && !e.At.After(how.upto) && !how.missed(e) {
 			e.SessionID = "" // it counts as a failure only, and not for requires or after
 			m.Ended(e)
 		}
@@ -232,6 +232,9 @@ func (r *recomputed) tellRows(m *rules.Memory, check rules.Check, how looks) str
 
 // missed reports whether the gate is taken not to have known an end since it had not been committed.
 func (l looks) missed(e rules.CallEnd) bool {
+	if slices.Contains(l.unseen, e.CallID) {
+		return true
+	}
 	if !l.onlyFailures || !uncommitted(e.At, l.now) {
 		return false
 	}

@@ -158,7 +158,8 @@ begin
     end if;
     select l.max_schedule_age into oldest from gem.limits l;
     if (this.changed ->> 'at')::timestamptz < at - oldest then
-      update gem.schedules s set look_at = null, paused = jsonb_build_object('as', 'age', 'by', 'gem', 'at', gem.rfc3339(at),
+      update gem.schedules s set look_at = null, paused = jsonb_build_object('as', 'age', 'by', 'gem',
+        'at', gem.rfc3339(at),
         'reason', format('nobody has saved or resumed it for %s', oldest))
       where s.id = this.id;
       return;
@@ -350,6 +351,8 @@ begin
   elsif coalesce(p_tool, '') = ''
     or exists (select from gem.tools) and not exists (select from gem.tools t where t.name = p_tool) then
     perform gem.refuse('PT422', 'the registry has no tool %s', 'gem tools lists the tools.', p_tool);
+  elsif p_cron is null then
+    perform gem.refuse('PT422', 'a schedule needs a cron expression', 'For example 0 9 * * 1-5.');
   elsif jsonb_typeof(p_input) is distinct from 'object' then
     perform gem.refuse('PT422', 'the input must be a JSON object');
   elsif jsonb_typeof(p_options) is distinct from 'object' then

@@ -45,8 +45,8 @@ $$;
 drop function if exists gem.managed_schedule(text, text);
 
 -- Returns whose schedule of that name a frontend manages, null meaning nobody's, whether that user is signed in, and
--- whether an operator paused it. service_role and the owner may name any user. It raises PT403 if a signed-in user may not change the
--- schedule, and takes the lock under which a user's limits are checked.
+-- whether an operator paused it. service_role and the owner may name any user. It raises PT403 if a signed-in user may
+-- not change the schedule, and takes the lock under which a user's limits are checked.
 create or replace function gem.managed_schedule(p_of text, p_name text, out owner text, out signed_in boolean,
   out paused boolean) language plpgsql as $$
 declare
@@ -92,7 +92,7 @@ begin
   elsif (select p.proowner = to_regrole('gem_scheduler') and pg_has_role(p.proowner, gem.role_of_users(), 'usage')
     from pg_proc p
     where p.oid = 'gem.insert_as_user(uuid, text, jsonb, text, integer, timestamptz)'::regprocedure) is not true then
-    perform gem.refuse('PT403', 'signed-in users cannot have schedules: the role gem_scheduler is missing or lacks the rights of %s',
+    perform gem.refuse('PT403', 'signed-in users cannot have schedules: the role gem_scheduler lacks the rights of %s',
       'Run gem migrate without --no-api, as a role that may create roles.', gem.role_of_users());
   elsif length(p_cron) > 200 then
     perform gem.refuse('PT422', 'the expression may have at most 200 characters');
@@ -127,8 +127,8 @@ declare
 begin
   who := gem.managed_schedule(created_by, name);
   if who.signed_in then
-    perform gem.check_zone(zone);
-    perform gem.check_user_schedule(who.owner, name, cron, zone);
+    perform gem.check_zone(coalesce(zone, 'UTC'));
+    perform gem.check_user_schedule(who.owner, name, cron, coalesce(zone, 'UTC'));
   end if;
   saved := gem.save_schedule(name, cron, tool_name, coalesce(input, '{}'), coalesce(zone, 'UTC'),
     coalesce(options, '{}'), who.owner, gem.subject(), null, who.signed_in);
