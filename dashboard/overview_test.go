@@ -169,10 +169,11 @@ func TestTheOverviewTellsOfQuestionsAndOfWorkersWithoutRules(t *testing.T) {
 			"$2::text::interval), null)", id, in)
 	}
 	o.exec("update gem.limits set rules_required = true")
+	o.exec("insert into gem.notices (at, kind, subject) values (now() - interval '1 hour', 'failed', 'x')")
 	says(t, o.page(dashboard.User{Name: "ada"}, "/", 200), "1 question expires within the hour",
 		"2 questions wait for an answer",
 		"1 question of a user waits for an answer", "1 worker claims nothing", "<strong>3</strong> open questions",
-		"4 need attention")
+		"No worker delivers notices", "5 need attention")
 	says(t, o.page(dashboard.User{Name: "ada"}, "/workers", 200), "It claims nothing: this database requires rules.")
 }
 

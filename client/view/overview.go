@@ -86,6 +86,8 @@ type Need struct {
 	//	rule_error       calls of the last day were refused because a rule could not be judged; CallID is the last
 	//	unknown_tools    at least 10 calls of the last day named unknown tools; CallID is the last
 	//	user_question    calls of users wait for somebody's answer: any user can insert some; CallID is the first
+	//	undelivered      deliveries of notices in the last day failed; CallID is the last
+	//	notices_waiting  no worker takes notices: none has a notify.json; Since is the oldest
 	//	two_registries   the living workers run with different registries
 	Kind     string    `json:"kind"`
 	Count    int       `json:"count,omitempty"`
@@ -159,6 +161,8 @@ var overviewQuery = `
 		union all
 		select 'unknown_tools', count(*), null, (array_agg(call_id order by at desc))[1], null, max(at) from failed
 			where code = 'unknown_tool' having count(*) >= 10
+		union all
+		select kind, count, null, call_id, null, since from gem.notice_problems
 		union all
 		select 'two_registries', count(distinct registry_version), null, null, null, null
 			from alive having count(distinct registry_version) > 1
@@ -347,8 +351,8 @@ func earlier(a, b time.Time) time.Time {
 
 // urgency is the order of [Overview.Needs].
 var urgency = []string{"no_worker", "rules_required", "overdue", "dead_holds", "server_changed", "slow_queue",
-	"outcome_unknown", "rule_error", "expiring", "question", "code", "failing", "unknown_tools", "user_question",
-	"two_registries"}
+	"outcome_unknown", "rule_error", "expiring", "question", "code", "failing", "unknown_tools", "undelivered", "notices_waiting",
+	"user_question", "two_registries"}
 
 // MostCounted limits the Count of a [Need]: there may be more.
 const MostCounted = 1000

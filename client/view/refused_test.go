@@ -124,3 +124,25 @@ func TestRefusalsMakeNoToolLookBroken(t *testing.T) {
 		}
 	}
 }
+
+func TestTheOverviewShowsNoticesThatNobodyGets(t *testing.T) {
+	t.Parallel()
+	db := testdb.Pool(t, testdb.New(t))
+	testdb.Exec(t, db, `select gem.want_notices('{failed}', '{}')`)
+	testdb.Exec(t, db, refusals)
+	testdb.Exec(t, db, `update gem.notices set at = at - interval '2 minutes';
+		insert into gem.notice_calls select id, 'ops', '{}', null, now() from core_tool_calls where tool_name = 'a.timeout'`)
+	o, err := view.ReadOverview(t.Context(), db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	call := testdb.Value[string](t, db, "select id::text from core_tool_calls where tool_name = 'a.timeout'")
+	for _, n := range o.Needs {
+		if n.Kind == "undelivered" && n.Count == 1 && n.CallID == call {
+			call = ""
+		} else if n.Kind == "notices_waiting" && n.Count == 1 && !n.Since.IsZero() && call == "" {
+			return
+		}
+	}
+	t.Errorf("got %+v", o.Needs)
+}

@@ -137,6 +137,11 @@ func needed(n view.Need, at time.Time) string {
 	case "unknown_tools":
 		return fmt.Sprintf("%s of the last day named tools that the registry does not have: gem list --code unknown_tool",
 			calls)
+	case "undelivered":
+		return fmt.Sprintf("%s in the last day could not be delivered: gem explain %s", count(n.Count, "notice"), n.CallID)
+	case "notices_waiting":
+		return fmt.Sprintf("%s for a worker with a notify.json, the first for %s: gem notify --help",
+			strings.Replace(does(n.Count, "wait"), "call", "notice", 1), ago(n.Since, at))
 	case "two_registries":
 		return fmt.Sprintf("the workers run with %d different registries: gem workers", n.Count)
 	}

@@ -232,6 +232,19 @@ begin
 end
 $$;
 
+-- Notices that no worker takes, and deliveries of the last day that failed, up to a thousand of each.
+create or replace view gem.notice_problems with (security_barrier) as
+select 'notices_waiting' as kind, count(*) as count, null::uuid as call_id, min(n.at) as since
+from (select o.at from gem.notices o where o.at < gem.now() - interval '1 minute' order by o.at limit 1000) n
+having count(*) > 0
+union all
+select 'undelivered', count(*), (array_agg(f.id order by f.at desc))[1], max(f.at)
+from (select c.id, c.updated_at as at from gem.notice_calls n join public.core_tool_calls c on c.id = n.call_id
+  where n.at > gem.now() - interval '1 day' and c.status in ('failed', 'not_configured')
+  order by n.at desc limit 1000) f
+having count(*) > 0;
+
+select gem.grant_to('gem_monitor', 'select on gem.notice_problems');
 select gem.grant_to('gem_worker', 'execute on function gem.record_notify(text, text, jsonb),
   gem.want_notices(text[], smallint[]), gem.take_notices(integer), gem.batch_notices(jsonb),
   gem.due_notices(text[], integer), gem.send_notice(text, text, text, text, text, uuid, text, jsonb)');

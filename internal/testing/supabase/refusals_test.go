@@ -208,9 +208,12 @@ func TestNoRefusalLetsACallersWordsIntoAnotherResponse(t *testing.T) {
 			"jitter":                 {`"options": {"jitter": "2 hours"}`, "from 0 to 1 hour"},
 			"a schedule's priority":  {`"options": {"priority": 2000}`, "from -1000 to 1000"},
 			"a schedule's session":   {`"options": {"session_id": ` + quoted(hostile+long) + `}`, "at most 255 characters"},
-			"a begin":                {`"options": {"starts_at": "2999-01-01"}`, "at most 8 years ahead"},
+			"a begin":                {`"options": {"starts_at": "2999-01-01"}`, "from 1970 to 8 years ahead"},
 			"an end":                 {`"options": {"ends_at": "2000-01-01"}`, "would never run"},
 			"a day that never comes": {`"cron": "0 0 30 2 *"`, "no instant in eight years"},
+			"no expression":          {`"cron": null`, "needs a cron expression"},
+			"a long expression":      {`"cron": "` + strings.Repeat("1,", 100) + `1 * * * *"`, "at most 200 characters"},
+			"an endless end":         {`"options": {"ends_at": "infinity"}`, "from 1970 to 9999"},
 			"an expression":          {`"cron": ` + quoted(hostile), `the cron expression "x??`},
 			"a field of one":         {`"cron": "x\r\ny:z * * * *"`, "cannot be read"},
 			"a step of one":          {`"cron": "5/2 * * * *"`, "has a step without a range"},
@@ -235,6 +238,10 @@ func TestNoRefusalLetsACallersWordsIntoAnotherResponse(t *testing.T) {
 			"may have at most 1000")
 		refused("a schedule that an operator paused", post("ada", "/rpc/resume_tool_schedule", `{"name": "s"}`),
 			"an operator paused the schedule s")
+		refused("to remove what an operator paused", post("ada", "/rpc/remove_tool_schedule", `{"name": "s"}`),
+			"an operator paused the schedule s")
+		d.Exec("select gem.pause_schedules_of('ada', 'boss')")
+		schedule("a schedule next to paused ones", user("ada"), ``, "an operator has paused your schedules")
 		refused("no schedule", post("ada", "/rpc/remove_tool_schedule", `{"name": `+quoted(hostile)+`}`), "does not exist")
 	})
 	d.Exec(`select gem.record_registry('1', repeat('a', 64), '{"version": "1", "tools": [{"name": ` +
