@@ -37,6 +37,7 @@ func TestTheGuideToNoticesIsFollowed(t *testing.T) {
 		return ""
 	}
 	startGem(t, env, "worker")
+	wants(t, gemWith(t, env, "version").stdout, "notices 1, 1 channel (the JSON of GEM_NOTIFY)")
 	wants(t, gemWith(t, env, "notify", "check").stdout, "ok: 1 channel, 2 rules, version 1 (the JSON of GEM_NOTIFY)")
 	test := gemWith(t, env, "notify", "test", "ops")
 	test.wantCode(t, 0)

@@ -11,6 +11,7 @@ import (
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/binding"
 	"github.com/gemworker/gem/internal/provider/routes"
+	"github.com/gemworker/gem/notify"
 	"github.com/spf13/cobra"
 )
 
@@ -20,8 +21,8 @@ func versionCommand(p *Program) *cobra.Command {
 		Short: "Print the version of this program and of the files that it would use",
 		Long: `
 A worker records the version in core_workers, and its log begins with it. The
-command shows the registry, the rules, the backends and the routes of models
-that a worker would load here, with their origins.`,
+command shows the registry, the rules, the notices, the backends and the routes
+of models that a worker would load here, with their origins.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return printVersion(p, cmd) },
 	}
 }
@@ -49,6 +50,14 @@ func printVersion(p *Program, cmd *cobra.Command) error {
 		fmt.Fprintln(cmd.OutOrStdout(), "no rules")
 	default:
 		fmt.Fprintf(cmd.OutOrStdout(), "rules %s, %s (%s)\n", set.Version, count(len(set.Rules()), "rule"), from)
+	}
+	notices, from, err := notify.Find(os.Getenv("GEM_NOTIFY"))
+	switch {
+	case err != nil:
+		return usageError{err}
+	case notices != nil:
+		fmt.Fprintf(cmd.OutOrStdout(), "notices %s, %s (%s)\n", notices.Version, count(len(notices.Channels()), "channel"),
+			from)
 	}
 	domains, from, err := p.loadDomains(os.Getenv("GEM_DOMAINS"))
 	switch {
