@@ -183,7 +183,7 @@ func (s *setup) newWorker() (*worker.Worker, error) {
 		Registry:      s.registry,
 		Rules:         s.rules,
 		Notify:        s.notify,
-		Dashboard:     s.lookup("GEM_DASHBOARD_URL"),
+		Dashboard:     s.config.DashboardURL,
 		Handlers:      bound,
 		Name:          s.config.WorkerID,
 		Version:       version,

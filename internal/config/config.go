@@ -21,7 +21,8 @@ type Config struct {
 	ToolsRegistry string `envconfig:"TOOLS_REGISTRY" may:"the path of a file, or the JSON itself" desc:"The registry. By default tools.registry.json in the working directory, otherwise the one built into the program."`
 	ToolsRules    string `envconfig:"TOOLS_RULES" may:"the path of a file, or the JSON itself" desc:"The rules for calls. By default rules.json in the working directory, otherwise those built into the program, if any."`
 	GemDomains    string `envconfig:"GEM_DOMAINS" may:"the path of a file, or the JSON itself" desc:"The domains that live behind HTTP or in MCP servers. By default domains.json in the working directory, otherwise those built into the program, if any."`
-	GemNotify     string `envconfig:"GEM_NOTIFY" may:"the path of a file, or the JSON itself" desc:"Who hears about questions, failures and others. By default notify.json in the working directory, if there is one. Links lead to GEM_DASHBOARD_URL."`
+	GemNotify     string `envconfig:"GEM_NOTIFY" may:"the path of a file, or the JSON itself" desc:"Who hears about questions, failures and others. By default notify.json in the working directory, if there is one."`
+	DashboardURL  string `envconfig:"GEM_DASHBOARD_URL" may:"a URL such as https://ops.example.com/gem" desc:"The URL under which people see the dashboard, for links in notices. By default they have none."`
 
 	WorkerID          string        `envconfig:"WORKER_ID" may:"1 to 100 printable characters" desc:"The name of this worker. By default RENDER_INSTANCE_ID, otherwise the name of the host."`
 	WorkerConcurrency int           `envconfig:"WORKER_CONCURRENCY" default:"10" may:"a whole number from 1 to 1000" desc:"How many calls run at once."`
