@@ -173,10 +173,6 @@ func (s *stream) open(e *event) {
 	case "redacted_thinking":
 		s.delta(provider.Event{Kind: provider.ThinkingDelta, Signature: c.Data, Redacted: true})
 	case "tool_use":
-		if c.Name == "" {
-			s.Fail(provider.InStream(garbled(), s.request))
-			return
-		}
 		b.call, s.calls = s.calls, s.calls+1
 		if raw := string(c.Input); raw != "null" {
 			b.input = raw

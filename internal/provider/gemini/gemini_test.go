@@ -204,7 +204,6 @@ func TestAFinishReasonDoesNotMakeACutStreamWhole(t *testing.T) {
 		"an end within an event":    {"data: " + parts(`{"text":"the"}`, stop) + "\n", nil, provider.Cut},
 		"an event without an end":   {half + strings.Repeat("x", 2<<20), nil, provider.AnswerTooBig},
 		"a body that ends too soon": {"", io.ErrUnexpectedEOF, provider.Cut},
-		"a call without a name":     {events(parts(`{"functionCall":{"args":{}}}`, "")), nil, provider.Garbled},
 	} {
 		s := recorded.Events(finished + c.rest)
 		s.Err = c.err

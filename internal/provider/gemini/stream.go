@@ -191,10 +191,6 @@ func (s *stream) part(p *answerPart) {
 			s.Fail(s.wrong(provider.AnswerTooBig, fmt.Sprintf("the answer has more than %d calls to tools", maxCalls)))
 			return
 		}
-		if p.Call.Name == "" {
-			s.Fail(s.wrong(provider.Garbled, "a call to a tool has no name"))
-			return
-		}
 		id, args := p.Call.ID, p.Call.Args
 		if id == "" {
 			id = fmt.Sprintf("%s%d", ourID, s.calls)
