@@ -337,10 +337,11 @@ func TestTheOperatorsOfAScheduleCannotApproveItsCalls(t *testing.T) {
 		"e.data ->> 'schedule') from core_tool_events e where e.call_id = $1", call); got != "boss now pay" {
 		t.Errorf("the journal has %q", got)
 	}
+	testdb.Exec(t, db, "select gem.pause_schedule('pay', null, 'dan'), gem.resume_schedule('pay', null, 'dan')")
 	testdb.Exec(t, db, "update gem.schedules set look_at = now(), next_at = now(), since = now() - interval '1 day'")
 	tick(t, db)
 	due := testdb.Value[string](t, db, "select call_id::text from gem.occurrences")
-	for who, may := range map[string][]string{"ann": {"true", "false"}, "boss": {"false", "true"},
+	for who, may := range map[string][]string{"ann": {"false", "false"}, "boss": {"false", "true"},
 		"carol": {"true", "true"}} {
 		for i, id := range []string{call, due} {
 			got, err := ask(t, db, "postgres", who, `select gem.may_answer(id, tool_name, answer_by, true, created_by)

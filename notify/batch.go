@@ -3,6 +3,7 @@ package notify
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -47,6 +48,8 @@ type first struct {
 	Asks     string `json:"asks,omitempty"`  // of a question: wait.answer or wait.approval
 	Asker    string `json:"asker,omitempty"` // of a question: rule, handler or user
 	Question string `json:"question,omitempty"`
+	Failed   int    `json:"failed,omitempty"` // of the kind failing, like the next one
+	Within   string `json:"within,omitempty"`
 	Through  string `json:"through,omitempty"` // the channel that did not deliver it
 	Count    int64  `json:"count,omitempty"`   // of a batch that was delivered
 }
@@ -66,10 +69,7 @@ func (s *Set) Batches(notices []Notice) (all []*Batch) {
 			}
 			earlier.Count += b.Count
 			earlier.LastAt = b.LastAt
-			if b.Failed != nil {
-				earlier.Recent = append(earlier.Recent, b.Recent...)
-				earlier.Recent = earlier.Recent[max(0, len(earlier.Recent)-*b.Failed):]
-			}
+			earlier.Recent = append(earlier.Recent, b.Recent...)
 		}
 	}
 	return all
@@ -96,17 +96,28 @@ func (s *Set) batchesOf(n Notice) (all []*Batch) {
 			continue
 		}
 		for _, channel := range r.To {
-			if slices.ContainsFunc(all, func(b *Batch) bool { return b.Channel == channel && b.Kind == r.When }) {
+			same := func(b *Batch) bool { return r.When != Failing && b.Channel == channel && b.Kind == r.When }
+			if i := slices.IndexFunc(all, same); i >= 0 { // both rules hold: the shorter pause, and either other channel
+				b := all[i]
+				b.EveryMS = min(b.EveryMS, time.Duration(r.Every).Milliseconds())
+				b.Otherwise = cmp.Or(b.Otherwise, r.Else)
+				if b.EveryMS == 0 {
+					b.Subject = n.Subject
+				}
 				continue
 			}
 			b := &Batch{Channel: channel, Kind: r.When, Tool: content.Tool, Code: n.Code, Count: 1, FirstAt: n.At, LastAt: n.At,
 				Recent: []time.Time{}, First: content, EveryMS: time.Duration(r.Every).Milliseconds(), Otherwise: r.Else}
+			if !s.channels[channel].Text {
+				b.First.Question = ""
+			}
 			if r.Every == 0 || r.When == Budget || r.When == Schedule {
 				b.Subject = n.Subject
 			}
 			if r.When == Failing {
 				within := time.Duration(r.Within).Milliseconds()
-				b.Code, b.First.Kind, b.Subject = "", Failing, ""
+				b.First.Kind, b.First.Failed, b.First.Within = Failing, r.Failed, time.Duration(r.Within).String()
+				b.Code, b.Subject = fmt.Sprintf("%d in %s", r.Failed, b.First.Within), ""
 				b.Recent, b.Failed, b.WithinMS = []time.Time{n.At}, &r.Failed, &within
 			}
 			all = append(all, b)
@@ -115,7 +126,7 @@ func (s *Set) batchesOf(n Notice) (all []*Batch) {
 	return all
 }
 
-// undelivered returns the batch that tells the other channel what a delivery did not.
+// undelivered returns the batch that tells the "else" channel about a failed delivery.
 func (s *Set) undelivered(n Notice) []*Batch {
 	var about struct {
 		Notice             first

@@ -87,6 +87,9 @@ func (p *parser) rule(at string, r *rule, channels map[string]channel) {
 	}
 	if r.Else != "" {
 		named(at+"/else", r.Else)
+		if slices.Contains(r.To, r.Else) {
+			p.add(at+"/else", "is the channel whose delivery failed: name another, or remove it")
+		}
 	}
 	for _, f := range []struct {
 		field string
@@ -170,9 +173,14 @@ func (s *Set) Check(r *registry.Registry) error {
 				"%s has the idempotency mode none, and a notice may be delivered twice after a failure: choose a tool "+
 					"that may run again", c.Tool)})
 		default:
-			for _, fault := range tool.ValidateInput(s.Input(name, sample)) {
-				found = append(found, defects.Defect{Field: field + ".input" + strings.ReplaceAll(fault.Path, "/", "."),
-					Problem: fmt.Sprintf("does not fit %s: %s", c.Tool, fault.Message)})
+			for _, sample := range samples {
+				for _, fault := range tool.ValidateInput(s.Input(name, sample)) {
+					d := defects.Defect{Field: field + ".input" + strings.ReplaceAll(fault.Path, "/", "."),
+						Problem: fmt.Sprintf("does not fit %s: %s", c.Tool, fault.Message)}
+					if !slices.Contains(found, d) {
+						found = append(found, d)
+					}
+				}
 			}
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Message is what a delivery says: the notices of a batch, with the time of the first and of the last.
+// Message is the content of a delivery: the notices of a batch, with the time of the first and of the last.
 type Message struct {
 	Count           int64
 	FirstAt, LastAt time.Time
@@ -19,11 +19,14 @@ type Message struct {
 	Dashboard string
 }
 
-// sample is a message that `gem notify check` compares with the tools' schemas.
-var sample = Message{Count: 2, FirstAt: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
-	LastAt: time.Date(2026, 1, 2, 3, 4, 6, 0, time.UTC), Dashboard: "https://ops.example.com/gem",
-	First: json.RawMessage(`{"kind": "failed", "subject": "00000000-0000-7000-8000-000000000000", "tool": "leads.create",
-		"code": "timeout"}`)}
+// samples are messages that `gem notify check` compares with the tools' schemas: one with a link, and one without.
+var samples = []Message{
+	{Count: 2, FirstAt: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), LastAt: time.Date(2026, 1, 2, 3, 4, 6, 0, time.UTC),
+		Dashboard: "https://ops.example.com/gem", First: json.RawMessage(`{"kind": "failed", "tool": "leads.create",
+			"code": "timeout", "subject": "00000000-0000-7000-8000-000000000000"}`)},
+	{Count: 1, First: json.RawMessage(`{"kind": "question", "tool": "leads.create", "asker": "rule",
+			"asks": "wait.approval", "subject": "00000000-0000-7000-8000-000000000000"}`)},
+}
 
 // TestMessage is a message that `gem notify test` delivers.
 func TestMessage(at time.Time) Message {
@@ -61,13 +64,16 @@ func (m Message) fields(withText bool) map[string]string {
 	var n first
 	_ = json.Unmarshal(m.First, &n) // which this package wrote
 	title, text := n.words(max(m.Count, 1))
-	if withText && n.Question != "" {
+	switch {
+	case withText && n.Question != "" && n.Asker == "user":
+		text += " " + n.Question
+	case withText && n.Question != "":
 		text = n.Question
 	}
 	if n.Through != "" {
 		text = strings.TrimSpace(text + " The channel " + n.Through + " did not deliver this.")
 	}
-	if m.Count > 1 {
+	if m.Count > 1 && second(m.FirstAt) != second(m.LastAt) {
 		text = strings.TrimSpace(fmt.Sprintf("%s Between %s and %s.", text, second(m.FirstAt), second(m.LastAt)))
 	}
 	return map[string]string{"title": title, "text": text, "link": n.link(m.Dashboard), "kind": n.Kind, "tool": n.Tool,
@@ -81,38 +87,51 @@ func (n *first) words(count int64) (title, text string) {
 	tool := cmp.Or(n.Tool, "A call")
 	switch n.Kind {
 	case Question:
-		title = "Answer wanted"
+		title = "Answer needed"
 		if n.Asks == "wait.approval" {
-			title = "Approval wanted"
+			title = "Approval needed"
 		}
 		if n.Tool != n.Asks {
 			title += ": " + tool
 		}
-		text = map[string]string{"rule": "A rule asks for it.", "handler": "The tool's handler asks for it.",
-			"user": "A user asks for it: nobody has checked the request."}[n.Asker]
+		text = map[string]string{"rule": "A rule asks for it.", "handler": "The tool itself asks.",
+			"user": "A user asks. Nobody has reviewed the request."}[n.Asker]
 		if count > 1 {
 			title = fmt.Sprintf("%d questions: %s", count, tool)
 		}
 	case Failed:
+		text = "The first call is " + n.Subject + "."
 		switch {
+		case n.Code == "unknown_tool" && count == 1:
+			title = "A call named an unknown tool"
+		case n.Code == "unknown_tool":
+			title = fmt.Sprintf("%d calls named unknown tools", count)
 		case n.Code == "not_configured":
-			title = tool + " is not configured"
+			title = fmt.Sprintf("%s is not configured (%s)", tool, calls(count))
 		case count > 1:
 			title = fmt.Sprintf("%s failed %d times: %s", tool, count, n.Code)
 		default:
 			title = fmt.Sprintf("%s failed: %s", tool, n.Code)
 		}
 	case Refused:
+		text = "The first call is " + n.Subject + "."
 		title = fmt.Sprintf("%s was refused: %s", tool, n.Code)
 		if count > 1 {
 			title = fmt.Sprintf("%s was refused %d times: %s", tool, count, n.Code)
 		}
 	case Failing:
-		title = fmt.Sprintf("%s keeps failing: %d failures", tool, count)
+		title = fmt.Sprintf("%s keeps failing: %d within %s", tool, n.Failed, n.Within)
+		text = fmt.Sprintf("%s failed since the last notice.", calls(count))
 	case Budget:
-		title = fmt.Sprintf("The budget %s is spent to %s %%", n.Subject, n.Code)
+		title = fmt.Sprintf("%s %% of the budget %s is spent", n.Code, n.Subject)
+		if count > 1 { // a budget for each user or session
+			title = fmt.Sprintf("%s %% of the budget %s is spent, by %d", n.Code, n.Subject, count)
+		}
 	case Schedule:
 		title = fmt.Sprintf("Schedule %s: %s", n.Subject, n.Code)
+		if count > 1 {
+			title += fmt.Sprintf(" (%d times)", count)
+		}
 		text = map[string]string{"refused": "GEM could not insert a call to " + tool + ".",
 			"missed": "No worker ran when a call to " + tool + " was due.", "ended": "It makes no further calls.",
 			"paused": "Its user has not saved or resumed it for a long time."}[n.Code]
@@ -120,6 +139,13 @@ func (n *first) words(count int64) (title, text string) {
 		title, text = "Test", "This is a test of gem notify."
 	}
 	return title, text
+}
+
+func calls(count int64) string {
+	if count == 1 {
+		return "1 call"
+	}
+	return fmt.Sprintf("%d calls", count)
 }
 
 // link returns the page of the dashboard about a notice, or "" without a dashboard.

@@ -14,15 +14,15 @@ import (
 )
 
 const (
-	noticesEvery = time.Second
-	noticesAtAll = 100 // per transaction
+	noticesEvery          = time.Second
+	noticesPerTransaction = 100
 )
 
 // notices moves notices into batches, and makes the calls that deliver them, until ctx ends.
 func (w *Worker) notices(ctx context.Context) {
 	for ctx.Err() == nil {
 		running, cancel := context.WithTimeout(ctx, statementTimeout)
-		more, err := w.tellPeople(running)
+		more, err := w.deliverNotices(running)
 		cancel()
 		w.warn(ignoreEnd(ctx, err), "deliver notices")
 		if !more {
@@ -31,12 +31,12 @@ func (w *Worker) notices(ctx context.Context) {
 	}
 }
 
-// tellPeople takes some notices and delivers the batches that are due, in one transaction. more reports whether there
-// may be others.
-func (w *Worker) tellPeople(ctx context.Context) (more bool, err error) {
+// deliverNotices takes some notices and delivers the batches that are due, in one transaction. more reports whether
+// there may be others.
+func (w *Worker) deliverNotices(ctx context.Context) (more bool, err error) {
 	set := w.options.Notify
 	err = pgx.BeginFunc(ctx, w.options.Control, func(tx pgx.Tx) error {
-		taken, err := store.TakeNotices(ctx, tx, noticesAtAll)
+		taken, err := store.TakeNotices(ctx, tx, set.Version, noticesPerTransaction)
 		if err != nil {
 			return err
 		}
@@ -53,7 +53,7 @@ func (w *Worker) tellPeople(ctx context.Context) (more bool, err error) {
 				return err
 			}
 		}
-		due, err := store.DueNotices(ctx, tx, set.Channels(), noticesAtAll)
+		due, err := store.DueNotices(ctx, tx, set.Channels(), noticesPerTransaction)
 		if err != nil {
 			return err
 		}
@@ -62,7 +62,7 @@ func (w *Worker) tellPeople(ctx context.Context) (more bool, err error) {
 				return err
 			}
 		}
-		more = len(taken) == noticesAtAll || len(due) == noticesAtAll
+		more = len(taken) == noticesPerTransaction || len(due) == noticesPerTransaction
 		return nil
 	})
 	return more && err == nil, err

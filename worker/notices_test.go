@@ -84,10 +84,10 @@ func TestPeopleAreToldOfWhatHappens(t *testing.T) {
 	nothingLeft(t, env)
 	const gem = "https://ops.example.com/gem/"
 	want := []string{
-		"Approval wanted: lab.pay / A rule asks for it. / " + gem + "questions/" + question,
-		"boss: Approval wanted: lab.pay / Pay &lt;\"a &amp; b\"&gt;?",
-		"lab.write failed: execution_error /  / " + gem + "calls/" + failed.CallID,
-		"lab.nothing was refused: rule_blocked /  / " + gem + "calls/" + refused.CallID,
+		"Approval needed: lab.pay / A rule asks for it. / " + gem + "questions/" + question,
+		"boss: Approval needed: lab.pay / Pay &lt;\"a &amp; b\"&gt;?",
+		"lab.write failed: execution_error / The first call is " + failed.CallID + ". / " + gem + "calls/" + failed.CallID,
+		"lab.nothing was refused: rule_blocked / The first call is " + refused.CallID + ". / " + gem + "calls/" + refused.CallID,
 	}
 	if diff := cmp.Diff(want, told(t, env), cmpopts.SortSlices(strings.Compare)); diff != "" {
 		t.Error(diff)
@@ -130,10 +130,9 @@ func TestAFailedDeliveryIsToldElsewhereAndNeverOfItself(t *testing.T) {
 	nothingLeft(t, env)
 	env.Until("two deliveries", func() bool { return len(told(t, env)) == 2 })
 	nothingLeft(t, env)
-	want := []string{"lab.write failed: execution_error",
-		"lab.write failed: execution_error / The channel broken did not deliver this. / https://ops.example.com/gem/calls/"}
+	want := []string{"", "The channel broken did not deliver this. / https://ops.example.com/gem/calls/"}
 	for i, text := range told(t, env) {
-		if !strings.HasPrefix(text, want[i]) {
+		if !strings.HasPrefix(text, "lab.write failed: execution_error") || !strings.Contains(text, want[i]) {
 			t.Errorf("got %q, want %q", text, want[i])
 		}
 	}
@@ -168,7 +167,7 @@ func TestEachCauseMakesOneNotice(t *testing.T) {
 	testdb.Exec(t, env.DB, `insert into gem.llm_spend (budget, subject, period, starts, "limit", spent)
 			values ('team', '', 'day', now(), 1000, 700);
 		update gem.llm_spend set spent = 790; update gem.llm_spend set spent = 1000; update gem.llm_spend set spent = 1200`)
-	want := []string{"failed lab.write execution_error", "failed lab.missing unknown_tool",
+	want := []string{"failed lab.write execution_error", "failed  unknown_tool",
 		"refused lab.nothing rule_blocked", "failed lab.write validation_error", "question wait.answer ", "schedule lab.send missed",
 		"budget  80", "budget  100"}
 	if diff := cmp.Diff(want, notices()); diff != "" {
@@ -190,5 +189,39 @@ func TestNoticesNeedAnotherVersionForOtherContents(t *testing.T) {
 	kinds, _ := json.Marshal(column(t, env, "select kind from gem.notice_kinds"))
 	if string(kinds) != `["failed"]` {
 		t.Errorf("got %s", kinds)
+	}
+}
+
+// During a deployment, a worker with the earlier file leaves what only the new rules match.
+func TestAnEarlierFileTakesNoNotices(t *testing.T) {
+	t.Parallel()
+	env := startRuled(t, toldBy(t, `{"when": "refused", "to": ["ops"]}`))
+	env.StartWorker()
+	env.Until("the first file to be used", func() bool {
+		return number(t, env, "select count(*) from gem.notice_kinds") == 1
+	})
+	testdb.Exec(t, env.DB, "select gem.record_notify('2', repeat('a', 64), '{}'), gem.want_notices('{failed}', '{}')")
+	for range 5 {
+		env.Run(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x", Then: "fail"})})
+	}
+	env.Run(handlertest.Call{Tool: "<!channel> @everyone", Input: "{}"})
+	got := column(t, env, "select distinct concat_ws(' ', kind, tool, code) from gem.notices order by 1")
+	if diff := cmp.Diff([]string{"failed  unknown_tool", "failed lab.write execution_error"}, got); diff != "" {
+		t.Error(diff)
+	}
+	if n := number(t, env, "select count(*) from gem.notices"); n != 6 {
+		t.Errorf("%d notices wait", n)
+	}
+	later := `{"version": "3", "rules": [{"when": "failed", "to": ["ops"]}],
+		"channels": {"ops": {"tool": "lab.send", "input": {"text": "{title}"}}}}`
+	set, err := notify.Parse([]byte(later))
+	if err != nil {
+		t.Fatal(err)
+	}
+	env.StartWorker(func(o *worker.Options) { o.Notify = set })
+	nothingLeft(t, env)
+	want := []string{"lab.write failed 5 times: execution_error", "A call named an unknown tool"}
+	if diff := cmp.Diff(want, told(t, env), cmpopts.SortSlices(strings.Compare)); diff != "" {
+		t.Error(diff)
 	}
 }

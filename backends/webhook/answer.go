@@ -14,7 +14,6 @@ import (
 	"github.com/gemworker/gem/backends"
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/value"
-	"github.com/gemworker/gem/internal/plainjson"
 )
 
 // read interprets the answer of a service:
@@ -26,14 +25,15 @@ import (
 //	408, 425, 429 and 5xx                                it may run again, after Retry-After; 502 and 504 leave open
 //	                                                     whether a tool that must not run twice took effect
 //
-// A service with url_env succeeds with any 2xx, and the result is {"status_code"}. Its answer is not kept.
+// A service with url_env succeeds with any 2xx: see [webhook.run]. Its answers are not read.
 //
 // Any other answer is an execution_error that quotes it. 101, or a result with any other status than 200, leaves open
 // whether a tool that must not run twice took effect.
 func (w *webhook) read(call *handlers.Call, status int, header http.Header, body []byte) (json.RawMessage, error) {
+	if w.plain {
+		body = nil // it may repeat a part of the URL, which is a secret
+	}
 	switch {
-	case w.plain && status/100 == 2:
-		return plainjson.Encode(map[string]any{"status_code": status})
 	case status == http.StatusOK:
 		return w.success(call, body)
 	case w.once && status < 200:

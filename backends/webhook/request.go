@@ -59,6 +59,10 @@ func (w *webhook) run(ctx context.Context, _ handlers.Tx, call *handlers.Call) (
 		return nil, w.unanswered(ctx, call, err, sent.Load())
 	}
 	call.Called(w.domain, w.shown, resp.StatusCode)
+	if w.plain && resp.StatusCode/100 == 2 {
+		_ = resp.Body.Close()
+		return plainjson.Encode(map[string]any{"status_code": resp.StatusCode})
+	}
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
 	_ = resp.Body.Close()
 	switch {
@@ -128,6 +132,9 @@ func (w *webhook) request(ctx context.Context, id string, body []byte) (*http.Re
 func (w *webhook) unanswered(ctx context.Context, call *handlers.Call, err error, sent bool) error {
 	var unknown *net.DNSError
 	passing := handlers.IsNetworkError(err)
+	if w.plain { // the error may name the host, which may be secret
+		unknown, err = nil, errors.New("the connection failed")
+	}
 	switch {
 	case sent && w.once:
 		why := "the connection broke"

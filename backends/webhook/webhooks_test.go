@@ -680,8 +680,10 @@ func TestAnInputIsPostedToAURLThatIsSecret(t *testing.T) {
 	}{
 		{answer{Status: 200, Body: "ok"}, `succeeded {"status_code": 200}`},
 		{answer{Status: 204}, `succeeded {"status_code": 204}`},
-		{answer{Status: 404, Body: "no such page: " + path + "?sig=1"}, "crm answered 404: no such page: [secret]"},
-		{answer{Status: 403, Body: "see " + server.URL + path + "?sig=1"}, "crm answered 403: see [secret]"},
+		{answer{Status: 404, Body: "no such page: " + path + "?sig=1"}, "crm answered 404: (an empty body)"},
+		{answer{Status: 403, Body: "see " + server.URL + path + "?sig=1"}, "crm answered 403: (an empty body)"},
+		{answer{Status: 422, Body: `{"error": {"message": "no hook qrTwj-of-the-service"}}`}, "crm answered 422: (an empty body)"},
+		{answer{Status: 200, Body: strings.Repeat("x", 2<<20)}, `succeeded {"status_code": 200}`},
 		{answer{Status: 501}, "the service at the URL in CRM_URL serve"},
 	} {
 		answers.Store(&c.answer)

@@ -46,9 +46,9 @@ func TestTheGuideToNoticesIsFollowed(t *testing.T) {
 		t.Errorf("the URL is shown: %s", test.stdout)
 	}
 	question := strings.TrimSpace(gemWith(t, env, "call", "wait.answer", `{"text": "Which?"}`).stdout)
-	wants(t, next(), "*Answer wanted*", "A user asks for it", "https://ops.example.com/gem/questions/"+question)
+	wants(t, next(), "*Answer needed*", "A user asks. Nobody has reviewed the request.", "https://ops.example.com/gem/questions/"+question)
 	gemWith(t, env, "call", "no.such", "{}", "--wait").wantCode(t, exitFailed)
-	wants(t, next(), "*no.such failed: unknown_tool*", "https://ops.example.com/gem/calls/")
+	wants(t, next(), "*A call named an unknown tool*", "https://ops.example.com/gem/calls/")
 	off := gemWith(t, env, "notify", "off")
 	wants(t, off.stdout, "notices are off; ")
 	gemWith(t, env, "notify", "test", "opps").wantCode(t, exitUsage)

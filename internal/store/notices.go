@@ -43,9 +43,11 @@ func StopNotices(ctx context.Context, db DB) (dropped int64, err error) {
 	return dropped, err
 }
 
-// TakeNotices removes up to most notices and returns them. The transaction must also add them to batches.
-func TakeNotices(ctx context.Context, tx pgx.Tx, most int) ([]NoticeRow, error) {
-	rows, _ := tx.Query(ctx, "select kind, subject, tool, code, at, about from gem.take_notices($1)", most)
+// TakeNotices removes up to most notices and returns them, unless a later start used another version of notify.json.
+// The transaction must also add them to batches.
+func TakeNotices(ctx context.Context, tx pgx.Tx, version string, most int) ([]NoticeRow, error) {
+	rows, _ := tx.Query(ctx, "select kind, subject, tool, code, at, about from gem.take_notices($1, $2)",
+		most, version)
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[NoticeRow])
 }
 

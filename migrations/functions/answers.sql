@@ -146,9 +146,10 @@ begin
     end if;
     if exists (select from gem.ancestors(p_call, false) a where a.created_by = who or a.depth = 100 or exists (
       select from public.core_tool_events e where e.call_id = a.id and e.seq = 1
-        and who in (e.data ->> 'by', e.data ->> 'login') offset 0)) then -- read by id: see gem.prune
-      -- The person who asks or repeats (gem.operator_again) cannot approve. With more than a hundred generations, these
-      -- people are unknown.
+        and who in (e.data ->> 'by', e.data ->> 'login', e.data ->> 'saved_by', e.data ->> 'saved_login')
+        offset 0)) then -- read by id: see gem.prune
+      -- The person who asks, repeats (gem.operator_again), or saved or ran the schedule cannot approve. With more than
+      -- a hundred generations, these people are unknown.
       return false;
     end if;
   end if;

@@ -2,21 +2,23 @@
 -- gem.notices, written in the transaction of its cause. Workers with a notify.json move it to gem.notice_batches, one
 -- for each channel, and a batch becomes a call to the channel's tool.
 --
--- The calls in gem.notice_calls deliver notices. No notice is about them or their children, since it could cause the
--- next failure.
+-- The calls in gem.notice_calls deliver notices. No notice is about them or their children, because that notice could
+-- fail too, and so on.
 
--- Records a version of notify.json, as gem.record_rules does for rules.
+-- Records a version of notify.json, as gem.record_rules does for rules. The version that was used last takes notices:
+-- during a deployment, workers with an earlier one would drop those that only the new rules match.
 create or replace function gem.record_notify(p_version text, p_sha256 text, p_notify jsonb)
 returns table (sha256 text, notify jsonb) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
 begin
-  insert into gem.notify_versions (version, sha256, notify, recorded_at)
-  values (p_version, p_sha256, p_notify, gem.now())
-  on conflict do nothing;
+  insert into gem.notify_versions as v (version, sha256, notify, recorded_at, used_at)
+  values (p_version, p_sha256, p_notify, gem.now(), gem.now())
+  on conflict (version) do update set used_at = gem.now() where v.sha256 = p_sha256;
   return query select v.sha256, v.notify from gem.notify_versions v where v.version = p_version;
 end
 $$;
 
--- Adds the kinds that a worker's notify.json asks for, and the percentages of budgets.
+-- Adds the kinds, and the percentages of budgets, that a worker's notify.json needs.
 create or replace function gem.want_notices(p_kinds text[], p_marks smallint[]) returns void
 language sql security definer set search_path = pg_catalog, pg_temp as $$
   insert into gem.notice_kinds as k (kind, marks)
@@ -34,13 +36,15 @@ language sql security definer set search_path = pg_catalog, pg_temp as $$
   select (select count(*) from waiting) + coalesce((select sum(count) from batches), 0)::bigint
 $$;
 
--- Writes a notice, and removes some older than a day: nobody may read them.
+-- Writes a notice, and removes a few that are more than a day old, in case no worker takes them. A tool's name that is
+-- not one of a registry's is left out: a caller chose it.
 create or replace function gem.note(p_kind text, p_subject text, p_tool text, p_code text, p_at timestamptz)
 returns void language sql as $$
   delete from gem.notices n where n.id in (select o.id from gem.notices o where o.at < p_at - interval '1 day'
     order by o.at limit 10 for update skip locked);
   insert into gem.notices (at, kind, subject, tool, code)
-  values (p_at, p_kind, gem.printable(p_subject, 300), gem.printable(p_tool, 200), p_code);
+  values (p_at, p_kind, gem.printable(p_subject, 300), case when p_code <> 'unknown_tool'
+    and p_tool ~ '^[a-z][a-z0-9_]*([.][a-z0-9_]+)+$' then left(p_tool, 200) else '' end, gem.printable(p_code, 100));
 $$;
 
 -- Reports whether a call delivers a notice, or is a descendant of one that does.
@@ -108,7 +112,8 @@ create or replace function gem.note_spend() returns trigger language plpgsql sec
   set search_path = pg_catalog, pg_temp as $$
 begin
   perform gem.note('budget', new.budget, '', m::text, gem.now()) from gem.notice_kinds k, unnest(k.marks) m
-  where k.kind = 'budget' and new.spent * 100 >= m * new."limit" and old.spent * 100 < m * new."limit";
+  where k.kind = 'budget' and new.spent::numeric * 100 >= m * new."limit"::numeric
+    and old.spent::numeric * 100 < m * new."limit"::numeric;
   return null;
 end
 $$;
@@ -128,14 +133,17 @@ create or replace trigger gem_tells after update of next_at, paused on gem.sched
 create or replace trigger gem_tells after update of spent on gem.llm_spend
   for each row when (new.spent > old.spent and new."limit" > 0) execute function gem.note_spend();
 
--- Removes and returns up to p_limit notices, the oldest first. about describes a question (the tool that it is about,
--- who asks, the roles of those who may answer, and its text), or an undelivered notice. A question that has ended is
--- not returned.
-create or replace function gem.take_notices(p_limit integer) returns table (kind text, subject text, tool text,
-  code text, at timestamptz, about jsonb) language sql security definer set search_path = pg_catalog, pg_temp as $$
+-- Removes and returns up to p_limit notices, the oldest first, unless another version of notify.json was used later.
+-- about describes a question (the tool that it is about, who asks, the roles of those who may answer, and its text), or
+-- an undelivered notice. A question that has ended is not returned.
+create or replace function gem.take_notices(p_limit integer, p_version text) returns table (kind text, subject text,
+  tool text, code text, at timestamptz, about jsonb) language sql security definer set search_path = pg_catalog, pg_temp
+as $$
   with taken as (
     delete from gem.notices n
-    where n.id in (select o.id from gem.notices o order by o.id limit p_limit for update skip locked)
+    where n.id in (select o.id from gem.notices o
+      where p_version = (select v.version from gem.notify_versions v order by v.used_at desc limit 1)
+      order by o.id limit p_limit for update skip locked)
     returning n.*
   )
   select t.kind, t.subject, t.tool, t.code, t.at, coalesce(
@@ -153,13 +161,21 @@ create or replace function gem.take_notices(p_limit integer) returns table (kind
   order by t.id
 $$;
 
+-- Reports whether p_failed of the times, which are in order, are within a time.
+create or replace function gem.within(p_times timestamptz[], p_failed integer, p_within interval) returns boolean
+language sql immutable as $$
+  select p_failed is null or exists (select from generate_series(p_failed, cardinality(p_times)) i
+    where p_times[i] - p_times[i - p_failed + 1] <= p_within)
+$$;
+
 -- Adds notices to batches. p_batches is a list of {channel, kind, tool, code, subject, count, first_at, last_at,
 -- recent, notice, every_ms, failed, within_ms, otherwise}.
 create or replace function gem.batch_notices(p_batches jsonb) returns void
 language sql security definer set search_path = pg_catalog, pg_temp as $$
-  insert into gem.notice_batches as b (channel, kind, tool, code, subject, count, first_at, last_at, recent, notice,
-    every, failed, within, otherwise)
-  select n.channel, n.kind, n.tool, n.code, n.subject, n.count, n.first_at, n.last_at, n.recent, n.notice,
+  insert into gem.notice_batches as b (channel, kind, tool, code, subject, count, first_at, last_at, recent, reached,
+    notice, every, failed, within, otherwise)
+  select n.channel, n.kind, n.tool, n.code, n.subject, n.count, n.first_at, n.last_at, n.recent,
+    gem.within(n.recent, n.failed, n.within_ms * interval '1 millisecond'), n.notice,
     n.every_ms * interval '1 millisecond', n.failed, n.within_ms * interval '1 millisecond', n.otherwise
   from jsonb_to_recordset(p_batches) n (channel text, kind text, tool text, code text, subject text, count bigint,
     first_at timestamptz, last_at timestamptz, recent timestamptz[], notice jsonb, every_ms bigint, failed integer,
@@ -170,13 +186,15 @@ language sql security definer set search_path = pg_catalog, pg_temp as $$
     first_at = case when b.count = 0 then excluded.first_at else b.first_at end,
     notice = case when b.count = 0 then excluded.notice else b.notice end,
     last_at = greatest(b.last_at, excluded.last_at),
+    reached = b.reached and b.count > 0
+      or gem.within(b.recent || excluded.recent, excluded.failed, excluded.within),
     recent = (b.recent || excluded.recent)[
       greatest(1, cardinality(b.recent) + cardinality(excluded.recent) - coalesce(excluded.failed, 0) + 1):],
     every = excluded.every, failed = excluded.failed, within = excluded.within, otherwise = excluded.otherwise
 $$;
 
--- Locks and returns up to p_limit batches of these channels that are due, and removes those that nothing was added to
--- for a day.
+-- Locks and returns up to p_limit batches of these channels that are due, and removes those that have been empty, or
+-- whose channel has been unknown, for a day.
 create or replace function gem.due_notices(p_channels text[], p_limit integer) returns setof gem.notice_batches
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -186,12 +204,12 @@ begin
   where (b.channel, b.kind, b.tool, b.code, b.subject) in (
     select o.channel, o.kind, o.tool, o.code, o.subject from gem.notice_batches o
     where o.last_at < at - interval '1 day' and coalesce(o.sent_at, o.last_at) < at - interval '1 day'
+      and (o.count = 0 or not o.reached or o.channel <> all (p_channels))
       and coalesce(o.sent_at + o.every, at) <= at
     limit p_limit for update skip locked);
   return query select b.* from gem.notice_batches b
   where b.channel = any (p_channels) and b.count > 0 and coalesce(b.sent_at + b.every <= at, true)
-    and (b.failed is null or cardinality(b.recent) >= b.failed
-      and b.recent[cardinality(b.recent) - b.failed + 1] > b.last_at - b.within)
+    and b.reached
   order by b.first_at limit p_limit for no key update skip locked;
 end
 $$;
@@ -235,7 +253,11 @@ $$;
 -- Notices that no worker takes, and deliveries of the last day that failed, up to a thousand of each.
 create or replace view gem.notice_problems with (security_barrier) as
 select 'notices_waiting' as kind, count(*) as count, null::uuid as call_id, min(n.at) as since
-from (select o.at from gem.notices o where o.at < gem.now() - interval '1 minute' order by o.at limit 1000) n
+from (
+  (select o.at from gem.notices o where o.at < gem.now() - interval '1 minute' order by o.at limit 1000)
+  union all -- of a channel that no worker's file has
+  (select b.first_at from gem.notice_batches b where b.count > 0 and b.reached
+    and coalesce(b.sent_at + b.every, b.last_at) < gem.now() - interval '5 minutes' limit 1000)) n
 having count(*) > 0
 union all
 select 'undelivered', count(*), (array_agg(f.id order by f.at desc))[1], max(f.at)
@@ -246,7 +268,7 @@ having count(*) > 0;
 
 select gem.grant_to('gem_monitor', 'select on gem.notice_problems');
 select gem.grant_to('gem_worker', 'execute on function gem.record_notify(text, text, jsonb),
-  gem.want_notices(text[], smallint[]), gem.take_notices(integer), gem.batch_notices(jsonb),
+  gem.want_notices(text[], smallint[]), gem.take_notices(integer, text), gem.batch_notices(jsonb),
   gem.due_notices(text[], integer), gem.send_notice(text, text, text, text, text, uuid, text, jsonb)');
 select gem.grant_to('gem_operator', 'execute on function gem.stop_notices()');
 revoke all on all functions in schema gem from public;

@@ -77,7 +77,9 @@ begin
       returning c.id, c.created_at, c.run_at, c.priority
     )
     insert into public.core_tool_events (call_id, seq, at, event, attempt, data)
-    select m.id, 1, m.created_at, 'queued', 0, coalesce(p_who, p_schedule.changed) - 'at'
+    select m.id, 1, m.created_at, 'queued', 0, coalesce(p_who, p_schedule.changed) - '{at,resumed_by}'::text[]
+      || jsonb_strip_nulls(jsonb_build_object('saved_by', p_schedule.changed ->> 'by',
+        'saved_login', p_schedule.changed ->> 'login'))
       || jsonb_build_object('schedule', p_schedule.name, 'run_at', m.run_at, 'priority', m.priority) from made m;
     perform set_config('gem.again', '', true);
   end if;
@@ -475,7 +477,8 @@ declare
   who  constant jsonb := gem.acts_now(p_by, p_reason);
   this gem.schedules  := gem.settle_schedule(p_name, p_of);
 begin
-  update gem.schedules s set paused = null, changed = who,
+  update gem.schedules s set paused = null,
+    changed = s.changed || jsonb_build_object('at', who ->> 'at', 'resumed_by', who ->> 'by'), -- who saved it stays
     look_at = case when this.held_at is null then this.next_at else gem.now() end
   where s.id = this.id and s.paused is not null;
   return this.next_at;

@@ -11,7 +11,7 @@ create table if not exists gem.notice_kinds (
 create table if not exists gem.notices (
   id      bigint      generated always as identity primary key,
   at      timestamptz not null,
-  kind    text        not null, -- as above, or undelivered
+  kind    text        not null, -- a kind of gem.notice_kinds, or undelivered
   subject text        not null, -- the id of the call, or the name of the budget or of the schedule
   tool    text        not null default '',
   code    text        not null default ''
@@ -30,6 +30,7 @@ create table if not exists gem.notice_batches (
   first_at  timestamptz not null, -- of the counted notices, like the next three
   last_at   timestamptz not null,
   recent    timestamptz[] not null default '{}', -- of the kind failing: the times of the last failures
+  reached   boolean     not null default true, -- of the kind failing: there were enough failures within the time
   notice    jsonb       not null, -- the first of them
   every     interval    not null, -- the shortest time between two deliveries
   failed    integer,              -- of the kind failing: this many failures within that time are reported
@@ -54,7 +55,8 @@ create table if not exists gem.notify_versions (
   version     text        primary key check (version <> ''),
   sha256      text        not null check (sha256 ~ '^[0-9a-f]{64}$'),
   notify      jsonb       not null,
-  recorded_at timestamptz not null
+  recorded_at timestamptz not null,
+  used_at     timestamptz not null  -- the last start of a worker with it
 );
 
 -- the budget's limit at the last request, in millionths of a dollar

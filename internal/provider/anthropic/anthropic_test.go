@@ -456,7 +456,10 @@ func TestACallToAToolThatDoesNotEndIsNoAnswer(t *testing.T) {
 		"arguments after its end":      {begins + ends + grows(0), provider.Garbled},
 		"arguments of an unknown kind": {begins + strings.Replace(grows(0), "input_json_delta", "tool_input_delta", 1) + ends, provider.Garbled},
 		"arguments without a kind":     {begins + strings.Replace(grows(0), `"type":"input_json_delta",`, "", 1) + ends, provider.Garbled},
-		"arguments without an index":   {begins + strings.Replace(grows(0), `"index":0,`, "", 1) + ends, provider.Garbled},
+		"an empty text within it": {begins + event(
+			`{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":""}}`) + ends, ""},
+		"no arguments after its end": {begins + ends + strings.Replace(grows(0), "{}\"}", "\"}", 1), ""},
+		"arguments without an index": {begins + strings.Replace(grows(0), `"index":0,`, "", 1) + ends, provider.Garbled},
 		"arguments of a text": {event(`{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}`) +
 			grows(0) + ends, provider.Garbled},
 		"it begins after the reason": {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/gemworker/gem/internal/provider"
@@ -188,9 +189,15 @@ func (s *stream) delta(e provider.Event) {
 	}
 }
 
+// deltas are the kinds of content that a block grows by.
+var deltas = []string{"text_delta", "thinking_delta", "signature_delta", "input_json_delta"}
+
 func (s *stream) grow(e *event) {
 	d, b := &e.Delta, s.blocks[*e.Index]
-	if b != nil && b.call >= 0 && d.Type != "input_json_delta" { // it may hold arguments
+	switch known := slices.Contains(deltas, d.Type); {
+	case known && d.Text == "" && d.Thinking == "" && d.Signature == "" && d.PartialJSON == "":
+		return // some servers send empty ones for any block
+	case b != nil && b.call >= 0 && d.Type != "input_json_delta": // it may hold arguments
 		s.Fail(provider.InStream(garbled(), s.request))
 		return
 	}
