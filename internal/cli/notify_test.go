@@ -46,7 +46,8 @@ func TestTheGuideToNoticesIsFollowed(t *testing.T) {
 		t.Errorf("the URL is shown: %s", test.stdout)
 	}
 	question := strings.TrimSpace(gemWith(t, env, "call", "wait.answer", `{"text": "Which?"}`).stdout)
-	wants(t, next(), "*Answer needed*", "A user asks. Nobody has reviewed the request.", "https://ops.example.com/gem/questions/"+question)
+	wants(t, next(), "*Answer needed*", "A user asks. Nobody has reviewed the request.",
+		"https://ops.example.com/gem/questions/"+question)
 	gemWith(t, env, "call", "no.such", "{}", "--wait").wantCode(t, exitFailed)
 	wants(t, next(), "*A call named an unknown tool*", "https://ops.example.com/gem/calls/")
 	off := gemWith(t, env, "notify", "off")
