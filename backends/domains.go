@@ -84,18 +84,7 @@ func Find(chosen string, builtIn []byte) (d *Domains, from string, err error) {
 
 // ReadFile reads and parses a file. Its errors name it and the remedy.
 func ReadFile(path string) (*Domains, error) {
-	data, err := plainfile.Read(path)
-	if os.IsNotExist(err) {
-		return nil, fmt.Errorf("there are no domains at %s: create the file, or set GEM_DOMAINS to its path", path)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the domains: %w", err)
-	}
-	d, err := Parse(data)
-	if err != nil {
-		return nil, fmt.Errorf("the domains %s are invalid:\n%w", path, err)
-	}
-	return d, nil
+	return plainfile.Parsed(path, "domains", "GEM_DOMAINS", Parse)
 }
 
 // Names returns the names of all domains, sorted. Those of nil are none.

@@ -90,18 +90,7 @@ func Find(chosen string) (s *Set, from string, err error) {
 
 // ReadFile reads and parses a file. Its errors name it and the remedy.
 func ReadFile(path string) (*Set, error) {
-	data, err := plainfile.Read(path)
-	if os.IsNotExist(err) {
-		return nil, fmt.Errorf("there are no notices at %s: create the file, or set GEM_NOTIFY to its path", path)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the notices: %w", err)
-	}
-	s, err := Parse(data)
-	if err != nil {
-		return nil, fmt.Errorf("the notices %s are invalid:\n%w", path, err)
-	}
-	return s, nil
+	return plainfile.Parsed(path, "notices", "GEM_NOTIFY", Parse)
 }
 
 // SHA256 returns the hash of [Set.JSON] in hexadecimal digits. Formatting the file does not change it; any other change

@@ -1,6 +1,7 @@
 package notify
 
 import (
+	"cmp"
 	_ "embed"
 	"encoding/json"
 	"fmt"
@@ -79,7 +80,7 @@ func (p *parser) rule(at string, r *rule, channels map[string]channel) {
 	known := slices.Sorted(maps.Keys(channels))
 	named := func(at, name string) {
 		if _, is := channels[name]; !is {
-			p.add(at, "%s is not a channel of the file: %s", schema.Show(name), orDidYouMean(name, known))
+			p.add(at, "%s", noChannel(name, known))
 		}
 	}
 	for i, name := range r.To {
@@ -122,11 +123,10 @@ func (p *parser) rule(at string, r *rule, channels map[string]channel) {
 	}
 }
 
-func orDidYouMean(name string, known []string) string {
-	if better := schema.DidYouMean(name, known); better != "" {
-		return better
-	}
-	return "its channels are " + strings.Join(known, ", ")
+// noChannel returns what is wrong with the name of a channel that is not one of known.
+func noChannel(name string, known []string) string {
+	return fmt.Sprintf("%s is not a channel of the file: %s", schema.Show(name),
+		cmp.Or(schema.DidYouMean(name, known), "its channels are "+strings.Join(known, ", ")))
 }
 
 // UnmarshalJSON reads a rule, whose durations are -1 if they are not given.
@@ -167,7 +167,7 @@ func (s *Set) Check(r *registry.Registry) error {
 				names = append(names, t.Name)
 			}
 			found = append(found, defects.Defect{Field: field + ".tool", Problem: fmt.Sprintf(
-				"%s is not in the registry: %s", c.Tool, orAdd(schema.DidYouMean(c.Tool, names)))})
+				"%s is not in the registry: %s", c.Tool, cmp.Or(schema.DidYouMean(c.Tool, names), "add it there, or name another"))})
 		case tool.Idempotency.Mode == registry.None:
 			found = append(found, defects.Defect{Field: field + ".tool", Problem: fmt.Sprintf(
 				"%s has the idempotency mode none, and a notice may be delivered twice after a failure: choose a tool "+
@@ -188,11 +188,4 @@ func (s *Set) Check(r *registry.Registry) error {
 		return &defects.InvalidError{Defects: found}
 	}
 	return nil
-}
-
-func orAdd(didYouMean string) string {
-	if didYouMean != "" {
-		return didYouMean
-	}
-	return "add it there, or name another"
 }

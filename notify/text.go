@@ -3,6 +3,7 @@ package notify
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -33,8 +34,14 @@ func TestMessage(at time.Time) Message {
 	return Message{Count: 1, FirstAt: at, LastAt: at, First: json.RawMessage(`{"kind": "test"}`)}
 }
 
-// Tool returns the tool of a channel, or "" if the file does not have the channel.
-func (s *Set) Tool(channel string) string { return s.channels[channel].Tool }
+// Tool returns the tool of a channel, or an error if the file does not have the channel.
+func (s *Set) Tool(channel string) (string, error) {
+	c, known := s.channels[channel]
+	if !known {
+		return "", errors.New(noChannel(channel, s.Channels()))
+	}
+	return c.Tool, nil
+}
 
 // Input returns the input of the call that delivers a message through a channel.
 func (s *Set) Input(channel string, m Message) json.RawMessage {

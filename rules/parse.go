@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,18 +25,7 @@ const maxFile = 1 << 20
 
 // ReadFile reads and parses a rules file. Its errors name the file and the solution.
 func ReadFile(path string) (*Set, error) {
-	data, err := plainfile.Read(path)
-	if os.IsNotExist(err) {
-		return nil, fmt.Errorf("there are no rules at %s: create the file, or set TOOLS_RULES to its path", path)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the rules: %w", err)
-	}
-	s, err := Parse(data)
-	if err != nil {
-		return nil, fmt.Errorf("the rules %s are invalid:\n%w", path, err)
-	}
-	return s, nil
+	return plainfile.Parsed(path, "rules", "TOOLS_RULES", Parse)
 }
 
 // Parse reads a rules file, checks everything that needs no registry, and compiles the conditions. Its error is an

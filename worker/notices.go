@@ -73,7 +73,11 @@ func (w *Worker) deliver(ctx context.Context, tx pgx.Tx, d store.DueNotice) erro
 	set := w.options.Notify
 	input := set.Input(d.Channel, notify.Message{Count: d.Count, FirstAt: d.FirstAt, LastAt: d.LastAt, First: d.First,
 		Dashboard: w.options.Dashboard})
-	problem, err := store.SendNotice(ctx, tx, d, uuid.Must(uuid.NewV7()).String(), set.Tool(d.Channel), input)
+	tool, err := set.Tool(d.Channel) // which is one of the set's
+	if err != nil {
+		return err
+	}
+	problem, err := store.SendNotice(ctx, tx, d.ID, uuid.Must(uuid.NewV7()).String(), tool, input)
 	if problem != "" {
 		w.log.Warn("a notice could not be delivered, and is tried again", zap.String("channel", d.Channel),
 			zap.String("error", problem))

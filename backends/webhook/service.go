@@ -57,8 +57,6 @@ func newService(domain string, from backends.Service, lookup func(string) string
 			lacks(from.URLEnv, "is not set")
 		case err != nil || u.Host == "" || u.User != nil || u.Scheme != "https" && u.Scheme != "http":
 			lacks(from.URLEnv, "is not a URL with https, a host and no user")
-		case len(u.RequestURI()) >= 8: // a server may repeat it alone
-			s.secrets = append(s.secrets, u.RequestURI())
 		}
 	} else {
 		secret := value(from.SecretEnv)

@@ -3,11 +3,9 @@ package cli
 import (
 	"fmt"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/gemworker/gem/client"
-	"github.com/gemworker/gem/internal/schema"
 	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/notify"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -19,8 +17,8 @@ func notifyCommand(p *Program) *cobra.Command {
 		Use:   "notify",
 		Short: "Check the notices to people, test a channel, or stop all notices",
 		Long: `
-Notices tell people of questions, failures, refusals, budgets and schedules:
-docs/notices.md. check and test read the file or JSON in GEM_NOTIFY, or else
+Notices tell people about questions, failures, refusals, budgets and schedules.
+See docs/notices.md. check and test read the file or JSON in GEM_NOTIFY, or else
 notify.json in the working directory.`,
 		Example: "  gem notify check\n  gem notify test ops",
 	}
@@ -51,8 +49,7 @@ tool, and the tool's idempotency mode may not be none.`,
 }
 
 // checkedNotify reads the file in args, or the one that a worker would load here, and compares it with the registry.
-func (p *Program) checkedNotify(args []string) (set *notify.Set, from string,
-	err error) {
+func (p *Program) checkedNotify(args []string) (set *notify.Set, from string, err error) {
 	if len(args) > 0 {
 		from = args[0]
 		set, err = notify.ReadFile(from)
@@ -88,17 +85,12 @@ succeeded.
 			if err != nil {
 				return err
 			}
-			channel := args[0]
-			if set.Tool(channel) == "" {
-				known := set.Channels()
-				hint := schema.DidYouMean(channel, known)
-				if hint == "" {
-					hint = "its channels are " + strings.Join(known, ", ")
-				}
-				return usage("%s is not a channel of the file: %s", schema.Show(channel), hint)
+			tool, err := set.Tool(args[0])
+			if err != nil {
+				return usageError{err}
 			}
-			return makeCall(cmd, client.NewCall{Tool: set.Tool(channel),
-				Input: set.Input(channel, notify.TestMessage(time.Now()))}, true, time.Minute)
+			return makeCall(cmd, client.NewCall{Tool: tool, Input: set.Input(args[0], notify.TestMessage(time.Now()))}, true,
+				time.Minute)
 		},
 	}
 }
@@ -108,8 +100,8 @@ func notifyOffCommand() *cobra.Command {
 		Use:   "off",
 		Short: "Stop all notices until a worker with a notify.json starts",
 		Long: `
-It drops the notices that were not delivered, and GEM writes no new ones. A worker
-that starts with a notify.json starts them again: remove the file first.
+It discards undelivered notices and stops new ones. A worker that starts with a
+notify.json turns them on again, so remove the file first.
 ` + usesDatabase,
 		Args: takes("no arguments", 0, 0),
 		RunE: withDatabase(func(cmd *cobra.Command, db *pgxpool.Pool, _ []string) error {

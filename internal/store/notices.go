@@ -17,10 +17,11 @@ type NoticeRow struct {
 
 // DueNotice is a batch of notices whose delivery is due.
 type DueNotice struct {
-	Channel, Kind, Tool, Code, Subject string
-	Count                              int64
-	FirstAt, LastAt                    time.Time
-	First                              json.RawMessage // what the batch stores of its first notice
+	ID              int64
+	Channel         string
+	Count           int64
+	FirstAt, LastAt time.Time
+	First           json.RawMessage // what the batch stores of its first notice
 }
 
 // RecordNotify records a notify.json as [RecordRegistry] records a registry.
@@ -59,16 +60,15 @@ func AddToBatches(ctx context.Context, tx pgx.Tx, batches json.RawMessage) error
 
 // DueNotices locks and returns up to most batches of these channels whose delivery is due.
 func DueNotices(ctx context.Context, tx pgx.Tx, channels []string, most int) ([]DueNotice, error) {
-	rows, _ := tx.Query(ctx, `select channel, kind, tool, code, subject, count, first_at, last_at, notice
-		from gem.due_notices($1, $2)`, channels, most)
+	rows, _ := tx.Query(ctx, "select id, channel, count, first_at, last_at, notice from gem.due_notices($1, $2)",
+		channels, most)
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[DueNotice])
 }
 
 // SendNotice inserts the call that delivers a batch, and empties the batch. If the call cannot be inserted, problem is
 // the reason, and the batch is tried again later.
-func SendNotice(ctx context.Context, tx pgx.Tx, d DueNotice, id, tool string, input json.RawMessage) (problem string,
+func SendNotice(ctx context.Context, tx pgx.Tx, batch int64, id, tool string, input json.RawMessage) (problem string,
 	err error) {
-	err = tx.QueryRow(ctx, "select coalesce(gem.send_notice($1, $2, $3, $4, $5, $6, $7, $8), '')", d.Channel, d.Kind,
-		d.Tool, d.Code, d.Subject, id, tool, input).Scan(&problem)
+	err = tx.QueryRow(ctx, "select coalesce(gem.send_notice($1, $2, $3, $4), '')", batch, id, tool, input).Scan(&problem)
 	return problem, err
 }

@@ -5,8 +5,9 @@
 -- The calls in gem.notice_calls deliver notices. No notice is about them or their children, because that notice could
 -- fail too, and so on.
 
--- Records a version of notify.json, as gem.record_rules does for rules. The version that was used last takes notices:
--- during a deployment, workers with an earlier one would drop those that only the new rules match.
+-- Records a version of notify.json, as gem.record_rules does for rules. Only workers with the version that was used
+-- last take notices. Otherwise, during a deployment, workers with an earlier one would drop what only the new rules
+-- match.
 create or replace function gem.record_notify(p_version text, p_sha256 text, p_notify jsonb)
 returns table (sha256 text, notify jsonb) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
@@ -134,8 +135,8 @@ create or replace trigger gem_tells after update of spent on gem.llm_spend
   for each row when (new.spent > old.spent and new."limit" > 0) execute function gem.note_spend();
 
 -- Removes and returns up to p_limit notices, the oldest first, unless another version of notify.json was used later.
--- about describes a question (the tool that it is about, who asks, the roles of those who may answer, and its text), or
--- an undelivered notice. A question that has ended is not returned.
+-- `about` describes a question by its tool, its asker, the people who may answer and its text; or it has an undelivered
+-- notice. A question that has ended is not returned.
 create or replace function gem.take_notices(p_limit integer, p_version text) returns table (kind text, subject text,
   tool text, code text, at timestamptz, about jsonb) language sql security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -145,19 +146,20 @@ as $$
       where p_version = (select v.version from gem.notify_versions v order by v.used_at desc limit 1)
       order by o.id limit p_limit for update skip locked)
     returning n.*
+  ), told as (
+    select t.*, coalesce(
+      (select jsonb_build_object('tool', p.tool_name, 'asker', c.asked_for, 'roles', c.answer_by,
+          'question', left(c.input ->> 'text', 300))
+        from public.core_tool_calls c
+        left join public.core_tool_calls p on p.id = c.parent_call_id and c.parent_step is not null
+        where t.kind = 'question' and c.id = t.subject::uuid and c.waits_for = 'answer'),
+      (select jsonb_build_object('notice', n.notice, 'channel', n.channel, 'otherwise', n.otherwise)
+        from gem.notice_calls n
+        where t.kind = 'undelivered' and n.call_id = t.subject::uuid)) as about
+    from taken t
   )
-  select t.kind, t.subject, t.tool, t.code, t.at, coalesce(
-    (select jsonb_build_object('tool', p.tool_name, 'asker', c.asked_for, 'roles', c.answer_by,
-        'question', left(c.input ->> 'text', 300))
-      from public.core_tool_calls c
-      left join public.core_tool_calls p on p.id = c.parent_call_id and c.parent_step is not null
-      where t.kind = 'question' and c.id = t.subject::uuid and c.waits_for = 'answer'),
-    (select jsonb_build_object('notice', n.notice, 'channel', n.channel, 'otherwise', n.otherwise)
-      from gem.notice_calls n
-      where t.kind = 'undelivered' and n.call_id = t.subject::uuid))
-  from taken t
-  where t.kind <> 'question'
-    or exists (select from public.core_tool_calls c where c.id = t.subject::uuid and c.waits_for = 'answer')
+  select t.kind, t.subject, t.tool, t.code, t.at, t.about from told t
+  where t.kind <> 'question' or t.about is not null
   order by t.id
 $$;
 
@@ -193,16 +195,15 @@ language sql security definer set search_path = pg_catalog, pg_temp as $$
     every = excluded.every, failed = excluded.failed, within = excluded.within, otherwise = excluded.otherwise
 $$;
 
--- Locks and returns up to p_limit batches of these channels that are due, and removes those that have been empty, or
--- whose channel has been unknown, for a day.
+-- Locks and returns up to p_limit batches of these channels that are due. Removes batches that have been empty for a
+-- day, and those of unknown channels after a day.
 create or replace function gem.due_notices(p_channels text[], p_limit integer) returns setof gem.notice_batches
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   at constant timestamptz := gem.now();
 begin
   delete from gem.notice_batches b
-  where (b.channel, b.kind, b.tool, b.code, b.subject) in (
-    select o.channel, o.kind, o.tool, o.code, o.subject from gem.notice_batches o
+  where b.id in (select o.id from gem.notice_batches o
     where o.last_at < at - interval '1 day' and coalesce(o.sent_at, o.last_at) < at - interval '1 day'
       and (o.count = 0 or not o.reached or o.channel <> all (p_channels))
       and coalesce(o.sent_at + o.every, at) <= at
@@ -215,36 +216,31 @@ end
 $$;
 
 -- Makes the call that delivers a batch, which the caller has locked, and empties the batch. If the call cannot be
--- inserted, it returns the reason, and the batch is tried again after a minute or its own pause.
-create or replace function gem.send_notice(p_channel text, p_kind text, p_tool text, p_code text, p_subject text,
-  p_call uuid, p_call_tool text, p_input jsonb) returns text
+-- inserted, it returns the reason, and the batch is tried again after a minute, or after `every` if that is longer.
+create or replace function gem.send_notice(p_batch bigint, p_call uuid, p_tool text, p_input jsonb) returns text
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   at    constant timestamptz := gem.now();
   batch gem.notice_batches;
 begin
-  select b.* into batch from gem.notice_batches b
-  where (b.channel, b.kind, b.tool, b.code, b.subject) = (p_channel, p_kind, p_tool, p_code, p_subject);
+  select b.* into batch from gem.notice_batches b where b.id = p_batch;
   if batch.count > 0 is not true then
     return 'another worker has delivered it';
   end if;
   begin
     insert into gem.notice_calls (call_id, channel, notice, otherwise, at)
-    values (p_call, p_channel, batch.notice || jsonb_build_object('count', batch.count), batch.otherwise, at);
-    insert into public.core_tool_calls (id, tool_name, input) values (p_call, p_call_tool, p_input);
+    values (p_call, batch.channel, batch.notice || jsonb_build_object('count', batch.count), batch.otherwise, at);
+    insert into public.core_tool_calls (id, tool_name, input) values (p_call, p_tool, p_input);
   exception
     when serialization_failure or deadlock_detected or lock_not_available or query_canceled then raise;
     when others then
-      update gem.notice_batches b set sent_at = at, every = greatest(b.every, '1 minute')
-      where (b.channel, b.kind, b.tool, b.code, b.subject) = (p_channel, p_kind, p_tool, p_code, p_subject);
+      update gem.notice_batches b set sent_at = at, every = greatest(b.every, '1 minute') where b.id = p_batch;
       return gem.printable(sqlerrm, 300);
   end;
   if batch.every > '0' then
-    update gem.notice_batches b set count = 0, recent = '{}', sent_at = at
-    where (b.channel, b.kind, b.tool, b.code, b.subject) = (p_channel, p_kind, p_tool, p_code, p_subject);
+    update gem.notice_batches b set count = 0, recent = '{}', sent_at = at where b.id = p_batch;
   else
-    delete from gem.notice_batches b
-    where (b.channel, b.kind, b.tool, b.code, b.subject) = (p_channel, p_kind, p_tool, p_code, p_subject);
+    delete from gem.notice_batches b where b.id = p_batch;
   end if;
   return null;
 end
@@ -269,6 +265,6 @@ having count(*) > 0;
 select gem.grant_to('gem_monitor', 'select on gem.notice_problems');
 select gem.grant_to('gem_worker', 'execute on function gem.record_notify(text, text, jsonb),
   gem.want_notices(text[], smallint[]), gem.take_notices(integer, text), gem.batch_notices(jsonb),
-  gem.due_notices(text[], integer), gem.send_notice(text, text, text, text, text, uuid, text, jsonb)');
+  gem.due_notices(text[], integer), gem.send_notice(bigint, uuid, text, jsonb)');
 select gem.grant_to('gem_operator', 'execute on function gem.stop_notices()');
 revoke all on all functions in schema gem from public;

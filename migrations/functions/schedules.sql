@@ -47,9 +47,9 @@ drop function if exists gem.run_schedule_now(text, text);
 drop function if exists gem.backfill_schedule(text, timestamptz, timestamptz, text);
 
 -- Inserts the call of an instant, with the rights of the schedule. p_who describes the operator who asks for the call,
--- by default the one who saved the schedule. The journal of the call names this person, who therefore cannot approve
--- what the call asks. The token and the headers of a request in which this
--- happens do not matter. If the insert fails, the caller must roll back to a savepoint, which restores them.
+-- by default the one who saved the schedule. The call's journal names this person, who therefore cannot approve the
+-- call. The token and the headers of the current request do not matter. If the insert fails, the caller must roll back
+-- to a savepoint, which restores them.
 create or replace function gem.insert_call_of(p_schedule gem.schedules, p_due timestamptz, p_id uuid,
   p_jitter interval, p_who jsonb default null) returns void language plpgsql as $$
 declare
@@ -439,8 +439,8 @@ begin
 end
 $$;
 
--- Pauses a schedule. Instants that are due are written first. p_as is operator or user: a user cannot resume or remove
--- what an operator has paused, and an operator's pause replaces that of a user.
+-- Pauses a schedule. Instants that are due are written first. p_as is operator or user. An operator's pause replaces a
+-- user's, and the user cannot undo it.
 create or replace function gem.pause_schedule(p_name text, p_of text default null, p_by text default null,
   p_reason text default null, p_as text default 'operator') returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$

@@ -6,8 +6,8 @@ create table if not exists gem.notice_kinds (
   marks smallint[] not null default '{}' -- of budget: the percentages to report
 );
 
--- What happened, as written in the transaction in which it happened. A worker with a notify.json removes a row when it
--- has added it to the batches. Other rows are removed after a day.
+-- Notices that no worker has taken. Each is written in the transaction of its cause. A worker with a notify.json moves
+-- it to the batches. Other rows are removed after a day.
 create table if not exists gem.notices (
   id      bigint      generated always as identity primary key,
   at      timestamptz not null,
@@ -18,9 +18,10 @@ create table if not exists gem.notices (
 );
 create index if not exists gem_notices_at on gem.notices (at);
 
--- What a channel will be told next: the notices of one kind, tool and code since the last delivery. A row is removed a
--- day after its last notice.
+-- The next delivery of each channel. A row counts the notices of one kind, tool and code since the last delivery. It is
+-- removed a day after its last notice.
 create table if not exists gem.notice_batches (
+  id        bigint      generated always as identity primary key,
   channel   text        not null,
   kind      text        not null,
   tool      text        not null,
@@ -37,7 +38,7 @@ create table if not exists gem.notice_batches (
   within    interval,
   otherwise text,                 -- the channel to tell if the delivery fails
   sent_at   timestamptz,          -- the last delivery
-  primary key (channel, kind, tool, code, subject)
+  unique (channel, kind, tool, code, subject)
 );
 
 -- The calls that deliver notices. gem prune removes a row with its call.

@@ -52,18 +52,7 @@ func Find(chosen string) (r *Routes, from string, err error) {
 
 // ReadFile reads and parses a routes file. Its errors name the file and the solution.
 func ReadFile(path string) (*Routes, error) {
-	data, err := plainfile.Read(path)
-	if os.IsNotExist(err) {
-		return nil, fmt.Errorf("there are no routes at %s: create the file, or set LLM_ROUTES to its path", path)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the routes: %w", err)
-	}
-	r, err := Parse(data)
-	if err != nil {
-		return nil, fmt.Errorf("the routes %s are invalid:\n%w", path, err)
-	}
-	return r, nil
+	return plainfile.Parsed(path, "routes", "LLM_ROUTES", Parse)
 }
 
 // Parse reads a routes file and checks all of it. Its error is an [*defects.InvalidError] with every defect.
