@@ -23,7 +23,7 @@ func TestTheSecondTimeThereIsNothingToDo(t *testing.T) {
 	t.Parallel()
 	url := testdb.NewEmpty(t)
 	first, err := migrations.Apply(t.Context(), url, migrations.Options{})
-	if err != nil || !first.Created || len(first.Applied) != 10 {
+	if err != nil || !first.Created || len(first.Applied) != 11 {
 		t.Fatalf("first: %+v %v", first, err)
 	}
 	second, err := migrations.Apply(t.Context(), url, migrations.Options{})
@@ -69,7 +69,7 @@ func severalProcesses(t *testing.T, url string) {
 	want := []string{"api/api.sql", "core/00001_calls.sql", "core/00002_earlier_gem.sql", "core/00003_indexes.sql",
 		"core/00004_hook.sql", "core/00005_llm.sql",
 		"core/00006_epochs.sql", "core/00007_kept_keys.sql",
-		"core/00008_schedules.sql", "functions/functions"}
+		"core/00008_schedules.sql", "core/00009_notices.sql", "functions/functions"}
 	if diff := cmp.Diff(want, files); diff != "" {
 		t.Errorf("all of them together applied: %s", diff)
 	}
@@ -90,7 +90,7 @@ func TestARoleThatPostgresDoesNotKnowYetIsNoFailure(t *testing.T) {
 		end $$;
 		create event trigger refuse_once on ddl_command_start when tag in ('GRANT') execute function refuse_once()`)
 	done, err := migrations.Apply(t.Context(), url, migrations.Options{})
-	if err != nil || !done.Created || len(done.Applied) != 10 {
+	if err != nil || !done.Created || len(done.Applied) != 11 {
 		t.Errorf("got %+v, %v", done, err)
 	}
 }

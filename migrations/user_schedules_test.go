@@ -271,6 +271,9 @@ func TestAUserDoesNotChangeWhatAnOperatorDecided(t *testing.T) {
 	_, err := ask(t, db, "authenticated", "ada", "resume_tool_schedule('s')")
 	refusedWith(t, "resume", err, "PT403", "an operator paused the schedule s")
 	testdb.Exec(t, db, "select gem.resume_schedule('s', 'ada')")
+	_, err = ask(t, db, "authenticated", "ada", hourly)
+	refusedWith(t, "save", err, "PT403", "an operator has paused your schedules")
+	testdb.Exec(t, db, "select gem.resume_schedule('mail', 'ada')")
 	for _, act := range []string{"pause_tool_schedule('s')", "resume_tool_schedule('s')"} {
 		if _, err := ask(t, db, "authenticated", "ada", act); err != nil {
 			t.Error(act, err)
