@@ -332,15 +332,28 @@ func TestAnOperatorAndARequestOfTheUserDoNotDeadlock(t *testing.T) {
 
 func TestTheOperatorsOfAScheduleCannotApproveItsCalls(t *testing.T) {
 	t.Parallel()
-	db := supabase(t)
+	t.Run("of operators", func(t *testing.T) {
+		t.Parallel()
+		theOperatorsCannotApprove(t, "null", "false")
+	})
+	t.Run("of a signed-in user", func(t *testing.T) {
+		t.Parallel()
+		theOperatorsCannotApprove(t, "'ada'", "true")
+	})
+}
+
+func theOperatorsCannotApprove(t *testing.T, of, signedIn string) {
+	t.Helper()
+	db := allowed(t, "1")
 	testdb.Exec(t, db, `select gem.save_schedule('pay', '@yearly', 'wait.approval',
-		'{"text": "Pay?", "by": ["user:ann", "user:boss", "user:carol"]}', p_by => 'ann')`)
-	call := testdb.Value[string](t, db, "select gem.run_schedule_now('pay', null, 'boss', 'now')::text")
+		'{"text": "Pay?", "by": ["user:ann", "user:boss", "user:carol"]}', p_by => 'ann',
+		p_of => `+of+`, p_signed_in => `+signedIn+`)`)
+	call := testdb.Value[string](t, db, "select gem.run_schedule_now('pay', "+of+", 'boss', 'now')::text")
 	if got := testdb.Value[string](t, db, "select concat_ws(' ', e.data ->> 'by', e.data ->> 'reason', "+
 		"e.data ->> 'schedule') from core_tool_events e where e.call_id = $1", call); got != "boss now pay" {
 		t.Errorf("the journal has %q", got)
 	}
-	testdb.Exec(t, db, "select gem.pause_schedule('pay', null, 'dan'), gem.resume_schedule('pay', null, 'dan')")
+	testdb.Exec(t, db, "select gem.pause_schedule('pay', "+of+", 'dan'), gem.resume_schedule('pay', "+of+", 'dan')")
 	testdb.Exec(t, db, "update gem.schedules set look_at = now(), next_at = now(), since = now() - interval '1 day'")
 	tick(t, db)
 	due := testdb.Value[string](t, db, "select call_id::text from gem.occurrences")

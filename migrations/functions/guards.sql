@@ -125,6 +125,9 @@ begin
   new.status   := coalesce(new.status, 'queued');
   new.priority := coalesce(new.priority, 0);
   new.idempotency_key := nullif(new.idempotency_key, '');
+  if current_setting('gem.again', true) = new.id::text then -- gem.insert_call_of has written the first event
+    at := coalesce((select e.at from public.core_tool_events e where e.call_id = new.id and e.seq = 1), at);
+  end if;
 
   -- frontends cannot write parent_step
   asked := new.status = 'waiting' and new.parent_step is not null and gem.asks(new.tool_name);

@@ -60,29 +60,28 @@ declare
     (select o.due_at from gem.occurrences o
       where o.schedule_id = p_schedule.id and o.call_id is not null and o.due_at < p_due
       order by o.due_at desc limit 1), least(p_schedule.since, p_due)));
-  runs_at  constant timestamptz := gem.now() -- a hash spreads the schedules of the same minute
+  at       constant timestamptz := gem.now();
+  runs_at  constant timestamptz := at -- a hash spreads the schedules of the same minute
     + p_jitter * ((hashtextextended(format('%s %s', p_schedule.id, extract(epoch from p_due)), 0) & 65535) / 65536.0);
 begin
   perform set_config('request.headers', '', true), set_config('gem.sent', '', true),
     set_config('request.jwt.claims', case when p_schedule.signed_in then
       jsonb_build_object('sub', p_schedule.created_by, 'role', gem.role_of_users())::text else '' end, true);
+  -- The queued event comes first. The call takes its time from it.
+  perform set_config('gem.again', p_id::text, true);
+  insert into public.core_tool_events (call_id, seq, at, event, attempt, data)
+  values (p_id, 1, at, 'queued', 0, coalesce(p_who, p_schedule.changed) - '{at,resumed_by}'::text[]
+    || jsonb_strip_nulls(jsonb_build_object('saved_by', p_schedule.changed ->> 'by',
+      'saved_login', p_schedule.changed ->> 'login'))
+    || jsonb_build_object('schedule', p_schedule.name, 'run_at', runs_at, 'priority', p_schedule.priority));
   if p_schedule.signed_in then
     perform gem.insert_as_user(p_id, p_schedule.tool_name, input, p_schedule.session_id, p_schedule.priority, runs_at);
   else
-    perform set_config('gem.again', p_id::text, true);
-    with made as (
-      insert into public.core_tool_calls as c (id, tool_name, input, session_id, priority, run_at, created_by)
-      values (p_id, p_schedule.tool_name, input, p_schedule.session_id, p_schedule.priority, runs_at,
-        p_schedule.created_by)
-      returning c.id, c.created_at, c.run_at, c.priority
-    )
-    insert into public.core_tool_events (call_id, seq, at, event, attempt, data)
-    select m.id, 1, m.created_at, 'queued', 0, coalesce(p_who, p_schedule.changed) - '{at,resumed_by}'::text[]
-      || jsonb_strip_nulls(jsonb_build_object('saved_by', p_schedule.changed ->> 'by',
-        'saved_login', p_schedule.changed ->> 'login'))
-      || jsonb_build_object('schedule', p_schedule.name, 'run_at', m.run_at, 'priority', m.priority) from made m;
-    perform set_config('gem.again', '', true);
+    insert into public.core_tool_calls (id, tool_name, input, session_id, priority, run_at, created_by)
+    values (p_id, p_schedule.tool_name, input, p_schedule.session_id, p_schedule.priority, runs_at,
+      p_schedule.created_by);
   end if;
+  perform set_config('gem.again', '', true);
   perform set_config('request.headers', coalesce(headers, ''), true), set_config('gem.sent', coalesce(sent, ''), true),
     set_config('request.jwt.claims', coalesce(claims, ''), true);
 end
