@@ -462,6 +462,7 @@ func TestACallToAToolThatDoesNotEndIsNoAnswer(t *testing.T) {
 		"arguments without an index": {begins + strings.Replace(grows(0), `"index":0,`, "", 1) + ends, provider.Garbled},
 		"arguments of a text": {event(`{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}`) +
 			grows(0) + ends, provider.Garbled},
+		"a second message": {begins + ends + event(started), provider.Garbled},
 		"it begins after the reason": {
 			event(`{"type":"message_delta","delta":{"stop_reason":"end_turn"}}`) + begins + ends, provider.Garbled},
 	} {

@@ -20,6 +20,7 @@ type stream struct {
 	key string
 
 	request string
+	began   bool
 	blocks  map[int64]*block
 	begun   int // blocks so far
 	calls   int
@@ -119,6 +120,11 @@ func (s *stream) read(raw provider.ServerEvent, err error) {
 	}
 	switch named.Type {
 	case "message_start":
+		if s.began { // the blocks of another message would have the same indexes
+			s.Fail(provider.InStream(garbled(), s.request))
+			return
+		}
+		s.began = true
 		s.Send(provider.Event{Kind: provider.Began, Model: e.Message.Model, RequestID: s.request})
 		s.use(usageOf(e.Message.Usage))
 	case "content_block_start":

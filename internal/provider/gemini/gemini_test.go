@@ -261,6 +261,17 @@ func TestCallsOfToolsKeepTheirSignaturesAndNumbers(t *testing.T) {
 	}
 }
 
+// GEM reads no arguments in pieces, and the tool must not run without them.
+func TestACallInPiecesIsGarbled(t *testing.T) {
+	t.Parallel()
+	for _, piece := range []string{`"willContinue":true`, `"partialArgs":[{"jsonPath":"$.a","stringValue":"b"}]`} {
+		_, _, err := ask(t, recorded.Events(events(parts(`{"functionCall":{"name":"look",`+piece+`}}`, stop))), hello())
+		if e, ok := errors.AsType[*provider.Error](err); !ok || e.Kind != provider.Garbled {
+			t.Errorf("%s: %v", piece, err)
+		}
+	}
+}
+
 func TestUsageIsTheLastSeen(t *testing.T) {
 	t.Parallel()
 	early := `{"usageMetadata":{"promptTokenCount":10,"totalTokenCount":10}}`

@@ -127,6 +127,9 @@ type answerPart struct {
 		ID   string          `json:"id"`
 		Name string          `json:"name"`
 		Args json.RawMessage `json:"args"`
+		// WillContinue announces further pieces of the arguments, which GEM does not ask for.
+		WillContinue bool            `json:"willContinue"`
+		PartialArgs  json.RawMessage `json:"partialArgs"`
 	} `json:"functionCall"`
 }
 
@@ -189,6 +192,10 @@ func (s *stream) part(p *answerPart) {
 	case p.Call != nil:
 		if s.calls >= maxCalls {
 			s.Fail(s.wrong(provider.AnswerTooBig, fmt.Sprintf("the answer has more than %d calls to tools", maxCalls)))
+			return
+		}
+		if p.Call.WillContinue || len(p.Call.PartialArgs) > 0 {
+			s.Fail(s.wrong(provider.Garbled, "a call to a tool is in pieces"))
 			return
 		}
 		id, args := p.Call.ID, p.Call.Args

@@ -221,13 +221,12 @@ func (s *stream) read() {
 	c.Choices = c.Choices[:0]
 	if err := s.decode(data, c); err != nil {
 		switch {
-		case s.ended: // the answer is whole
+		case s.ended && s.allWhole():
 			s.over = true
 		case s.events.Torn:
 			s.fail(&provider.Error{Kind: provider.Cut, Message: "the stream ended in the middle of a line"})
 		default:
-			s.fail(&provider.Error{Kind: provider.Garbled, Message: provider.Clean("a piece of the stream is not of the "+
-				"dialect: "+err.Error(), s.key)})
+			s.garbled(provider.Clean("a piece of the stream is not of the dialect: "+err.Error(), s.key))
 		}
 		return
 	}
@@ -279,6 +278,10 @@ func (s *stream) fail(err error) {
 	s.cancel()
 }
 
+func (s *stream) garbled(message string) {
+	s.fail(&provider.Error{Kind: provider.Garbled, Message: message})
+}
+
 func (s *stream) emit(e provider.Event) { s.waiting = append(s.waiting, e) }
 
 func (s *stream) take(c *chunk, data []byte) {
@@ -328,7 +331,7 @@ func (s *stream) choose(c *choice) {
 	if s.ended { // OpenRouter finishes twice
 		for i := range c.Delta.ToolCalls { // arguments of a call that would run without them
 			if f := &c.Delta.ToolCalls[i].Function; f.Name != "" || f.Arguments.text != "" || f.Arguments.raw != nil {
-				s.fail(&provider.Error{Kind: provider.Garbled, Message: "a call to a tool continues after the answer's end"})
+				s.garbled("a call to a tool continues after the answer's end")
 				return
 			}
 		}
@@ -388,8 +391,7 @@ func (s *stream) say(d *delta) {
 func (s *stream) parts(raw json.RawMessage) {
 	var parts []part
 	if json.Unmarshal(raw, &parts) != nil {
-		s.fail(&provider.Error{Kind: provider.Garbled, Message: "the content of a piece is neither a text nor a list of " +
-			"parts"})
+		s.garbled("the content of a piece is neither a text nor a list of parts")
 		return
 	}
 	for i := range parts {
@@ -408,7 +410,13 @@ func (s *stream) parts(raw json.RawMessage) {
 }
 
 func (s *stream) call(t *toolCall) {
+	if f := &t.Function; t.ID == "" && f.Name == "" && f.Arguments.text == "" && f.Arguments.raw == nil {
+		return // some servers end with an empty piece
+	}
 	c := s.find(t)
+	if s.err != nil {
+		return
+	}
 	if c == nil {
 		if len(s.calls) == maxCalls {
 			s.fail(&provider.Error{Kind: provider.AnswerTooBig, Message: fmt.Sprintf("the answer has more than %d calls of "+
@@ -416,14 +424,14 @@ func (s *stream) call(t *toolCall) {
 			return
 		}
 		if t.ID != "" && slices.ContainsFunc(s.calls, func(c *call) bool { return slices.Contains(c.ids, t.ID) }) {
-			s.fail(&provider.Error{Kind: provider.Garbled, Message: "a call to a tool begins after its arguments"})
+			s.garbled("a call to a tool begins after its arguments")
 			return
 		}
 		c = &call{number: len(s.calls), index: t.Index, id: t.ID}
 		s.calls = append(s.calls, c)
 	}
 	if name := t.Function.Name; name != "" && c.name != "" && name != c.name {
-		s.fail(&provider.Error{Kind: provider.Garbled, Message: "two calls to different tools have the same id"})
+		s.garbled("two calls to different tools have the same id")
 		return
 	}
 	arguments := t.Function.Arguments.text
@@ -458,27 +466,60 @@ func (s *stream) call(t *toolCall) {
 }
 
 // find returns the call that a fragment belongs to, or nil if the fragment begins a call. The index decides, or
-// otherwise the id, which also decides between calls with the same index. A fragment with neither continues the last
-// call, unless it begins another.
+// otherwise the id, which also decides between calls with the same index.
 func (s *stream) find(t *toolCall) *call {
+	if t.Index == nil && t.ID == "" {
+		return s.findOpen(t)
+	}
+	var found *call
 	for i := len(s.calls) - 1; i >= 0; i-- {
 		c := s.calls[i]
-		switch {
-		case t.Index != nil && c.index != nil:
+		if t.Index != nil && c.index != nil {
 			if *t.Index != *c.index || t.ID != c.id && s.hasCall(t.ID) {
 				continue
 			}
-		case t.ID != "" || t.Index != nil:
-			if t.ID != c.id {
-				continue
+			found = c
+			break
+		}
+		if t.ID == c.id {
+			if found != nil {
+				s.garbled("two calls to tools have the same id")
+				return nil
 			}
+			found = c
 		}
-		if c.isOver(t) {
-			return nil
-		}
-		return c
 	}
-	return nil
+	if found == nil || found.isOver(t) {
+		return nil
+	}
+	return found
+}
+
+// findOpen is find for a fragment with neither index nor id. Without a name, it continues the only call whose
+// arguments are incomplete.
+func (s *stream) findOpen(t *toolCall) *call {
+	var open *call
+	for _, c := range s.calls {
+		switch {
+		case t.Function.Name != "":
+			open = c // the last one
+		case c.whole:
+		case open != nil:
+			s.garbled("a piece of arguments belongs to more than one call to a tool")
+			return nil
+		default:
+			open = c
+		}
+	}
+	if open == nil || open.isOver(t) {
+		return nil
+	}
+	return open
+}
+
+// allWhole reports whether the arguments of all calls are complete.
+func (s *stream) allWhole() bool {
+	return !slices.ContainsFunc(s.calls, func(c *call) bool { return !c.whole })
 }
 
 // hasCall reports whether a call has this id.
@@ -523,7 +564,7 @@ func (c *call) add(fragment string) {
 func (s *stream) finish(reason string) {
 	for _, c := range s.calls {
 		if c.name == "" {
-			s.fail(&provider.Error{Kind: provider.Garbled, Message: "a call to a tool has no name"})
+			s.garbled("a call to a tool has no name")
 			return
 		}
 	}
