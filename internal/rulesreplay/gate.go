@@ -40,7 +40,7 @@ func (r *recomputed) compare(p program, at time.Time, recorded string, judgement
 		second.again = true
 		tries = append(tries, second)
 	}
-	for i, known := range r.horizons(judgement, how.now) {
+	for known := range r.horizons(judgement, how.now) {
 		for _, try := range tries {
 			try.horizon = known
 			answer, lost := rules.Answer{Outcome: rules.Passed}, ""
@@ -55,7 +55,7 @@ func (r *recomputed) compare(p program, at time.Time, recorded string, judgement
 			if again == recorded {
 				return
 			}
-			if i == 0 && !try.again {
+			if first == "" && !try.again {
 				first = again
 			}
 		}
@@ -65,10 +65,10 @@ func (r *recomputed) compare(p program, at time.Time, recorded string, judgement
 
 // horizons yields what the gate may have known: all ends up to its time, or up to just before one that may not have
 // been committed, or, since ends are not committed in the order of their times, the failures alone, or all ends but
-// some.
-func (r *recomputed) horizons(j rules.Judgement, now time.Time) iter.Seq2[int, horizon] {
-	return func(yield func(int, horizon) bool) {
-		if !yield(0, horizon{upto: now}) {
+// some of the last ones, or but one.
+func (r *recomputed) horizons(j rules.Judgement, now time.Time) iter.Seq[horizon] {
+	return func(yield func(horizon) bool) {
+		if !yield(horizon{upto: now}) {
 			return
 		}
 		ends := r.uncertain(j, now)
@@ -77,31 +77,40 @@ func (r *recomputed) horizons(j rules.Judgement, now time.Time) iter.Seq2[int, h
 			times = append(times, e.at.Add(-time.Microsecond))
 		}
 		times = slices.CompactFunc(times, time.Time.Equal)
-		for i, at := range times {
-			if !yield(i+1, horizon{upto: at}) {
+		for _, at := range times {
+			if !yield(horizon{upto: at}) {
 				return
 			}
 		}
-		if len(times) > 0 && !yield(len(times)+1, horizon{upto: now, onlyFailures: true}) {
+		if len(times) > 0 && !yield(horizon{upto: now, onlyFailures: true}) {
 			return
 		}
-		ends = ends[:min(len(ends), mostUnseen)]
-		for subset := 1; subset < 1<<len(ends); subset++ {
+		last := ends[:min(len(ends), mostUnseen)]
+		for subset := 1; subset < 1<<len(last); subset++ {
 			var unseen []string
-			for i, e := range ends {
+			for i, e := range last {
 				if subset&(1<<i) != 0 {
 					unseen = append(unseen, e.id)
 				}
 			}
-			if !yield(len(times)+1+subset, horizon{upto: now, unseen: unseen}) {
+			if !yield(horizon{upto: now, unseen: unseen}) {
+				return
+			}
+		}
+		for _, e := range ends[len(last):] {
+			if !yield(horizon{upto: now, unseen: []string{e.id}}) {
 				return
 			}
 		}
 	}
 }
 
-// mostUnseen is the number of ends that are taken, in each combination, not to have been committed.
-const mostUnseen = 6
+const (
+	// mostUnseen is the number of ends that are taken, in each combination, not to have been committed.
+	mostUnseen = 6
+	// mostUncertain is the number of ends that are taken, one by one, not to have been committed.
+	mostUncertain = 200
+)
 
 // uncommitted reports whether an end of that time may not have been committed when the gate looked.
 func uncommitted(at, now time.Time) bool { return !at.After(now) && at.After(now.Add(-slack)) }
@@ -112,10 +121,12 @@ type end struct {
 	id string
 }
 
-// uncertain returns the ends that the gate may not have known, the last first.
+// uncertain returns the last ends that the gate may not have known, the last first.
 func (r *recomputed) uncertain(j rules.Judgement, now time.Time) (ends []end) {
+	seen := map[end]bool{}
 	add := func(at time.Time, id string) {
-		if e := (end{at, id}); uncommitted(at, now) && !slices.Contains(ends, e) {
+		if e := (end{at, id}); uncommitted(at, now) && !seen[e] {
+			seen[e] = true
 			ends = append(ends, e)
 		}
 	}
@@ -143,7 +154,7 @@ func (r *recomputed) uncertain(j rules.Judgement, now time.Time) (ends []end) {
 		add(q.EndedAt, q.ID)
 	}
 	slices.SortStableFunc(ends, func(a, b end) int { return b.at.Compare(a.at) })
-	return ends
+	return ends[:min(len(ends), mostUncertain)]
 }
 
 // gate answers the checks as of a time, from the log's state at that time. lost is the reason if this state is unknown.
