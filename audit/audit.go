@@ -126,6 +126,17 @@ var Checks = []Check{
 		Proves: "No limit of a rule that blocks or delays calls passed more calls in its window than that version of the " +
 			"rules allows."},
 
+	{Name: "place-counted", counts: "places", file: "places.sql", only: databases,
+		Proves: "The rows of a running rule's counter are numbered without gaps. Each follows from the row before, and gives " +
+			"a free place to the first call of the queue."},
+	{Name: "place-most", counts: "places", file: "places.sql", only: databases,
+		Proves: "No running rule let more calls run at the same time than that version of the rules allows."},
+	{Name: "place-held", counts: "places", file: "places.sql", only: databases,
+		Proves: "A call that has a place runs or is about to, and each open call that has a place or waits for one is in a " +
+			"counter."},
+	{Name: "place-idle", Remark: true, counts: "places", file: "places.sql", only: databases,
+		Proves: "No call waits for over a minute although a place is free."},
+
 	{Name: "instant-covered", counts: "occurrences", file: "schedules.sql", only: databases,
 		Proves: "Each time of a schedule has one call or one reason why it has none."},
 	{Name: "llm-call", counts: "model requests", file: "llm.sql", only: databases,

@@ -556,6 +556,28 @@ var breaks = []struct {
 	{"rule-counted", "a call that did not run", "which no worker has claimed",
 		[]string{"update gem.rule_runs set call_id = (select id from core_tool_calls where status = 'queued' and attempt = " +
 			"0 limit 1) where n = 2 and counter like 'few/%'"}},
+	{"place-counted", "a row is missing", `narrow/running per tool ["a.b"]: its row 3 comes after the row 1`,
+		[]string{"delete from gem.rule_places where n = 2"}},
+	{"place-counted", "its time fell", "its row 3 is of ", []string{"update gem.rule_places set at = at - interval '1 " +
+		"day' where n = 3"}},
+	{"place-counted", "its queue went back", "has served the queue up to the row 0, and the row before to 2",
+		[]string{"update gem.rule_places set head = 0 where n = 5"}},
+	{"place-counted", "another call was first", "its row 4 serves the row 2 of the queue, which is of the call ",
+		[]string{"update gem.rule_places set call_id = gen_random_uuid() where n = 2"}},
+	{"place-counted", "it left without leaving", "its row 3 has the holders {",
+		[]string{"update gem.rule_places p set holders = f.holders from gem.rule_places f where p.n = 3 and f.n = 1"}},
+	{"place-most", "one call too many", "by the rules 1 it has 0 places, and its row 1 gives them to 1 calls",
+		[]string{"update gem.rule_places set max = 0 where n = 1"}},
+	{"place-held", "a call that has ended", " has a place, and is succeeded",
+		[]string{"insert into gem.rule_places select 'x', 1, now(), id, 'took', array[id], 0, 1, '1' from core_tool_calls " +
+			"where status = 'succeeded' limit 1"}},
+	{"place-held", "in no counter", "the call has a place or waits for one, and no counter names it",
+		[]string{"update core_tool_calls set placed = true where id = (select id from core_tool_calls where status = " +
+			"'queued' limit 1)"}},
+	{"place-idle", "a free place", "x: it has 1 places and 0 calls in them since ",
+		[]string{"insert into gem.rule_places select 'x', 1, now() - interval '2 minutes', id, 'queued', '{}', 0, 1, '1' " +
+			"from core_tool_calls where status = 'queued' limit 1",
+			"update core_tool_calls set placed = true where id = (select call_id from gem.rule_places where counter = 'x')"}},
 	{"rule-window", "one call too many", "by the rules 1 it lets 2 through in 24:00:00, and its row 3 is ",
 		[]string{"insert into gem.rule_runs select counter, 3, at + interval '23 hours', gen_random_uuid(), null, null, " +
 			"'1' from gem.rule_runs where n = 1 and counter like 'few/%'"}},
@@ -840,7 +862,7 @@ func TestEachCheckReportsWhatBreaksIt(t *testing.T) {
 				foundOfCall(t, tx, b.check, found[b.check])
 			}
 			remark := slices.Contains([]string{"recovery-due", "waiting-due", "wake-due", "wait-stuck", "cancel-due", "overdue",
-				"registry-recorded", "llm-due"}, b.check)
+				"registry-recorded", "llm-due", "place-idle"}, b.check)
 			if (report.Faults == 0) != remark || (report.Remarks > 0) != remark {
 				t.Errorf("%d faults, %d remarks", report.Faults, report.Remarks)
 			}

@@ -19,6 +19,7 @@ const (
 	budget = `{"rule": "budget", "action": "block", "kind": "sum", "counter": "budget/sum:/amount per  []", "max": 100, "within_ms": 604800000, "add": 40}`
 	pace   = `{"rule": "pace", "action": "wait", "kind": "count", "counter": "pace/starts per tool [\"a.b\"]", "max": 1, "within_ms": 3000, "at_most_ms": 3600000}`
 	slow   = `{"rule": "slow", "action": "wait", "kind": "count", "counter": "slow/starts per tool [\"a.b\"]", "max": 1, "within_ms": 600000, "at_most_ms": 3600000}`
+	narrow = `{"rule": "narrow", "action": "wait", "kind": "running", "counter": "narrow/running per tool [\"a.b\"]", "max": 1, "at_most_ms": 3600000}`
 	big    = `{"rule": "big", "action": "ask", "kind": "call", "digest": "DIGEST", "ask_ms": 86400000,
 		"question": {"tool": "a.b", "input": {}, "text": "May it?", "by": ["user:ME"], "digest": "DIGEST"}}`
 	theRules = `{"version": "1", "rules": [
@@ -26,6 +27,7 @@ const (
 		{"name": "budget", "action": "block", "limit": {"max": 100, "sum": "/amount", "within": "7d"}},
 		{"name": "pace", "action": "wait", "limit": {"max": 1, "within": "3s", "per": ["tool"]}},
 		{"name": "slow", "action": "wait", "limit": {"max": 1, "within": "10m", "per": ["tool"]}},
+		{"name": "narrow", "action": "wait", "running": {"max": 1, "per": ["tool"]}},
 		{"name": "big", "action": "ask", "ask": {"of": ["x"]}}]}`
 )
 
@@ -77,6 +79,19 @@ func judged(t *testing.T, env *handlertest.Env) (delayed, asking string) {
 	h.begin(700)
 	h.gate("delayed", "key of a turn", false, pace)
 	h.do("select cancel_tool_call($1)")
+
+	h.begin(700)
+	h.gate("run", "", false, narrow)
+	first := h.call
+	h.begin(700)
+	h.gate("parked", "key of a place", false, narrow)
+	second := h.call
+	h.call = first
+	h.do(end)
+	h.call = second
+	h.claim()
+	h.gate("run", "key of a place", true, narrow)
+	h.do(end)
 
 	// One question is withdrawn, since what it asked about has changed, while the other waits for its answer.
 	h.begin(700)

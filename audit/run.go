@@ -144,7 +144,7 @@ func (a auditor) sizes(ctx context.Context) (map[string]int64, error) {
 		sql += " union all select 'counted calls', count(*) from gem.rule_runs union all select 'model requests', count(*) " +
 			"from public.core_llm_requests " +
 			"union all select 'budgets', count(*) from gem.llm_spend union all select 'occurrences', count(*) from " +
-			"gem.occurrences " +
+			"gem.occurrences union all select 'places', count(*) from gem.rule_places " +
 			"union all select 'tables and views', count(*) from pg_class " +
 			"where relnamespace = 'gem'::regnamespace and relkind in ('r', 'v') " +
 			"or relnamespace = 'public'::regnamespace and relname like 'core\\_%' and relkind = 'r'"

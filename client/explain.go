@@ -45,6 +45,8 @@ const (
 	ForApproval WaitsFor = "approval"
 	// ForLimit means that the limit of a rule delays the call, in the queue, until RunAt.
 	ForLimit WaitsFor = "limit"
+	// ForPlace means that as many calls run as a rule allows at the same time. Place names the rule.
+	ForPlace WaitsFor = "place"
 	// ForCode means that no program that claimed the call could continue it. Misfit gives the reason.
 	ForCode WaitsFor = "code"
 )
@@ -55,6 +57,11 @@ type Explanation struct {
 	At       time.Time // the time of the read, on Postgres's clock
 	WaitsFor WaitsFor
 
+	// Place is the running rule in which the call waits for a place.
+	Place struct {
+		Rule string
+		Max  int
+	}
 	// CameBack is the event that requeued a queued call: retried, delayed, released, lost or woken. It is nil for a
 	// call that was never claimed.
 	CameBack *receipts.Event
@@ -189,6 +196,10 @@ func (e *Explanation) waiting(ctx context.Context, db DB) (err error) {
 			from public.core_tool_events
 			where call_id = $1 and event = 'waiting' order by seq desc limit 1`, e.Call.ID).Scan(&e.Misfit.Name,
 			&e.Misfit.Message)
+	case "place":
+		e.WaitsFor = ForPlace
+		return db.QueryRow(ctx, `select data ->> 'place', (data ->> 'max')::integer from public.core_tool_events
+			where call_id = $1 and event = 'waiting' order by seq desc limit 1`, e.Call.ID).Scan(&e.Place.Rule, &e.Place.Max)
 	case "answer":
 		e.WaitsFor = ForAnswer
 		return db.QueryRow(ctx, `select array(select ltrim(n, '#') from pg_catalog.unnest(waits) n where n like '#%'),

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/client/view"
+	"github.com/gemworker/gem/internal/oneline"
 	"github.com/gemworker/gem/internal/prose"
 )
 
@@ -58,7 +59,7 @@ func (a ask) Asked() string {
 	case a.Text != "":
 		return firstLines(mostLinesInList, cut(1000, a.Text))
 	case a.About != nil:
-		return "Run " + cut(100, a.About.Tool) + "?"
+		return "Run " + oneline.Value(a.About.Tool) + "?"
 	}
 	return waitingFor(a.Tool)
 }

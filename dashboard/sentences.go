@@ -40,6 +40,8 @@ func standing(w *view.Whole) string {
 		return "It is waiting for an answer."
 	case c.WaitsFor == "code":
 		return "It is waiting for a program that can continue it."
+	case c.WaitsFor == "place":
+		return "It is waiting for a place: as many calls run as a rule allows at the same time."
 	case c.WaitsFor == "time":
 		return fmt.Sprintf("Its handler is sleeping and continues at %s.", prose.Moment(c.WakeAt))
 	}

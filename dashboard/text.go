@@ -31,7 +31,7 @@ func (s *site) funcs() template.FuncMap {
 		"stateWord": stateWord, "stateText": stateText,
 		"json": indented, "span": prose.Span, "when": when, "clock": clock, "newForm": newForm, "short": short,
 		"list":     func(v ...any) []any { return v },
-		"ruleAsks": ruleAsks, "inside": prose.Inside, "dict": dict, "segment": url.PathEscape, "usd": usd, "usdText": usdText,
+		"ruleAsks": ruleAsks, "inside": prose.Inside, "value": oneline.Value, "dict": dict, "segment": url.PathEscape, "usd": usd, "usdText": usdText,
 		"ms": ms, "cut": cut, "size": size,
 	}
 }

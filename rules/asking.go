@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/big"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/gemworker/gem/internal/oneline"
@@ -29,6 +30,12 @@ func (f *facts) check(r *Rule) (c *Check, why undecided) {
 		if why == "" {
 			c.Counter, why = f.counter(r, word)
 		}
+	case r.Running != nil:
+		c.Kind, c.Max = AtOnce, json.Number(strconv.Itoa(r.Running.Max))
+		if r.Action == Wait {
+			c.AtMostMS = r.AtMost.Milliseconds()
+		}
+		c.Counter, why = f.counter(r, "running")
 	case r.Requires != nil:
 		c.Kind, c.Tools, c.WithinMS = Required, f.judge.earlier[r], r.Requires.Within.Milliseconds()
 	case r.After != nil:

@@ -61,6 +61,8 @@ func (c *checker) rule(r *Rule) {
 		if r.Limit.Sum != "" {
 			c.sum()
 		}
+	case r.Running != nil:
+		c.per("running.per", r.Running.Per)
 	case r.Requires != nil && len(r.Requires.Tools) == 1 && r.entry["requires"].(map[string]any)["tool"] != nil:
 		c.match("requires.tool", r.Requires.Tools[0])
 	case r.Requires != nil:
@@ -289,8 +291,8 @@ func (c *checker) session() {
 // sharedLimit notes a counter that one user could fill for others.
 func (c *checker) sharedLimit() {
 	r := c.on
-	if r.Action == Off || r.Action == Warn || r.Limit == nil && r.Failures == nil || r.Limit != nil &&
-		r.Limit.Max == "0" || !r.shared() {
+	if r.Action == Off || r.Action == Warn || r.Limit == nil && r.Running == nil && r.Failures == nil ||
+		r.Limit != nil && r.Limit.Max == "0" || !r.shared() {
 		return
 	}
 	for _, tool := range c.tools {

@@ -13,7 +13,7 @@ type Check struct {
 	Rule   string `json:"rule"`
 	Action Action `json:"action"`
 	Kind   Kind   `json:"kind"`
-	// Counter names the calls that are counted together, for [Count], [Sum] and [FailureRow]. It begins with the rule's
+	// Counter names the calls that are counted together, for [Count], [Sum], [FailureRow] and [AtOnce]. It begins with the rule's
 	// name and a slash.
 	Counter    string      `json:"counter,omitempty"`
 	Max        json.Number `json:"max,omitempty"`
@@ -61,6 +61,7 @@ const (
 	Required   Kind = "requires" // met if the session has no success of these tools
 	Afterwards Kind = "after"    // met if a call of the session ended in this way
 	FailureRow Kind = "failures" // met if the last calls of the counter failed
+	AtOnce     Kind = "running"  // met if as many calls of the counter run as may run at the same time
 )
 
 // Outcome is the result of a call's checks.
@@ -71,6 +72,7 @@ const (
 	Passed  Outcome = "run"     // it runs, and is counted
 	Stopped Outcome = "stopped" // a rule blocks it
 	Delayed Outcome = "delayed" // a limit delays it: it may start later
+	Parked  Outcome = "parked"  // it waits for a place of a running rule
 	Asked   Outcome = "asked"   // people were asked: it waits for them
 	Denied  Outcome = "denied"  // one of them denied it
 	Expired Outcome = "expired" // nobody answered in time

@@ -119,6 +119,24 @@ func (j *Judge) Judge(c Call) Judgement {
 	return judgement
 }
 
+// Places returns the checks of running rules alone, for a call that the other rules let pass in an earlier attempt.
+func (j *Judge) Places(c Call) Judgement {
+	if j == nil {
+		return Judgement{}
+	}
+	f := &facts{judge: j, call: c}
+	judgement := Judgement{rules: j.set.byName, tool: c.Tool.Name}
+	for _, rule := range j.before[c.Tool.Name] {
+		if rule.Running == nil {
+			continue
+		}
+		if _, check := f.ask(rule); check != nil {
+			judgement.Checks = append(judgement.Checks, *check)
+		}
+	}
+	return judgement
+}
+
 // JudgeResult returns the rules' verdicts on a handler's result and effects. effects is the JSON of [handlers.Effects].
 // A block rolls back the writes of a transactional handler; for others see [Set.BlocksResult].
 func (j *Judge) JudgeResult(c Call, result, effects json.RawMessage) (verdicts []Verdict) {
@@ -299,6 +317,8 @@ func (r *Rule) per() []string {
 	switch {
 	case r.Limit != nil:
 		return r.Limit.Per
+	case r.Running != nil:
+		return r.Running.Per
 	case r.Failures != nil:
 		return r.Failures.Per
 	}

@@ -168,6 +168,10 @@ func (p *parser) rule(at string, entry map[string]any) *Rule {
 			Per:    schema.Texts(limit["per"]),
 		}
 	}
+	if running, ok := entry["running"].(map[string]any); ok {
+		most, _ := strconv.Atoi(string(schema.As[json.Number](running["max"])))
+		r.Running = &Running{Max: most, Per: schema.Texts(running["per"])}
+	}
 	if requires, ok := entry["requires"].(map[string]any); ok {
 		r.Requires = &Requires{Tools: schema.Texts(requires["tools"]), Within: p.duration(at, entry, "/requires/within")}
 		if tool, ok := requires["tool"].(string); ok {
@@ -269,6 +273,11 @@ func (p *parser) whole(at string, r *Rule) {
 			p.add(at+"/requires", `needs either tool or tools, as in {"tool": "leads.list_by_stage"}`)
 		}
 	}
+	if r.Running != nil {
+		for i, per := range r.Running.Per {
+			p.pointer(at+"/running/per/"+strconv.Itoa(i), per)
+		}
+	}
 	if r.Failures != nil {
 		for i, per := range r.Failures.Per {
 			p.pointer(at+"/failures/per/"+strconv.Itoa(i), per)
@@ -288,11 +297,11 @@ func (p *parser) pointer(at, text string) {
 // memory checks that a rule has at most one condition other than on the call itself.
 func (p *parser) memory(at string, r *Rule) {
 	first := ""
-	for _, word := range []string{"limit", "requires", "after", "failures"} {
+	for _, word := range []string{"limit", "running", "requires", "after", "failures"} {
 		switch _, has := r.entry[word]; {
 		case has && first != "":
-			p.add(at+"/"+word, "is combined with %s, but a rule has only one of limit, requires, after and failures: make it "+
-				"two rules", first)
+			p.add(at+"/"+word, "is combined with %s, but a rule has only one of limit, running, requires, after and failures: "+
+				"make it two rules", first)
 		case has && r.OnResult():
 			p.add(at+"/"+word, "cannot be combined with a condition on the result or the effects: make it two rules")
 		}
@@ -311,10 +320,13 @@ func (p *parser) action(at string, r *Rule) {
 	case r.OnResult() && (r.Action == Ask || r.Action == Wait):
 		p.add(at+"/action", "is %s, and a rule with a condition on the result or the effects can only warn or block: the "+
 			"handler has run by then", r.Action)
-	case r.Action == Wait && r.entry["limit"] == nil:
+	case r.Action == Wait && r.entry["limit"] == nil && r.entry["running"] == nil:
 		p.add(at+"/action",
-			`is wait, and a call can only wait for room in a limit: `+
-				`add one, as in "limit": {"max": 5, "within": "1m"}, or write block`)
+			`is wait, and a call can only wait for room in a limit or for a place: `+
+				`add "limit": {"max": 5, "within": "1m"} or "running": {"max": 5}, or write block`)
+	case r.entry["running"] != nil && (r.Action == Ask || r.Action == Warn):
+		p.add(at+"/action", "is %s, and a rule with running can only let calls wait, or block them: write wait or block",
+			r.Action)
 	case r.Action == Ask && !asks:
 		p.add(at+"/ask", `is missing: say who decides, as in "ask": {"of": ["finance"]}`)
 	}

@@ -21,7 +21,7 @@ type Action = receipts.RuleAction
 const (
 	Off   Action = "off"   // nothing: the rule is ignored
 	Warn  Action = "warn"  // the call runs, and its receipt has the warning
-	Wait  Action = "wait"  // the call runs when the limit has room
+	Wait  Action = "wait"  // the call runs when the limit has room, or a place is free
 	Ask   Action = "ask"   // the call runs if a person approves it
 	Block Action = "block" // the call fails
 )
@@ -36,6 +36,7 @@ type Rule struct {
 	Action             Action
 	// The rule applies to calls for which When holds and Unless does not. Nil: the condition is absent.
 	Limit    *Limit
+	Running  *Running
 	Requires *Requires
 	After    *After
 	Failures *Failures
@@ -65,6 +66,12 @@ type Limit struct {
 	// Per selects the calls that count together: the calls of one `caller`, `session` (of one caller), `tool`, or value of
 	// the input, as in `input:/to`. Empty means all calls.
 	Per []string
+}
+
+// Running limits how many calls run at the same time. A call that waits, such as for a child or for people, does not run.
+type Running struct {
+	Max int      // 1 to 100
+	Per []string // as in [Limit]
 }
 
 // Requires requires a success in the same session of the same caller, before the call was made.

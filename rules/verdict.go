@@ -167,7 +167,9 @@ func (r *Ruling) stop(version string, stopping []Verdict, now time.Time) {
 }
 
 // fullLimit reports whether a limit has no room for the call.
-func (v Verdict) fullLimit() bool { return (v.Kind == Count || v.Kind == Sum) && !v.Undecided }
+func (v Verdict) fullLimit() bool {
+	return (v.Kind == Count || v.Kind == Sum || v.Kind == AtOnce) && !v.Undecided
+}
 
 // deciding returns the verdict that a failure names: the first that ends at no known time, or else the one that ends
 // last.
@@ -255,7 +257,10 @@ func (j Judgement) verdict(version string, a Answer, c Check, seen receipts.Evid
 		about, free = j.asked(r, a, c, seen, about)
 	case Wait:
 		does = " lets " + call + " wait"
-		if seen.NotInTime {
+		if seen.NotInTime && c.Kind == AtOnce {
+			does = " blocks " + call
+			about += "; no place was free for it within the time that a call may wait, " + span(c.AtMostMS)
+		} else if seen.NotInTime {
 			does = " blocks " + call
 			about += "; the next start is later than a call may wait, " + span(c.AtMostMS)
 		} else if !a.StartsAt.IsZero() {
@@ -304,6 +309,8 @@ func (r *Rule) about(c *Check) string {
 		}
 		return "it allows " + number(string(c.Max), "call") + " within " + span(c.WithinMS) + r.apart() +
 			", and this limit is reached"
+	case AtOnce:
+		return "it lets " + number(string(c.Max), "call") + " run at the same time" + r.apart() + ", and as many run"
 	case Sum:
 		pointer := "the amount"
 		if r.Limit != nil {
@@ -380,6 +387,8 @@ func (r *Rule) LooksAt() string {
 			r.apart())
 	case r.Limit != nil:
 		words = append(words, number(string(r.Limit.Max), "call")+" in "+span(r.Limit.Within.Milliseconds())+r.apart())
+	case r.Running != nil:
+		words = append(words, number(strconv.Itoa(r.Running.Max), "call")+" at the same time"+r.apart())
 	case r.Requires != nil:
 		words = append(words, "requires "+list(r.Requires.Tools))
 	case r.After != nil:
@@ -404,6 +413,8 @@ func (r *Rule) kind() Kind {
 		return Sum
 	case r.Limit != nil:
 		return Count
+	case r.Running != nil:
+		return AtOnce
 	case r.Requires != nil:
 		return Required
 	case r.After != nil:

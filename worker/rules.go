@@ -16,7 +16,13 @@ import (
 // judgeCall applies the rules that need only the call itself. The attempt ends if one of them blocks it. Rules about
 // earlier calls and about people are checked with the key: see [attempt.pass].
 func (a *attempt) judgeCall() *end {
-	if a.worker.judge == nil || a.claim.OfRules() || a.claim.Steps > 0 { // a call that made progress was judged before it
+	if a.worker.judge == nil || a.claim.OfRules() {
+		return nil
+	}
+	if a.claim.Steps > 0 { // it was judged before its first step, but needs its places again
+		if !a.claim.Cancelled {
+			a.judged = a.worker.judge.Places(a.ruledCall())
+		}
 		return nil
 	}
 	// the handler may have been added after the start, which refuses such rules
@@ -120,7 +126,7 @@ func (a *attempt) ruledBy(answer rules.Answer) *end {
 	switch answer.Outcome {
 	case rules.Delayed:
 		return &end{how: delayed, again: time.Now().Add(answer.StartsAt.Sub(answer.At))}
-	case rules.Asked:
+	case rules.Asked, rules.Parked:
 		return &end{how: waiting}
 	}
 	if ruling.Code != "" {

@@ -87,6 +87,12 @@ func TestALimitHoldsOnTwoWorkers(t *testing.T) {
 // startRuled starts no worker, on a database for the lab's tools and lab.pay, whose input has an amount.
 func startRuled(t *testing.T, change func(*worker.Options)) *handlertest.Env {
 	t.Helper()
+	env, _ := startRuledLab(t, change)
+	return env
+}
+
+func startRuledLab(t *testing.T, change func(*worker.Options)) (*handlertest.Env, *Lab) {
+	t.Helper()
 	lab := NewLab()
 	var of struct {
 		Version string           `json:"version"`
@@ -115,7 +121,7 @@ func startRuled(t *testing.T, change func(*worker.Options)) *handlertest.Env {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { close(lab.gate("never")) })
-	return env
+	return env, lab
 }
 
 // Pay is what a budget counts.

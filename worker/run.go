@@ -237,7 +237,7 @@ func (a *attempt) leaveUnknown(ctx context.Context) *end {
 // key has succeeded, if another call holds the key, or if the rules say so.
 func (a *attempt) takeKey(ctx context.Context) *end {
 	if a.claim.Steps > 0 { // the call has kept its key since its first attempt
-		return nil
+		return a.takePlaces(ctx)
 	}
 	switch field := a.tool.Idempotency.KeyField; a.tool.Idempotency.Mode {
 	case registry.SafeRetry:
@@ -289,6 +289,22 @@ func (a *attempt) takeKey(ctx context.Context) *end {
 		return ended(receipts.Replay(held.ReceiptID, held.Result))
 	case ruled == nil:
 		a.holds = a.key
+	}
+	return ruled
+}
+
+// takePlaces takes the places of running rules again, for a call that has made progress.
+func (a *attempt) takePlaces(ctx context.Context) *end {
+	if len(a.judged.Checks) == 0 {
+		return nil
+	}
+	gate := store.Gate{Checks: a.judged.Checks, Version: a.worker.rulesVersion()}
+	_, ruled, err := a.pass(ctx, gate, true)
+	if err != nil {
+		if end := a.endedBefore(ctx); end != nil {
+			return end
+		}
+		return a.endOf(err, nil)
 	}
 	return ruled
 }

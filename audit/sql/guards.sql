@@ -30,10 +30,11 @@ from (
       ('rule_runs', 'rule_runs_counter_call_id_key'),
     ('core_llm_requests', 'core_llm_requests_call_id_n_key'),
       ('llm_spend', 'llm_spend_budget_subject_period_starts_key'),
+    ('rule_places', 'rule_places_pkey'),
     ('occurrences', 'occurrences_pkey'), ('occurrences', 'gem_occurrences_once')
   ) e (rel, guard)
   cross join lateral (select case
-    when e.rel in ('rule_runs', 'llm_spend', 'occurrences') then 'gem.' else 'public.' end as schema) s
+    when e.rel in ('rule_runs', 'rule_places', 'llm_spend', 'occurrences') then 'gem.' else 'public.' end as schema) s
   left join pg_index i on i.indrelid = (s.schema || e.rel)::regclass and i.indexrelid = to_regclass(s.schema || e.guard)
 
   union all

@@ -99,7 +99,7 @@ with event as (
     case when not bool_or(event = 'timed_out' and attempt = 0)
       then max(at) filter (where last and event = 'failed' and before <> 'running') end as ended_unrun_at,
     max(case when data ? 'for' then 'call, answer or time' when data ? 'code' then 'code'
-      else 'key' end) filter (where last and event = 'waiting') as waits_for,
+      when data ? 'place' then 'place' else 'key' end) filter (where last and event = 'waiting') as waits_for,
     max(data ->> 'key') filter (where last and event = 'waiting') as key,
     (max((data -> 'for')::text) filter (where last and event = 'waiting'))::jsonb as waits,
     min(at) filter (where event = 'queued') as created_at,

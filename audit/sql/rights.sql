@@ -121,7 +121,7 @@ where not case
     'public.core_tool_progress', 'public.open_questions', 'public.tool_schedules', 'gem.extractions')
   when grantee in ('authenticated', 'gem_frontend') then case rel
     when 'core_tool_calls' then col not in ('seq', 'level', 'awaited', 'claimed_by', 'waits', 'need', 'steps', 'needs',
-      'kills')
+      'kills', 'placed')
     when 'core_tool_receipts' then col not in ('worker_id')
     when 'core_tool_events' then col not in ('worker_id', 'data')
     else name in ('public.core_tool_progress', 'public.open_questions', 'public.tool_schedules', 'gem.extractions') end

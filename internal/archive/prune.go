@@ -150,6 +150,9 @@ func (p *pruner) run(ctx context.Context) error {
 	if p.done.Counted, err = p.forget(ctx, forgottenPage, "select gem.prune_rule_runs($1)"); err != nil {
 		return fmt.Errorf("remove old rows of the rules' counters: %w", err)
 	}
+	if _, err = p.forget(ctx, forgottenPage, "select gem.prune_rule_places($1)"); err != nil {
+		return fmt.Errorf("remove old rows of the rules' places: %w", err)
+	}
 	if p.KeepKeys > 0 {
 		before := p.done.EndedBefore.Add(p.OlderThan - p.KeepKeys)
 		if _, err = p.forget(ctx, forgottenPage, "select gem.prune_kept_keys($1, $2)", before); err != nil {

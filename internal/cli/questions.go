@@ -15,6 +15,7 @@ import (
 
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/client/view"
+	"github.com/gemworker/gem/internal/oneline"
 	"github.com/gemworker/gem/internal/prose"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -102,7 +103,7 @@ func asked(q client.Question) string {
 		if len(shown) > mostShown { // the asker chooses the order of the fields
 			shown = cut(shown, mostShown) + fmt.Sprintf(" (of %d bytes: see all of it with gem questions --json)", len(shown))
 		}
-		lines = append(lines, fmt.Sprintf("arguments of %s: %s", cut(printable(q.About), 200), shown))
+		lines = append(lines, fmt.Sprintf("arguments of %s: %s", oneline.Value(q.About), shown))
 	}
 	lines = append(lines, "asked "+moment(q.Since))
 	if !q.Until.IsZero() {

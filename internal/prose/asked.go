@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/internal/oneline"
 )
 
 // Waiting returns the state of a tool's waiting call in words: "waiting for " and [Awaited], or "sleeping".
@@ -40,6 +41,8 @@ func Awaited(tool, waitsFor string, approval bool) string {
 		return "another call with its key"
 	case waitsFor == "time":
 		return "a time"
+	case waitsFor == "place":
+		return "a place of a rule"
 	case waitsFor == "code":
 		return "a program that has its code"
 	}
@@ -52,7 +55,7 @@ func AskedFor(q client.WaitingCall, dashboard string) string {
 	said, how := "It waits for an answer", "gem answer "+q.ID+" VALUE"
 	switch {
 	case q.Tool == "wait.approval":
-		said, how = "It waits for an approval of "+Cut(Printable(q.About), 200), "gem approve "+q.ID+", or gem deny"
+		said, how = "It waits for an approval of "+oneline.Value(q.About), "gem approve "+q.ID+", or gem deny"
 	case !IsQuestion(q.Tool) && len(q.Names) > 0 && q.Names[0] != "answer":
 		how += " --name " + Argument(q.Names[0])
 	}

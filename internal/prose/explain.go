@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/internal/oneline"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/registry"
 )
@@ -49,6 +50,10 @@ func explanation(e *client.Explanation) string {
 		return said + fmt.Sprintf(" Start workers of a program that fits: docs/durable.md explains how code may change. "+
 			"GEM tries again at %s, "+
 			"when a worker starts, and after gem resume %s.", Moment(c.WakeAt), c.ID)
+	case e.WaitsFor == client.ForPlace:
+		return fmt.Sprintf("It waits for a place: the rule %s lets %d of these calls run at the same time. Calls that "+
+			"asked before it go first. If it gets none by %s, it ends with %s.", e.Place.Rule, e.Place.Max, Moment(c.WakeAt),
+			receipts.LimitReached)
 	case e.WaitsFor == client.ForApproval:
 		return explainApprovals(e)
 	case e.WaitsFor == client.ForAnswer:
@@ -129,7 +134,7 @@ func explainQuestion(e *client.Explanation) string {
 			parts = append(parts, "It asks "+Said(asks.Text, 300))
 		}
 		if c.Tool == "wait.approval" {
-			parts = append(parts, "It is about "+Cut(Printable(asks.Tool), 200)+" with "+Cut(Printable(string(asks.Input)), 300))
+			parts = append(parts, "It is about "+oneline.Value(asks.Tool)+" with "+Cut(Printable(string(asks.Input)), 300))
 		}
 		if len(asks.By) > 0 {
 			parts = append(parts, "Only "+Answerers(asks.By)+" may "+give)

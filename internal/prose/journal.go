@@ -54,6 +54,7 @@ type EventData struct {
 	Error      receipts.Error `json:"error"`
 
 	Rules []string `json:"rules"` // that delayed it, or ask
+	Place string   `json:"place"` // the rule for whose place it waits
 
 	Value json.RawMessage `json:"value"` // of an answer
 	By    string          `json:"by"`    // who answered, cancelled or repeated the call
@@ -143,6 +144,9 @@ func Happened(e receipts.Event) string {
 				said += " The name is " + Cut(Printable(data.Code.Name), 200) + "."
 			}
 			return said
+		}
+		if data.Place != "" {
+			return "as many calls run as " + TheRules([]string{data.Place}, "") + " allows: it waits for a place"
 		}
 		if AsksPeople(data.For) {
 			return "an approval is required by " + TheRules(data.Rules, "")

@@ -20,6 +20,7 @@ type recomputed struct {
 	*call
 	report  *Report
 	unknown map[string]bool
+	running []string // the rules on calls that run at the same time, which are not computed again
 }
 
 // slack is how long after its time the end of a call may be committed. A gate may not have seen an end until then.
@@ -67,7 +68,14 @@ func (r *recomputed) judgement(p program) (judgement rules.Judgement, known bool
 		r.unknown[toolLost] = true
 		return judgement, false
 	}
-	return j.Judge(seen), true
+	judgement = j.Judge(seen)
+	judgement.Checks = slices.DeleteFunc(judgement.Checks, func(c rules.Check) bool {
+		if c.Kind == rules.AtOnce {
+			r.running = append(r.running, c.Rule)
+		}
+		return c.Kind == rules.AtOnce
+	})
+	return judgement, true
 }
 
 // claimer returns the worker that held the call at a time.
@@ -248,6 +256,10 @@ func (r *recomputed) ended() {
 	}
 	judgement, known := r.judgement(p)
 	if !known {
+		return
+	}
+	if slices.ContainsFunc(recorded.Verdicts, func(v receipts.Verdict) bool { return slices.Contains(r.running, v.Rule) }) {
+		r.unknown[placesTaken] = true
 		return
 	}
 	last := r.endedIn(p)

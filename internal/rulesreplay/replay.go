@@ -69,6 +69,7 @@ const (
 	versionLost = "the rules or registry that judged it are not recorded"
 	timeLost    = "the time of its judgement is not recorded"
 	resultLost  = "its handler's result was not kept"
+	placesTaken = "it depended on the calls that ran at that moment"
 	startMissed = "it missed its start, and the row of its turn no longer names it"
 	toolLost    = "its registry has no such tool"
 )

@@ -249,6 +249,7 @@ begin
   new.need := null;
   new.steps := 0;
   new.needs := null;
+  new.placed := false;
   new.retries := 0;
   new.losses := 0;
   new.kills := 0;
@@ -401,7 +402,7 @@ begin
     if new.status = 'queued' and new.retries >= 0 and new.losses >= 0
       or new.status = 'waiting' and (new.waits_for = 'key' and new.computed_key is not null
         or new.waits_for in ('call', 'answer', 'time') and new.need >= 1
-        or new.waits_for = 'code') then
+        or new.waits_for = 'code' or new.waits_for = 'place' and new.placed) then
       return new;
     end if;
   end if;

@@ -1,6 +1,6 @@
 -- Rules: conditions of the rules file about earlier calls and about people. The worker knows the rules, and selects the
 -- rules that apply to a call. It sends the conditions that need the database as checks (rules.Check in Go). gem.gate
--- answers all checks of a call in one statement, after it has taken the call's key. There are six kinds of check:
+-- answers all checks of a call in one statement, after it has taken the call's key. There are seven kinds of check:
 --
 --   call       met: the call itself matched a rule that asks people
 --   count      met if the counter let `max` calls through within the window
@@ -8,6 +8,7 @@
 --   failures   met if the last calls of the counter failed, until some time after the last failure
 --   requires   met if no call of the session had succeeded with one of these tools when this call was made
 --   after      met if a call of the session had ended in a given way when this call was made
+--   running    met if `max` calls of the counter run: see places.sql
 --
 -- A counter's state is its rows in gem.rule_runs. A call that passes gets a row in each of its counters. A call that is
 -- stopped, or waits for people, gets none. A transaction that reads a counter holds the counter's advisory lock until
@@ -286,6 +287,7 @@ drop function if exists gem.is_denied(uuid, jsonb);
 --   unasked   people could not be asked: nothing was written
 --   asked     the call waits for people, and the attempt no longer holds it
 --   delayed   the call is queued until its start, and the attempt no longer holds it
+--   parked    the call waits for a place of a running rule, and the attempt no longer holds it
 -- at is the time of the decision. met lists the checks that are met, [{check, seen}], by their index from 0. A denial
 -- of a question that no current check asks is {check: -1, rule, seen}. approvals lists the approvals. p_again: an
 -- earlier attempt, or an earlier try of this statement, may have written rows. People may decide until p_deadline
@@ -311,7 +313,8 @@ declare
   answer    record;
   looks     jsonb       := '[]'; -- the answer to each check
   due       timestamptz := gem.due(p_call) + (p_deadline || ' milliseconds')::interval;
-  one_wait  boolean     := (select count(*) = 1 from jsonb_array_elements(p_checks) k where k ->> 'action' = 'wait');
+  one_wait  boolean     := (select count(*) = 1 from jsonb_array_elements(p_checks) k
+    where k ->> 'action' = 'wait' and k ->> 'kind' <> 'running');
   missed    boolean     := false; -- the call missed its start
   name      text;
   stops     boolean     := false;
@@ -320,6 +323,10 @@ declare
   asking    jsonb       := '[]'; -- checks that people have not decided
   denial    jsonb       := case when p_again then gem.denial(p_call) end;
   told      jsonb;
+  place     record;
+  lacking   jsonb;                -- the first check without a free place, for which the call may wait
+  until     timestamptz;          -- how long it may
+  free      jsonb       := '[]'; -- the checks whose places it takes if it runs
 begin
   verdict := 'run';
   met := '[]';
@@ -333,7 +340,7 @@ begin
     end if;
   end if;
   select c.id, c.session_id, c.created_by, c.created_at, c.signed_in, c.priority, c.traceparent, c.events,
-    c.cancel_requested_at into call
+    c.cancel_requested_at, c.placed, c.steps into call
   from public.core_tool_calls c
   where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running', false)
     for no key update;
@@ -342,6 +349,8 @@ begin
   end if;
   perform pg_advisory_xact_lock(hashtextextended('gem.rule ' || line, 0)) from (
     select distinct k ->> 'counter' as line from jsonb_array_elements(p_checks) k where k ? 'counter'
+    union
+    select unnest(case when call.placed then gem.counters_of(array[p_call]) end)
       order by 1) counters;
   at := gem.now(); -- read the time after waiting for the counters
   if p_again and denial is null then
@@ -349,6 +358,23 @@ begin
   end if;
 
   for this, i in select k.value, k.ordinality - 1 from jsonb_array_elements(p_checks) with ordinality k loop
+    if this ->> 'kind' = 'running' then
+      select * into place from gem.look_place(this, p_call, at, p_version, p_worker);
+      looks := looks || 'null'::jsonb;
+      if place.state = 'free' then
+        free := free || this;
+      elsif place.state = 'full' and not (call.steps > 0 and call.cancel_requested_at is not null) then -- to clean up
+        until := least(coalesce(place.since, at) + ((this ->> 'at_most_ms') || ' milliseconds')::interval, due);
+        if this ->> 'action' = 'block' or until <= at then
+          stops := true;
+        else
+          lacking := coalesce(lacking, this || jsonb_build_object('until', until));
+        end if;
+        met := met || jsonb_build_object('check', i, 'seen',
+          case when this ->> 'action' = 'wait' and until <= at then '{"not_in_time": true}' else '{}' end::jsonb);
+      end if;
+      continue;
+    end if;
     select * into sees from gem.look(this, p_call, call.session_id, call.created_by, call.created_at, at, p_again);
     if this ->> 'action' = 'wait' then
       if sees.has and one_wait and sees.starts_at < at - greatest(interval '1 minute',
@@ -423,7 +449,8 @@ begin
     perform gem.withdraw(p_call, '{}');
     return;
   end if;
-  outcome := case when asking <> '[]' then 'asked' when starts_at is not null then 'delayed' else 'run' end;
+  outcome := case when asking <> '[]' then 'asked' when starts_at is not null then 'delayed'
+    when lacking is not null then 'parked' else 'run' end;
   starts_at := case when outcome = 'delayed' then starts_at end;
   if outcome <> 'run' and call.cancel_requested_at is not null then
     perform gem.release(p_call, p_attempt, p_worker); -- the next claim ends it
@@ -431,10 +458,15 @@ begin
   elsif outcome = 'asked' then
     perform gem.ask(p_call, p_attempt, p_worker, at, asking, p_deadline, p_open);
     return;
+  elsif outcome = 'parked' then
+    perform gem.leave_places(array[p_call], p_worker, array[lacking ->> 'counter']);
+    perform gem.wait_for_place(p_call, p_attempt, p_worker, at, lacking, p_version, (lacking ->> 'until')::timestamptz);
+    return;
   end if;
 
   for this, i in select k.value, k.ordinality - 1 from jsonb_array_elements(p_checks) with ordinality k
-    where k.value ? 'counter' and (outcome = 'run' or k.value ->> 'action' = 'wait')
+    where k.value ? 'counter' and k.value ->> 'kind' <> 'running'
+      and (outcome = 'run' or k.value ->> 'action' = 'wait')
   loop
     told := looks -> i;
     -- If several counters give a start time, the call takes the latest, and checks the other counters again at that
@@ -455,9 +487,21 @@ begin
     perform gem.put_back(p_call, p_attempt, p_worker, 'delayed', p_starts_at => starts_at, p_at => at,
       p_data => jsonb_build_object('rules',
       (select jsonb_agg(p_checks -> (m ->> 'check')::integer ->> 'rule') from jsonb_array_elements(met) m
-       where p_checks -> (m ->> 'check')::integer ->> 'action' = 'wait')));
+       where p_checks -> (m ->> 'check')::integer ->> 'action' = 'wait'
+         and p_checks -> (m ->> 'check')::integer ->> 'kind' <> 'running')));
+    return;
   elsif p_again then
     perform gem.withdraw(p_call, '{}');
+  end if;
+  if call.placed then -- the rules may have changed since
+    perform gem.leave_places(array[p_call], p_worker,
+      array(select k ->> 'counter' from jsonb_array_elements(p_checks) k where k ->> 'kind' = 'running'));
+  end if;
+  for this in select k.value from jsonb_array_elements(free) k loop
+    perform gem.add_place(this ->> 'counter', at, p_call, 'took', (this ->> 'max')::integer, p_version);
+  end loop;
+  if free <> '[]' and not call.placed then
+    update public.core_tool_calls c set placed = true where c.id = p_call;
   end if;
 end
 $$;
@@ -476,6 +520,7 @@ declare
   made   integer;
   ends   timestamptz;
 begin
+  perform gem.leave_places(array[c.id], p_worker) from public.core_tool_calls c where c.id = p_call and c.placed;
   names := array(select k ->> 'name' from jsonb_array_elements(p_checks) k);
   perform gem.withdraw(p_call, names);
   select c.session_id, c.created_by, c.signed_in, c.priority, c.traceparent, c.events, c.computed_key,
@@ -518,8 +563,8 @@ begin
   )
   select (select count(*) from journal), max(a.until) into made, ends from asked a;
   update public.core_tool_calls c
-  set status = 'waiting', waits_for = 'call', waits = names, need = 1, computed_key = null, claimed_by = null,
-    claimed_at = null, kills = 0,
+  set status = 'waiting', waits_for = 'call', waits = names, need = 1, placed = false, computed_key = null,
+    claimed_by = null, claimed_at = null, kills = 0,
       updated_at = p_at, events = c.events + made + 1
   where c.id = p_call;
   insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)

@@ -48,6 +48,31 @@ begin
 end
 $$;
 
+-- Removes rows of places that are older than a day and twice the longest period of all recorded rules, at most p_limit,
+-- and returns their number. It removes a counter's oldest rows first, up to the first one that an open call needs. The
+-- last row of a counter goes once its call is pruned. Only the owner may execute it; gem prune calls it.
+create or replace function gem.prune_rule_places(p_limit integer) returns integer
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  before  timestamptz;
+  removed integer;
+begin
+  select gem.now() - greatest(2 * max(v.longest), interval '1 day') into before from public.core_rules_versions v;
+  with old as (
+    select r.counter, r.n from gem.rule_places r
+    where r.at < before and case
+      when exists (select from gem.rule_places later where later.counter = r.counter and later.n = r.n + 1 offset 0)
+        then r.n < coalesce(gem.first_needed(r.counter), r.n + 1)
+      else r.holders = '{}' and gem.first_needed(r.counter) is null
+        and not exists (select from public.core_tool_calls c where c.id = r.call_id offset 0) end
+    order by r.at, r.counter, r.n limit p_limit for update
+  )
+  delete from gem.rule_places r using old where (r.counter, r.n) = (old.counter, old.n);
+  get diagnostics removed = row_count;
+  return removed;
+end
+$$;
+
 select gem.grant_to('gem_worker',
   'execute on function gem.record_rules(text, text, jsonb, interval), gem.record_domains(text, text, jsonb)');
 revoke all on all functions in schema gem from public;

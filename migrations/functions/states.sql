@@ -313,6 +313,7 @@ declare
   held      boolean;
   holder    uuid;
   cancelled boolean;
+  placed    boolean;
 begin
   loop
     -- A hit does not write to the call. While an old snapshot blocks vacuum, each write would add an entry for this key
@@ -351,7 +352,7 @@ begin
         return;
       end if;
       verdict := 'wait';
-      select c.cancel_requested_at is not null into cancelled from public.core_tool_calls c
+      select c.cancel_requested_at is not null, c.placed into cancelled, placed from public.core_tool_calls c
         where c.id = p_call for no key update;
       if cancelled then
         perform gem.release(p_call, p_attempt, p_worker); -- the next claim ends it
@@ -359,8 +360,8 @@ begin
       end if;
       with parked as (
         update public.core_tool_calls c
-        set status = 'waiting', waits_for = 'key', computed_key = p_key, claimed_by = null, claimed_at = null,
-          updated_at = at, events = c.events + 1
+        set status = 'waiting', waits_for = 'key', computed_key = p_key, placed = false, claimed_by = null,
+          claimed_at = null, updated_at = at, events = c.events + 1
         where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running',
           false)
         returning c.id, c.events, c.attempt
@@ -370,6 +371,8 @@ begin
         from parked;
       if not found then
         perform gem.raise_not_held(p_call, p_attempt, p_worker);
+      elsif placed then
+        perform gem.leave_places(array[p_call], p_worker);
       end if;
       return;
     end if;
@@ -471,6 +474,7 @@ declare
   freed_key text;
   parent    uuid;
   free      boolean; -- false: another transaction has locked the parent; null: there is none
+  placed    boolean;
 begin
   if p_replay_of is not null then
     select r.idempotency_key into freed_key from public.core_tool_receipts r where r.id = p_replay_of
@@ -495,7 +499,7 @@ begin
     where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running'
       and c.steps >= p_steps and (p_key is null or c.computed_key = p_key)
       and (p_child or c.parent_step is null), false)
-    returning c.id, c.tool_name, c.claimed_at, c.events, c.computed_key
+    returning c.id, c.tool_name, c.claimed_at, c.events, c.computed_key, c.placed
   ), journal as (
     insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
     select id, events, at, p_status, p_attempt, p_worker,
@@ -509,7 +513,7 @@ begin
     select receipt, id, coalesce(tool_name, ''), p_status, p_result, p_effects, at, p_attempt, p_worker,
       p_registry_version, computed_key, p_replay_of, greatest(at - claimed_at, '0') from ended
   )
-  select e.computed_key into freed_key from ended e;
+  select e.computed_key, e.placed into freed_key, placed from ended e;
   if not found then
     perform gem.raise_not_held(p_call, p_attempt, p_worker);
   end if;
@@ -524,6 +528,9 @@ begin
   end if;
   if free then
     perform gem.report_ends(parent, array[p_call], p_worker);
+  end if;
+  if placed then
+    perform gem.leave_places(array[p_call], p_worker);
   end if;
   return receipt;
 end
@@ -626,8 +633,9 @@ declare
   at        timestamptz := coalesce(p_at, gem.now());
   again     timestamptz := at + p_pause;
   freed_key text;
+  placed    boolean;
 begin
-  select c.computed_key into freed_key from public.core_tool_calls c -- a durable call keeps its key until it ends
+  select c.computed_key, c.placed into freed_key, placed from public.core_tool_calls c -- a durable call keeps its key until it ends
   where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running', false)
     for no key update;
   if not found then
@@ -638,7 +646,7 @@ begin
     set status = 'queued', run_at = coalesce(again, p_starts_at, least(c.run_at, at)),
       retries = c.retries + (again is not null)::integer,
         computed_key = case when c.steps > 0 then c.computed_key end, claimed_by = null, claimed_at = null,
-          updated_at = at,
+          updated_at = at, placed = false,
         events = c.events + 1, needs = coalesce(p_needs, c.needs)
     where c.id = p_call
     returning c.events, c.computed_key, c.run_at
@@ -653,6 +661,9 @@ begin
   select nullif(freed_key, f.computed_key) into freed_key from freed f;
   if freed_key is not null then
     perform gem.wake_waiting(freed_key, 1, p_worker);
+  end if;
+  if placed then
+    perform gem.leave_places(array[p_call], p_worker);
   end if;
   return again;
 end
@@ -746,14 +757,14 @@ declare
   call    record;
   failure jsonb;
 begin
-  select c.id, c.status, c.attempt, c.losses, c.steps, gem.asks(c.tool_name) as asks, c.waits_for,
+  select c.id, c.status, c.attempt, c.losses, c.steps, gem.asks(c.tool_name) as asks, c.waits_for, c.placed,
     coalesce(c.tool_name, '') as tool_name, c.cancel_requested_at into call
   from public.core_tool_calls c where c.id = p_call;
   if gem.is_final(call.status) then
     return call.status;
   elsif gem.is_answered(p_call, call.tool_name) then
     return 'requested'; -- the worker ends the question with its answer
-  elsif call.status = 'running' or call.steps > 0 and call.attempt > 0 and call.cancel_requested_at is null
+  elsif call.status = 'running' or call.placed or call.steps > 0 and call.attempt > 0 and call.cancel_requested_at is null
     and call.waits_for is distinct from 'key' then
     if call.cancel_requested_at is null then
       with asked as (

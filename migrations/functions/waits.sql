@@ -53,7 +53,7 @@ declare
   missing   text[]; -- of p_for
   deadlines jsonb;
 begin
-  select c.id, c.events, c.steps, c.session_id, c.created_by, c.signed_in, c.priority, c.traceparent,
+  select c.id, c.events, c.steps, c.session_id, c.created_by, c.signed_in, c.priority, c.traceparent, c.placed,
     c.cancel_requested_at,
     c.cancel_requested_at + interval '1 hour' as cleaned_up into call
   from public.core_tool_calls c
@@ -145,13 +145,16 @@ begin
       wake_at = least(call.cleaned_up, gem.due(p_call) + (p_deadline || ' milliseconds')::interval,
         (select min(d.value::timestamptz) from jsonb_each_text(deadlines) d where d.key <> all (late))),
       claimed_by = null, claimed_at = null, steps = c.steps + made + 1, retries = 0, losses = 0, kills = 0,
-        updated_at = at, events = c.events + made + 1
+        placed = false, updated_at = at, events = c.events + made + 1
   where c.id = p_call returning c.steps into steps;
   insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
   values (p_call, call.events + made + 1, at, 'waiting', p_attempt, p_worker, jsonb_build_object('for', missing)
     || case when deadlines is null then '{}' else jsonb_build_object('until', deadlines) end
     || case when p_cleanup then '{"clean_up": true}' else '{}'::jsonb end
     || case when p_effects is null then '{}' else jsonb_build_object('effects', p_effects) end);
+  if call.placed then
+    perform gem.leave_places(array[p_call], p_worker);
+  end if;
 end
 $$;
 
@@ -163,10 +166,11 @@ create or replace function gem.wait_for_code(p_call uuid, p_attempt integer, p_w
   p_effects jsonb, p_deadline bigint) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  at    timestamptz;
-  tries bigint;
+  at     timestamptz;
+  tries  bigint;
+  placed boolean;
 begin
-  perform from public.core_tool_calls c
+  select c.placed into placed from public.core_tool_calls c
   where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running', false)
     for no key update;
   if not found then
@@ -184,12 +188,15 @@ begin
       interval '1 hour'),
           greatest(at, least(gem.due(c.id) + (p_deadline || ' milliseconds')::interval,
             c.cancel_requested_at + interval '1 hour'))),
-        claimed_by = null, claimed_at = null, updated_at = at, events = c.events + 1
+        claimed_by = null, claimed_at = null, placed = false, updated_at = at, events = c.events + 1
     where c.id = p_call returning c.events
   )
   insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
   select p_call, events, at, 'waiting', p_attempt, p_worker, jsonb_build_object('code', p_why)
     || case when p_effects is null then '{}' else jsonb_build_object('effects', p_effects) end from parked;
+  if placed then
+    perform gem.leave_places(array[p_call], p_worker);
+  end if;
 end
 $$;
 

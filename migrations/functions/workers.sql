@@ -208,6 +208,7 @@ declare
   dead   text[];
   ids    uuid[];
   keys   text[];
+  placed uuid[]; -- the calls that may have places
   looked text[]; -- keys
   behind text; -- the last key that was looked at
   free   text; -- a key
@@ -251,24 +252,26 @@ begin
 
   if cardinality(ids) > 0 then -- for an empty array the planner would scan a whole partial index
     with orphan as (
-      select c.id, c.claimed_by, case when c.steps = 0 then c.computed_key end as freed_key,
+      select c.id, c.claimed_by, c.placed, case when c.steps = 0 then c.computed_key end as freed_key,
         case when w.outside is null then 'unknown' else w.outside ->> c.tool_name end as outside
       from public.core_tool_calls c left join public.core_workers w on w.worker_id = c.claimed_by
       where c.id = any (ids)
     ), freed as (
       update public.core_tool_calls c
       set status = 'queued', losses = c.losses + 1, kills = c.kills + 1, computed_key = case
-        when c.steps > 0 then c.computed_key end, claimed_by = null, claimed_at = null,
+        when c.steps > 0 then c.computed_key end, claimed_by = null, claimed_at = null, placed = false,
           run_at = least(c.run_at, at), updated_at = at, events = c.events + 1
       from orphan where c.id = orphan.id
       returning c.id, c.events, c.attempt, c.run_at, orphan.claimed_by as lost_worker, orphan.freed_key, orphan.outside,
+        orphan.placed,
         case when orphan.outside = 'keyed' then orphan.freed_key end as key
     ), journal as (
       insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
       select id, events, at, 'lost', attempt, p_worker, jsonb_strip_nulls(
         jsonb_build_object('lost_worker', lost_worker, 'run_at', run_at, 'outside', outside, 'key', key)) from freed
     )
-    select array_agg(freed_key) filter (where freed_key is not null) into keys from freed;
+    select array_agg(freed_key) filter (where freed_key is not null), array_agg(id) filter (where freed.placed)
+      into keys, placed from freed;
     perform gem.wake_workers('again');
   end if;
 
@@ -320,6 +323,8 @@ begin
     perform gem.forget_answers();
     perform gem.llm_sweep();
   end if;
+  perform gem.leave_places(placed, p_worker) where placed is not null;
+  perform gem.wake_placed(p_worker);
   perform gem.forget_progress(); -- workers may write thousands of rows per second
   return cardinality(ids);
 end
