@@ -14,8 +14,8 @@ with row as (
 select 'place-counted' as name, r.counter as id, case
     when r.n_before <> r.n - 1 then format('its row %s comes after the row %s', r.n, r.n_before)
     when r.at < r.at_before then format('its row %s is of %s, and the row before of %s', r.n, r.at, r.at_before)
-    when r.head < r.head_before then format('its row %s has served the queue up to the row %s, and the row before to %s',
-      r.n, r.head, r.head_before)
+    when r.head < r.head_before then
+      format('its row %s has served the queue up to the row %s, and the row before to %s', r.n, r.head, r.head_before)
     when q.call_id <> r.call_id then format('its row %s serves the row %s of the queue, which is of the call %s', r.n,
       r.head, q.call_id)
     else format('its row %s has the holders %s, and the row before %s', r.n, r.holders, coalesce(r.held_before, '{}'))
@@ -46,7 +46,8 @@ where (c.placed and (c.status in ('running', 'queued') or c.status = 'waiting' a
 
 union all
 
-select 'place-held', c.id::text, case when c.placed then 'the call has a place or waits for one, and no counter names it'
+select 'place-held', c.id::text, case
+  when c.placed then 'the call has a place or waits for one, and no counter names it'
   else format('the call is %s, and the counter %s names it', c.status, v.counter) end
 from public.core_tool_calls c
 left join live v on v.call_id = c.id

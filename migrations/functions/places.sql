@@ -52,7 +52,9 @@ begin
     order by r.n desc limit 1;
   insert into gem.rule_places (counter, n, at, call_id, action, holders, head, max, rules_version, to_wake)
   values (p_counter, coalesce(last.n, 0) + 1, greatest(p_at, last.at), p_call, p_action,
-    case p_action when 'took' then coalesce(last.holders, '{}') || p_call when 'queued' then coalesce(last.holders, '{}')
+    case p_action
+      when 'took' then coalesce(last.holders, '{}') || p_call
+      when 'queued' then coalesce(last.holders, '{}')
       else array_remove(last.holders, p_call) end,
     coalesce(p_served, last.head, 0), p_max, p_version, p_to_wake);
 end

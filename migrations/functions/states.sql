@@ -635,7 +635,8 @@ declare
   freed_key text;
   placed    boolean;
 begin
-  select c.computed_key, c.placed into freed_key, placed from public.core_tool_calls c -- a durable call keeps its key until it ends
+  select c.computed_key, c.placed into freed_key, placed -- a durable call keeps its key until it ends
+  from public.core_tool_calls c
   where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running', false)
     for no key update;
   if not found then
@@ -764,8 +765,9 @@ begin
     return call.status;
   elsif gem.is_answered(p_call, call.tool_name) then
     return 'requested'; -- the worker ends the question with its answer
-  elsif call.status = 'running' or call.placed or call.steps > 0 and call.attempt > 0 and call.cancel_requested_at is null
-    and call.waits_for is distinct from 'key' then
+  elsif call.status = 'running' or call.placed -- its claim ends it: a frontend takes no counter's lock
+    or call.steps > 0 and call.attempt > 0 and call.cancel_requested_at is null
+      and call.waits_for is distinct from 'key' then
     if call.cancel_requested_at is null then
       with asked as (
         update public.core_tool_calls c

@@ -203,7 +203,8 @@ begin
       (select 'waiting', 0, q.tool_name, q.run_at, 'key' from public.core_tool_calls q
         where q.status = 'waiting' and q.waits_for = 'key' order by q.computed_key limit each)
       union all
-      (select 'waiting', 0, q.tool_name, q.run_at, kind from unnest(array['call', 'answer', 'time', 'code', 'place']) kind,
+      (select 'waiting', 0, q.tool_name, q.run_at, kind
+        from unnest(array['call', 'answer', 'time', 'code', 'place']) kind,
         lateral (
          select w.tool_name, w.run_at from public.core_tool_calls w
          where w.status = 'waiting' and w.waits_for = kind order by w.computed_key limit each) q)
