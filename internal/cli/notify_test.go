@@ -10,31 +10,55 @@ import (
 	"time"
 )
 
-// A server in the place of Slack gets what the files of docs/notices.md send.
-func TestTheGuideToNoticesIsFollowed(t *testing.T) {
-	t.Parallel()
+// received is a request to a service.
+type received struct {
+	path, body string
+	header     http.Header
+}
+
+// receiver starts a service that accepts every request, and returns its URL. next waits for a request.
+func receiver(t *testing.T) (url string, next func() received) {
+	t.Helper()
+	requests := make(chan received, 100)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		requests <- received{r.URL.Path, string(body), r.Header}
+		_, _ = io.WriteString(w, `{"result": {}}`)
+	}))
+	t.Cleanup(server.Close)
+	return server.URL, func() received {
+		t.Helper()
+		select {
+		case got := <-requests:
+			return got
+		case <-time.After(patience):
+			t.Fatal("no request came")
+		}
+		return received{}
+	}
+}
+
+// theGuideToNotices returns the environment of a worker with the files of docs/notices.md, and a server in the place
+// of Slack.
+func theGuideToNotices(t *testing.T) (env []string, next func() received) {
+	t.Helper()
 	files := regexp.MustCompile("(?s)```json\n(.*?)```").FindAllStringSubmatch(readPage(t, "docs/notices.md"), -1)
 	if len(files) != 3 {
 		t.Fatalf("the guide has %d files", len(files))
 	}
-	posts := make(chan string, 100)
-	slack := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		posts <- r.URL.Path + " " + string(body)
-		_, _ = io.WriteString(w, "ok")
-	}))
-	t.Cleanup(slack.Close)
-	env := []string{"DATABASE_URL=" + newDatabase(t), "GEM_DOMAINS=" + files[0][1], "TOOLS_REGISTRY=" + files[1][1],
-		"GEM_NOTIFY=" + files[2][1], "SLACK_WEBHOOK_URL=" + slack.URL + "/services/T0/B0/secret",
-		"GEM_DASHBOARD_URL=https://ops.example.com/gem"}
+	slack, next := receiver(t)
+	return []string{"DATABASE_URL=" + newDatabase(t), "GEM_DOMAINS=" + files[0][1], "TOOLS_REGISTRY=" + files[1][1],
+		"GEM_NOTIFY=" + files[2][1], "SLACK_WEBHOOK_URL=" + slack + "/services/T0/B0/secret",
+		"GEM_DASHBOARD_URL=https://ops.example.com/gem"}, next
+}
+
+// A server in the place of Slack gets what the files of docs/notices.md send.
+func TestTheGuideToNoticesIsFollowed(t *testing.T) {
+	t.Parallel()
+	env, slack := theGuideToNotices(t)
 	next := func() string {
-		select {
-		case post := <-posts:
-			return post
-		case <-time.After(20 * time.Second):
-			t.Fatal("nothing was posted")
-		}
-		return ""
+		post := slack()
+		return post.path + " " + post.body
 	}
 	startGem(t, env, "worker")
 	wants(t, gemWith(t, env, "version").stdout, "notices 1, 1 channel (the JSON of GEM_NOTIFY)")
