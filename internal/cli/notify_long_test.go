@@ -2,14 +2,21 @@ package cli
 
 import (
 	"encoding/json"
+	"io"
+	"mime/quotedprintable"
+	netmail "net/mail"
+	"os"
 	"strings"
 	"testing"
 
 	"github.com/gemworker/gem/internal/testing/mcpclients"
+	"github.com/gemworker/gem/internal/testing/npmrig"
 	"github.com/gemworker/gem/internal/testing/testdb"
+	"github.com/google/go-cmp/cmp"
 )
 
-// These tests check notices with third-party software that receives them.
+// These tests check notices with third-party software that receives them. Some of it is in this folder.
+const recipients = "internal/testing/recipients"
 
 func TestStandardWebhooksVerifiesASignedNotice(t *testing.T) {
 	t.Parallel()
@@ -50,5 +57,67 @@ func TestStandardWebhooksVerifiesASignedNotice(t *testing.T) {
 		if got.Code == 0 || !strings.Contains(got.Stderr, "No matching signature found") {
 			t.Errorf("%s: exit code %d, %s", name, got.Code, got.Stderr)
 		}
+	}
+}
+
+func TestAMailServerTakesANotice(t *testing.T) {
+	t.Parallel()
+	testdb.Long(t, "TestTheGuideToNoticesIsFollowed")
+	const password, refused = "p4ssw0rd-of-the-mail-server", "nobody@example.com"
+	node, folder := npmrig.Node(t, recipients, "smtp-server", "npm ci --prefix "+recipients)
+	in, out := npmrig.Start(t, node, folder, os.Stderr, "smtp.mjs")
+	if err := json.NewEncoder(in).Encode(map[string]string{"username": "gem", "password": password,
+		"refused": refused}); err != nil {
+		t.Fatal(err)
+	}
+	line := func() string {
+		t.Helper()
+		text, err := out.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(text)
+	}
+	port := line()
+	channel := func(to string) string {
+		return `{"tool": "comms.send_email", "input": {"to": "` + to + `", "subject": "GEM: {title}",
+			"body": "{text}\n{link}", "context_ref": {"type": "notice"}}}`
+	}
+	database := newDatabase(t)
+	env := []string{"DATABASE_URL=" + database, "GEM_DASHBOARD_URL=https://ops.example.com/gem",
+		"SMTP_HOST=127.0.0.1", "SMTP_PORT=" + port, "SMTP_TLS=none", "SMTP_FROM=GEM <gem@example.com>",
+		"SMTP_USERNAME=gem", "SMTP_PASSWORD=" + password,
+		`GEM_NOTIFY={"version": "1", "rules": [{"when": "failed", "to": ["ops"]}],
+			"channels": {"ops": ` + channel("ops@example.com") + `, "gone": ` + channel(refused) + `}}`}
+	startWorker(t, database, env...)
+	call := strings.TrimSpace(gemWith(t, env, "call", "no.such", "{}").stdout)
+	var mail struct {
+		To   []string
+		Data string
+	}
+	if err := json.Unmarshal([]byte(line()), &mail); err != nil {
+		t.Fatal(err)
+	}
+	message, err := netmail.ReadMessage(strings.NewReader(mail.Data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(quotedprintable.NewReader(message.Body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := []string{strings.Join(mail.To, ", "), message.Header.Get("To"), message.Header.Get("Subject"),
+		strings.TrimSpace(strings.ReplaceAll(string(text), "\r\n", "\n"))}
+	want := []string{"ops@example.com", "<ops@example.com>", "GEM: A call named an unknown tool",
+		"The first call is " + call + ".\nhttps://ops.example.com/gem/calls/" + call}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+
+	receipt := gemWith(t, env, "notify", "test", "gone")
+	receipt.wantCode(t, exitFailed)
+	wants(t, receipt.stdout, `"failed"`, `"smtp_refused"`, `"smtp_code": 550`, "No mailbox nobody@example.com for")
+	if strings.Contains(receipt.stdout+receipt.stderr, password) {
+		t.Error("the receipt shows the password")
 	}
 }
