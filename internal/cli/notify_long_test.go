@@ -6,6 +6,7 @@ import (
 	"mime/quotedprintable"
 	netmail "net/mail"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -119,5 +120,51 @@ func TestAMailServerTakesANotice(t *testing.T) {
 	wants(t, receipt.stdout, `"failed"`, `"smtp_refused"`, `"smtp_code": 550`, "No mailbox nobody@example.com for")
 	if strings.Contains(receipt.stdout+receipt.stderr, password) {
 		t.Error("the receipt shows the password")
+	}
+}
+
+// Of Slack's packages, @slack/webhook has the type of the arguments, and @slack/types those of the blocks.
+func TestSlacksTypesFitANotice(t *testing.T) {
+	t.Parallel()
+	testdb.Long(t, "TestTheGuideToNoticesIsFollowed")
+	_, rig := npmrig.Node(t, recipients, "@slack/webhook", "npm ci --prefix "+recipients)
+	dir := t.TempDir()
+	if err := os.Symlink(filepath.Join(rig, "node_modules"), filepath.Join(dir, "node_modules")); err != nil {
+		t.Fatal(err)
+	}
+	compile := func(body string) mcpclients.ProgramResult {
+		file := filepath.Join(dir, "body.ts")
+		if err := os.WriteFile(file, []byte(`import type { KnownBlock } from '@slack/types'
+import type { IncomingWebhookSendArguments } from '@slack/webhook'
+type Arguments = Omit<IncomingWebhookSendArguments, 'blocks'> & { blocks?: KnownBlock[] }
+export const body: Arguments = `+body), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return mcpclients.Run(t, nil, "tsc", "--noEmit", "--strict", "--skipLibCheck", file)
+	}
+
+	env, slack := theGuideToNotices(t)
+	const blocks = `"channels": { "blocks": { "tool": "slack.post", "escape": "slack", "input": { "text": "{title}",
+		"blocks": [{ "type": "section", "text": { "type": "mrkdwn", "text": "*{title}*\n{text}" } }] } },`
+	for i, v := range env {
+		env[i] = strings.Replace(v, `"channels": {`, blocks, 1)
+	}
+	startGem(t, env, "worker")
+	for channel, want := range map[string]string{"ops": "*Test*", "blocks": `"mrkdwn"`} {
+		gemWith(t, env, "notify", "test", channel).wantCode(t, 0)
+		body := slack().body
+		wants(t, body, want)
+		if got := compile(body); got.Code != 0 {
+			t.Errorf("%s: %s%s", body, got.Stdout, got.Stderr)
+		}
+	}
+	for body, want := range map[string]string{
+		`{"text": 1}`:                                         "'number' is not assignable to type 'string'",
+		`{"content": "the field of Discord"}`:                 "'\"content\"' does not exist in type",
+		`{"blocks": [{"type": "section", "text": "a text"}]}`: "'string' is not assignable to type",
+	} {
+		if got := compile(body); got.Code == 0 || !strings.Contains(got.Stdout, want) {
+			t.Errorf("%s: exit code %d, %s", body, got.Code, got.Stdout)
+		}
 	}
 }
