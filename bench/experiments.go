@@ -123,7 +123,7 @@ var experiments = []experiment{
 		[]string{"throughput-norow-rtt5"}, gem, riverReceipt, bareFloor),
 	throughputOf("-rules", throughputRun{withRow: true, conns: 20, slots: 100},
 		[]string{"throughput-rules", "cpu-rules", "cpu-postgres-rules", "cpu-worker-rules"}, gem, gemRule, gemLimit,
-		gemOneLimit),
+		gemOneLimit, gemRunning, gemOneRunning),
 	throughputOf("-awaited", throughputRun{withRow: true, conns: 20, slots: 100},
 		[]string{"throughput-awaited", "cpu-awaited", "cpu-postgres-awaited", "cpu-worker-awaited"}, gem, gemAwaited),
 	throughputOf("-watched", throughputRun{withRow: true, conns: 20, slots: 100},
@@ -308,8 +308,8 @@ func measureNames() (names []string) {
 }
 
 // contestantNames are all contestants, in the order of the table.
-var contestantNames = []string{gem.Name(), gemRule.Name(), gemLimit.Name(), gemOneLimit.Name(), gemKeyed.Name(),
-	gemKept.Name(), gemAwaited.Name(), gemWatched.Name(), gemSQL.Name(), riverReceipt.Name(), riverAsIs.Name(),
+var contestantNames = []string{gem.Name(), gemRule.Name(), gemLimit.Name(), gemOneLimit.Name(),
+	gemRunning.Name(), gemOneRunning.Name(), gemKeyed.Name(), gemKept.Name(), gemAwaited.Name(), gemWatched.Name(), gemSQL.Name(), riverReceipt.Name(), riverAsIs.Name(),
 	bareFloor.Name()}
 
 func (e experiment) gives(wanted map[string]bool) bool {

@@ -60,6 +60,10 @@ var (
 		rules: `{"name": "many", "tools": ["bench.*"], "action": "block", "limit": {"max": 100, "within": "1h", "per": ["input:/customer"]}}`}
 	gemOneLimit = gemWorker{differs: "one-limit",
 		rules: `{"name": "many", "tools": ["bench.*"], "action": "block", "limit": {"max": 1000000, "within": "1h"}}`}
+	gemRunning = gemWorker{differs: "running",
+		rules: `{"name": "many", "tools": ["bench.*"], "action": "wait", "running": {"max": 100, "per": ["input:/customer"]}}`}
+	gemOneRunning = gemWorker{differs: "one-running",
+		rules: `{"name": "many", "tools": ["bench.*"], "action": "wait", "running": {"max": 100}}`}
 )
 
 func (g gemWorker) Migrate(ctx context.Context, db *pgxpool.Pool) error {
