@@ -562,6 +562,8 @@ var breaks = []struct {
 		"day' where n = 3"}},
 	{"place-counted", "its queue went back", "has served the queue up to the row 0, and the row before to 2",
 		[]string{"update gem.rule_places set head = 0 where n = 5"}},
+	{"place-counted", "its queue is longer", "its row 3 counts 7 calls in the queue, and the row before 1",
+		[]string{"update gem.rule_places set waiting = 7 where n = 3", "update gem.rule_places set waiting = 6 where n > 3"}},
 	{"place-counted", "another call was first", "its row 4 serves the row 2 of the queue, which is of the call ",
 		[]string{"update gem.rule_places set call_id = gen_random_uuid() where n = 2"}},
 	{"place-counted", "it left without leaving", "its row 3 has the holders {",
@@ -569,13 +571,13 @@ var breaks = []struct {
 	{"place-most", "one call too many", "by the rules 1 it has 0 places, and its row 1 gives them to 1 calls",
 		[]string{"update gem.rule_places set max = 0 where n = 1"}},
 	{"place-held", "a call that has ended", " has a place, and is succeeded",
-		[]string{"insert into gem.rule_places select 'x', 1, now(), id, 'took', array[id], 0, 1, '1' from core_tool_calls " +
+		[]string{"insert into gem.rule_places select 'x', 1, now(), id, 'took', array[id], 0, 0, 1, '1' from core_tool_calls " +
 			"where status = 'succeeded' limit 1"}},
 	{"place-held", "in no counter", "the call has a place or waits for one, and no counter names it",
 		[]string{"update core_tool_calls set placed = true where id = (select id from core_tool_calls where status = " +
 			"'queued' limit 1)"}},
 	{"place-idle", "a free place", "x: it has 1 places and 0 calls in them since ",
-		[]string{"insert into gem.rule_places select 'x', 1, now() - interval '2 minutes', id, 'queued', '{}', 0, 1, '1' " +
+		[]string{"insert into gem.rule_places select 'x', 1, now() - interval '2 minutes', id, 'queued', '{}', 1, 0, 1, '1' " +
 			"from core_tool_calls where status = 'queued' limit 1",
 			"update core_tool_calls set placed = true where id = (select call_id from gem.rule_places where counter = 'x')"}},
 	{"rule-window", "one call too many", "by the rules 1 it lets 2 through in 24:00:00, and its row 3 is ",

@@ -97,7 +97,8 @@ func TestWhatASignedInUserMayRead(t *testing.T) {
 	testdb.Exec(t, db, "insert into core_tool_calls (tool_name, created_by) values ('a.b', 'ada')")
 	finished(t, db)
 	hidden := map[string][]string{
-		"core_tool_calls":    {"seq", "claimed_by", "needs", "level", "steps", "waits", "need", "kills", "awaited"},
+		"core_tool_calls": {"seq", "claimed_by", "needs", "level", "steps", "waits", "need", "kills", "awaited",
+			"placed"},
 		"core_tool_receipts": {"worker_id"}, "core_tool_events": {"worker_id", "data"},
 	}
 	for table, columns := range hidden {

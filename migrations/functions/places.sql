@@ -9,82 +9,61 @@
 -- transaction that frees a place gives it to the first call of the queue, and wakes that call. A waiting call has no
 -- place, since its children may need it, but a call that was woken for its place keeps it until it is claimed.
 --
--- All functions hold the counter's advisory lock. A transaction locks the rows of its calls first, then counters in
+-- Who writes to a counter holds its advisory lock. A transaction locks the rows of its calls first, then counters in
 -- their order. It then waits for no other call's row: it skips locked ones.
 
--- Locks counters, in their order.
-create or replace function gem.lock_counters(p_counters text[]) returns void language plpgsql as $$
-begin
-  perform pg_advisory_xact_lock(hashtextextended('gem.rule ' || counter, 0))
-  from (select distinct line as counter from unnest(p_counters) line order by 1) counters;
-end
-$$;
-
--- Returns the counters in which some calls have a place, or wait for one.
+-- Returns the counters that name some calls, in their order.
 create or replace function gem.counters_of(p_calls uuid[]) returns text[] language plpgsql stable as $$
 begin
-  return array(
-    select distinct r.counter from gem.rule_places r
-    where r.call_id = any (p_calls) and r.action <> 'left' and not exists (
-      select from gem.rule_places later
-      where later.call_id = r.call_id and later.counter = r.counter and later.n > r.n offset 0));
+  return array(select distinct r.counter from gem.rule_places r where r.call_id = any (p_calls) order by r.counter);
 end
 $$;
 
--- Returns what a call last did in a counter: took, queued or left, or null, and when.
-create or replace function gem.place_of(p_call uuid, p_counter text, out action text, out at timestamptz)
+-- Returns the last row of a counter, or null.
+create or replace function gem.last_place(p_counter text) returns gem.rule_places language plpgsql stable as $$
+declare
+  last gem.rule_places;
+begin
+  select * into last from gem.rule_places r where r.counter = p_counter order by r.n desc limit 1;
+  return last;
+end
+$$;
+
+-- Returns since when a call is in the queue of a counter, or null.
+create or replace function gem.queued_since(p_counter text, p_call uuid) returns timestamptz
 language plpgsql stable as $$
-#variable_conflict use_column
-begin
-  select r.action, r.at into place_of.action, place_of.at from gem.rule_places r
-  where r.call_id = p_call and r.counter = p_counter order by r.n desc limit 1;
-end
-$$;
-
--- Appends a row to a counter. A call that takes a place or leaves changes the holders. p_served is the row of the queue
--- that has now been served.
-create or replace function gem.add_place(p_counter text, p_at timestamptz, p_call uuid, p_action text, p_max integer,
-  p_version text, p_served bigint default null, p_to_wake boolean default null) returns void language plpgsql as $$
 declare
-  last record;
+  own record;
 begin
-  select r.n, r.at, r.holders, r.head into last from gem.rule_places r where r.counter = p_counter
+  select r.action, r.at into own from gem.rule_places r where r.call_id = p_call and r.counter = p_counter
     order by r.n desc limit 1;
-  insert into gem.rule_places (counter, n, at, call_id, action, holders, head, max, rules_version, to_wake)
-  values (p_counter, coalesce(last.n, 0) + 1, greatest(p_at, last.at), p_call, p_action,
-    case p_action
-      when 'took' then coalesce(last.holders, '{}') || p_call
-      when 'queued' then coalesce(last.holders, '{}')
-      else array_remove(last.holders, p_call) end,
-    coalesce(p_served, last.head, 0), p_max, p_version, p_to_wake);
+  return case when own.action = 'queued' then own.at end;
 end
 $$;
 
--- Gives free places to the calls that wait for them, and wakes these. The caller has locked the counter.
-create or replace function gem.give_places(p_counter text, p_at timestamptz, p_max integer, p_version text,
-  p_worker text) returns void language plpgsql as $$
+-- Appends a row after the last one of a counter, and returns it. p_served is the row of the queue to which the place
+-- goes.
+create or replace function gem.add_place(p_last gem.rule_places, p_counter text, p_at timestamptz, p_call uuid,
+  p_action text, p_max integer, p_version text, p_served bigint default null, p_to_wake boolean default null)
+returns gem.rule_places language plpgsql as $$
 declare
-  last record;
-  next record;
+  row  gem.rule_places;
+  held uuid[] := coalesce(p_last.holders, '{}');
 begin
-  loop
-    select r.holders, r.head into last from gem.rule_places r where r.counter = p_counter order by r.n desc limit 1;
-    exit when not found or cardinality(last.holders) >= p_max;
-    select * into next from gem.next_in_line(p_counter, last.head);
-    exit when next.n is null;
-    perform from public.core_tool_calls c
-    where c.id = next.call_id and c.status = 'waiting' and c.waits_for = 'place' for no key update skip locked;
-    if found then
-      perform gem.add_place(p_counter, p_at, next.call_id, 'took', p_max, p_version, next.n);
-      perform gem.wake(next.call_id, p_worker);
-    else -- it is locked, or it is on its way to the gate anyway
-      perform gem.add_place(p_counter, p_at, next.call_id, 'took', p_max, p_version, next.n, true);
-    end if;
-  end loop;
+  insert into gem.rule_places (counter, n, at, call_id, action, holders, waiting, head, max, rules_version, to_wake)
+  values (p_counter, coalesce(p_last.n, 0) + 1, greatest(p_at, p_last.at), p_call, p_action,
+    case p_action when 'took' then held || p_call when 'left' then array_remove(held, p_call) else held end,
+    coalesce(p_last.waiting, 0) + case
+      when p_action = 'queued' then 1
+      when p_served is not null or p_action = 'left' and p_call <> all (held) then -1
+      else 0 end,
+    coalesce(p_served, p_last.head, 0), p_max, p_version, p_to_wake)
+  returning * into row;
+  return row;
 end
 $$;
 
--- Returns the first call of the queue, and its row.
+-- Returns the first call of a queue, and its row.
 create or replace function gem.next_in_line(p_counter text, p_head bigint, out n bigint, out call_id uuid)
 language plpgsql stable as $$
 #variable_conflict use_column
@@ -97,61 +76,84 @@ begin
 end
 $$;
 
+-- Gives the free places of a counter to the calls that wait for them, wakes these, and returns the counter's last row.
+create or replace function gem.give_places(p_last gem.rule_places, p_at timestamptz, p_max integer, p_version text,
+  p_worker text) returns gem.rule_places language plpgsql as $$
+declare
+  last gem.rule_places := p_last;
+  next record;
+begin
+  while last.waiting > 0 and cardinality(last.holders) < p_max loop
+    select * into next from gem.next_in_line(last.counter, last.head);
+    perform from public.core_tool_calls c
+    where c.id = next.call_id and c.status = 'waiting' and c.waits_for = 'place' for no key update skip locked;
+    if found then
+      last := gem.add_place(last, last.counter, p_at, next.call_id, 'took', p_max, p_version, next.n);
+      perform gem.wake(next.call_id, p_worker);
+    else -- it is locked, or it is on its way to the gate anyway
+      last := gem.add_place(last, last.counter, p_at, next.call_id, 'took', p_max, p_version, next.n, true);
+    end if;
+  end loop;
+  return last;
+end
+$$;
+
+-- Lets calls leave their places and queues, except in the counters p_keep. The caller has locked the rows of the calls.
+create or replace function gem.leave_places(p_calls uuid[], p_worker text, p_keep text[] default '{}') returns void
+language plpgsql
+  set enable_seqscan = off set plan_cache_mode = force_generic_plan -- planned once
+as $$
+declare
+  lines text[] := gem.counters_of(p_calls);
+  line  text;
+  last  gem.rule_places;
+  at    timestamptz;
+  this  uuid;
+begin
+  foreach line in array lines loop
+    continue when line = any (p_keep);
+    perform pg_advisory_xact_lock(hashtextextended('gem.rule ' || line, 0));
+    at := gem.now();
+    last := gem.last_place(line);
+    foreach this in array p_calls loop
+      if this = any (last.holders) or gem.queued_since(line, this) is not null then
+        last := gem.add_place(last, line, at, this, 'left', last.max, last.rules_version);
+      end if;
+    end loop;
+    if last.waiting > 0 then
+      perform gem.give_places(last, at, last.max, last.rules_version, p_worker);
+    end if;
+  end loop;
+end
+$$;
+
 -- Returns the first row of a counter that an open call needs, or null if none does.
 create or replace function gem.first_needed(p_counter text) returns bigint language plpgsql stable as $$
 declare
-  last record;
+  last gem.rule_places := gem.last_place(p_counter);
 begin
-  select r.n, r.holders, r.head into last from gem.rule_places r where r.counter = p_counter order by r.n desc limit 1;
   return least((select n from gem.next_in_line(p_counter, last.head)), (
     select min(t.n) from unnest(last.holders) h (id), lateral (
       select r.n from gem.rule_places r where r.call_id = h.id and r.counter = p_counter order by r.n desc limit 1) t));
 end
 $$;
 
--- Lets calls leave their places and queues, except in the counters p_keep. The caller has locked the rows of the calls.
-create or replace function gem.leave_places(p_calls uuid[], p_worker text, p_keep text[] default '{}') returns void
-language plpgsql as $$
-declare
-  lines text[] := gem.counters_of(p_calls);
-  at    timestamptz;
-  this  record;
-  line  text;
-  last  record;
-begin
-  perform gem.lock_counters(lines);
-  at := gem.now();
-  foreach line in array lines loop
-    continue when line = any (p_keep);
-    for this in select call.id, p.action from unnest(p_calls) call (id), gem.place_of(call.id, line) p loop
-      continue when this.action is null or this.action = 'left';
-      select r.max, r.rules_version into last from gem.rule_places r where r.counter = line order by r.n desc limit 1;
-      perform gem.add_place(line, at, this.id, 'left', last.max, last.rules_version);
-    end loop;
-    select r.max, r.rules_version into last from gem.rule_places r where r.counter = line order by r.n desc limit 1;
-    perform gem.give_places(line, at, last.max, last.rules_version, p_worker);
-  end loop;
-end
-$$;
-
--- Says whether a call has a place or could take one: has, free or full, and since when it is in the queue. The caller
--- has locked the counter.
+-- Says whether a call has a place or could take one: has, free or full. If it is full, since says since when the call
+-- is in the queue. The caller has locked the counter.
 create or replace function gem.look_place(p_check jsonb, p_call uuid, p_at timestamptz, p_version text, p_worker text,
   out state text, out since timestamptz) language plpgsql as $$
 declare
-  line text    := p_check ->> 'counter';
   most integer := p_check ->> 'max';
-  own  record;
+  last gem.rule_places := gem.last_place(p_check ->> 'counter');
 begin
-  perform gem.give_places(line, p_at, most, p_version, p_worker); -- there may be more places than before
-  select * into own from gem.place_of(p_call, line);
-  if own.action = 'took' then
-    state := 'has';
-    return;
+  if last.waiting > 0 and cardinality(last.holders) < most then -- there are more places than before
+    last := gem.give_places(last, p_at, most, p_version, p_worker);
   end if;
-  since := case when own.action = 'queued' then own.at end;
-  state := case when coalesce((select cardinality(r.holders) from gem.rule_places r where r.counter = line
-    order by r.n desc limit 1), 0) < most then 'free' else 'full' end;
+  state := case when p_call = any (last.holders) then 'has' when coalesce(cardinality(last.holders), 0) < most then 'free'
+    else 'full' end;
+  if state = 'full' then
+    since := gem.queued_since(p_check ->> 'counter', p_call);
+  end if;
 end
 $$;
 
@@ -163,8 +165,8 @@ declare
   line text := p_check ->> 'counter';
   key  text;
 begin
-  if (select p.action from gem.place_of(p_call, line) p) is distinct from 'queued' then
-    perform gem.add_place(line, p_at, p_call, 'queued', (p_check ->> 'max')::integer, p_version);
+  if gem.queued_since(line, p_call) is null then
+    perform gem.add_place(gem.last_place(line), line, p_at, p_call, 'queued', (p_check ->> 'max')::integer, p_version);
   end if;
   select case when c.steps = 0 then c.computed_key end into key from public.core_tool_calls c where c.id = p_call;
   with parked as (

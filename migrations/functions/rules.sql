@@ -498,7 +498,8 @@ begin
       array(select k ->> 'counter' from jsonb_array_elements(p_checks) k where k ->> 'kind' = 'running'));
   end if;
   for this in select k.value from jsonb_array_elements(free) k loop
-    perform gem.add_place(this ->> 'counter', at, p_call, 'took', (this ->> 'max')::integer, p_version);
+    perform gem.add_place(gem.last_place(this ->> 'counter'), this ->> 'counter', at, p_call, 'took',
+      (this ->> 'max')::integer, p_version);
   end loop;
   if free <> '[]' and not call.placed then
     update public.core_tool_calls c set placed = true where c.id = p_call;

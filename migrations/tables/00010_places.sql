@@ -8,6 +8,7 @@ create table if not exists gem.rule_places (
   call_id       uuid        not null,
   action        text        not null check (action in ('took', 'queued', 'left')),
   holders       uuid[]      not null,      -- the calls that have a place after this row
+  waiting       integer     not null,      -- how many calls are in the queue after this row
   head          bigint      not null,      -- the queue has been served up to this row
   max           integer     not null,      -- the number of places
   rules_version text        not null,
