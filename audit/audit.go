@@ -127,8 +127,8 @@ var Checks = []Check{
 			"rules allows."},
 
 	{Name: "place-counted", counts: "places", file: "places.sql", only: databases,
-		Proves: "The rows of a running rule's counter are numbered without gaps. Each follows from the row before, and gives " +
-			"a free place to the first call of the queue."},
+		Proves: "The rows of a running rule's counter are numbered without gaps. Each follows from the row before, and a " +
+			"free place goes to the first call of the queue."},
 	{Name: "place-most", counts: "places", file: "places.sql", only: databases,
 		Proves: "No running rule let more calls run at the same time than that version of the rules allows."},
 	{Name: "place-held", counts: "places", file: "places.sql", only: databases,

@@ -13,8 +13,8 @@ type Check struct {
 	Rule   string `json:"rule"`
 	Action Action `json:"action"`
 	Kind   Kind   `json:"kind"`
-	// Counter names the calls that are counted together, for [Count], [Sum], [FailureRow] and [AtOnce]. It begins with the rule's
-	// name and a slash.
+	// Counter names the calls that are counted together, for [Count], [Sum], [FailureRow] and [AtOnce]. It begins with
+	// the rule's name and a slash.
 	Counter    string      `json:"counter,omitempty"`
 	Max        json.Number `json:"max,omitempty"`
 	WithinMS   int64       `json:"within_ms,omitempty"`

@@ -68,7 +68,8 @@ type Limit struct {
 	Per []string
 }
 
-// Running limits how many calls run at the same time. A call that waits, such as for a child or for people, does not run.
+// Running limits how many calls run at the same time. A call that waits, such as for a child or for people, does not
+// run.
 type Running struct {
 	Max int      // 1 to 100
 	Per []string // as in [Limit]

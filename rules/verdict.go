@@ -257,13 +257,14 @@ func (j Judgement) verdict(version string, a Answer, c Check, seen receipts.Evid
 		about, free = j.asked(r, a, c, seen, about)
 	case Wait:
 		does = " lets " + call + " wait"
-		if seen.NotInTime && c.Kind == AtOnce {
+		switch {
+		case seen.NotInTime && c.Kind == AtOnce:
 			does = " blocks " + call
 			about += "; no place was free for it within the time that a call may wait, " + span(c.AtMostMS)
-		} else if seen.NotInTime {
+		case seen.NotInTime:
 			does = " blocks " + call
 			about += "; the next start is later than a call may wait, " + span(c.AtMostMS)
-		} else if !a.StartsAt.IsZero() {
+		case !a.StartsAt.IsZero():
 			about += "; it runs at " + moment(a.StartsAt)
 		}
 	}

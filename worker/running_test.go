@@ -101,11 +101,11 @@ func TestAPlaceIsFreeAgain(t *testing.T) {
 		"after a cancellation": {"", func(t *testing.T, env *handlertest.Env, _ *Lab, id string, _ *handlertest.Running) {
 			testdb.Exec(t, env.DB, "select cancel_tool_call($1)", id)
 		}},
-		"when its worker is lost": {"", func(t *testing.T, env *handlertest.Env, _ *Lab, _ string, on *handlertest.Running) {
+		"when its worker is lost": {"", func(_ *testing.T, env *handlertest.Env, _ *Lab, _ string, on *handlertest.Running) {
 			on.Kill()
 			env.StartWorker()
 		}},
-		"when its worker stops": {"", func(t *testing.T, env *handlertest.Env, lab *Lab, _ string, on *handlertest.Running) {
+		"when its worker stops": {"", func(_ *testing.T, env *handlertest.Env, _ *Lab, _ string, on *handlertest.Running) {
 			env.StartWorker()
 			on.Stop()
 		}},

@@ -258,7 +258,8 @@ func (r *recomputed) ended() {
 	if !known {
 		return
 	}
-	if slices.ContainsFunc(recorded.Verdicts, func(v receipts.Verdict) bool { return slices.Contains(r.running, v.Rule) }) {
+	if slices.ContainsFunc(recorded.Verdicts,
+		func(v receipts.Verdict) bool { return slices.Contains(r.running, v.Rule) }) {
 		r.unknown[placesTaken] = true
 		return
 	}
