@@ -12,7 +12,7 @@
 //   - gem-rule: gem with a rule that checks the input of each call. The rule stops no call.
 //   - gem-limit: gem with a limit whose counter is different for each call. The limit stops no call.
 //   - gem-one-limit: gem with a limit that counts all calls together. The limit stops no call.
-//   - gem-running: gem with a running rule whose counter is different for each call, so that a place is always free.
+//   - gem-running: gem with a running rule whose counter is different for each call. A place is always free.
 //   - gem-one-running: gem with a running rule that has 100 places for all calls, as many as the worker has slots.
 //   - river-receipt: River with the same promise: a job's completion, receipt and row are in one transaction. It
 //     validates no input and keeps no journal. It may fetch jobs, and receive notifications of inserts, every
