@@ -309,7 +309,8 @@ func measureNames() (names []string) {
 
 // contestantNames are all contestants, in the order of the table.
 var contestantNames = []string{gem.Name(), gemRule.Name(), gemLimit.Name(), gemOneLimit.Name(),
-	gemRunning.Name(), gemOneRunning.Name(), gemKeyed.Name(), gemKept.Name(), gemAwaited.Name(), gemWatched.Name(), gemSQL.Name(), riverReceipt.Name(), riverAsIs.Name(),
+	gemRunning.Name(), gemOneRunning.Name(), gemKeyed.Name(), gemKept.Name(), gemAwaited.Name(), gemWatched.Name(),
+	gemSQL.Name(), riverReceipt.Name(), riverAsIs.Name(),
 	bareFloor.Name()}
 
 func (e experiment) gives(wanted map[string]bool) bool {
