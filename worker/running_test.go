@@ -231,6 +231,39 @@ func TestACallTakesThePlacesOfAllRulesOrNone(t *testing.T) {
 	sound(t, env)
 }
 
+// A call that gives a place back waits no longer in all than its rule says.
+func TestTheTimeInSeveralQueuesCountsTogether(t *testing.T) {
+	t.Parallel()
+	env, lab := startRuledLab(t, ruledBy(t,
+		`{"name": "b", "tools": ["lab.send"], "action": "wait", "running": {"max": 1}}`,
+		`{"name": "a", "tools": ["lab.send", "lab.write"], "action": "wait", "running": {"max": 1}}`))
+	env.StartWorker()
+	ids := []string{env.Insert(gated("first"))}
+	lab.awaitBegin(t)
+	ids = append(ids, env.Insert(gated("second"))) // waits for b
+	untilParked(env, 1)
+	ids = append(ids, env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "third", Gate: "w"})}))
+	untilParked(env, 2) // for a
+	lab.tell(t, "g", Order{})
+	if text := lab.awaitBegin(t); text != "third" {
+		t.Error(text)
+	}
+	untilParked(env, 1) // the second, for a
+	if n := testdb.Value[int](t, env.DB, "select count(distinct data ->> 'expires_at') + 10 * count(*) from "+
+		"core_tool_events where call_id = $1 and event = 'waiting'", ids[1]); n != 21 {
+		t.Errorf("it waited %d times, until %d times", n/10, n%10)
+	}
+	lab.tell(t, "w", Order{})
+	lab.awaitBegin(t)
+	lab.tell(t, "g", Order{})
+	for _, id := range ids {
+		if r := env.Await(id); r.Status != receipts.Succeeded {
+			t.Error(r)
+		}
+	}
+	sound(t, env)
+}
+
 // Somebody else may have locked the row of the call that gets a place.
 func TestACallWhoseRowIsLockedGetsItsPlaceAndWakesLater(t *testing.T) {
 	t.Parallel()

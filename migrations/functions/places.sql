@@ -29,15 +29,21 @@ begin
 end
 $$;
 
--- Returns since when a call is in the queue of a counter, or null.
-create or replace function gem.queued_since(p_counter text, p_call uuid) returns timestamptz
-language plpgsql stable as $$
-declare
-  own record;
+-- Reports whether a call is in the queue of a counter.
+create or replace function gem.is_in_line(p_counter text, p_call uuid) returns boolean language plpgsql stable as $$
 begin
-  select r.action, r.at into own from gem.rule_places r where r.call_id = p_call and r.counter = p_counter
-    order by r.n desc limit 1;
-  return case when own.action = 'queued' then own.at end;
+  return coalesce((select r.action = 'queued' from gem.rule_places r
+    where r.call_id = p_call and r.counter = p_counter order by r.n desc limit 1), false);
+end
+$$;
+
+-- Returns since when a call has waited for places, in whichever queues, without doing anything else; null if it has not.
+create or replace function gem.queued_since(p_call uuid) returns timestamptz language plpgsql stable as $$
+begin
+  return (select min(e.at) from public.core_tool_events e
+    where e.call_id = p_call and e.event = 'waiting' and e.data ? 'place' and e.seq > (
+      select max(l.seq) from public.core_tool_events l where l.call_id = p_call
+        and l.event not in ('claimed', 'woken') and (l.event = 'waiting' and l.data ? 'place') is not true));
 end
 $$;
 
@@ -116,7 +122,7 @@ begin
     at := gem.now();
     last := gem.last_place(line);
     foreach this in array p_calls loop
-      if this = any (last.holders) or gem.queued_since(line, this) is not null then
+      if this = any (last.holders) or gem.is_in_line(line, this) then
         last := gem.add_place(last, line, at, this, 'left', last.max, last.rules_version);
       end if;
     end loop;
@@ -138,8 +144,8 @@ begin
 end
 $$;
 
--- Says whether a call has a place or could take one: has, free or full. If it is full, since says since when the call
--- is in the queue. The caller has locked the counter.
+-- Returns in state whether a call has a place or could take one: has, free or full. If it is full, since is the time
+-- since which the call has waited for places. The caller has locked the counter.
 create or replace function gem.look_place(p_check jsonb, p_call uuid, p_at timestamptz, p_version text, p_worker text,
   out state text, out since timestamptz) language plpgsql as $$
 declare
@@ -152,7 +158,7 @@ begin
   state := case when p_call = any (last.holders) then 'has' when coalesce(cardinality(last.holders), 0) < most then 'free'
     else 'full' end;
   if state = 'full' then
-    since := gem.queued_since(p_check ->> 'counter', p_call);
+    since := gem.queued_since(p_call);
   end if;
 end
 $$;
@@ -165,7 +171,7 @@ declare
   line text := p_check ->> 'counter';
   key  text;
 begin
-  if gem.queued_since(line, p_call) is null then
+  if not gem.is_in_line(line, p_call) then
     perform gem.add_place(gem.last_place(line), line, p_at, p_call, 'queued', (p_check ->> 'max')::integer, p_version);
   end if;
   select case when c.steps = 0 then c.computed_key end into key from public.core_tool_calls c where c.id = p_call;

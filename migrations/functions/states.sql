@@ -7,7 +7,8 @@
 --                            ├──released──────────┤  the worker stops or does not know the tool
 --                            ├──lost──────────────┤  the worker died, and another one requeues the call
 --                            │                    │
---                            └──woken── waiting ◀─┘  the call waits for a key, an answer, a child, a time or a program
+--                            └──woken── waiting ◀─┘  the call waits for a key, a place, an answer, a child, a time or
+--                                                 a program
 --
 --       insert ──queued, waiting──▶ waiting ──succeeded | failed──▶ final
 --                            a question from a handler or a rule: it ends when it is answered, or at its deadline
@@ -18,18 +19,20 @@
 --                   only the attempt that holds the call (attempt, claimed_by) can move it.
 --   waiting         No process runs the call. waits_for names the reason. `key`: another call holds its computed_key.
 --                   `call`, `answer` or `time`: its durable handler waits for a child, an answer or a time. `code`: the
---                   call waits for a worker whose program can continue it. See waits.sql. Questions that
---                   handlers and rules ask are inserted as waiting (gem.question_waits).
+--                   call waits for a worker whose program can continue it. See waits.sql. `place`: as many calls run as
+--                   a rule allows. See places.sql. Questions that handlers and rules ask are inserted as waiting
+--                   (gem.question_waits).
 --   succeeded, failed, not_configured
 --                   The call has ended. Its status never changes again, and it has exactly one receipt.
 --
 --   Cancelling a queued or waiting call ends it at once, as failed. If the call has made progress (its journal has
 --   steps, calls or waits), it runs again instead, so that its handler can clean up; a second cancellation ends it at
---   once, unless a worker runs it. Cancelling a running call sets cancel_requested_at. Its worker learns of this at its
---   next heartbeat at the latest, and ends the call with a receipt that lists what was done.
+--   once, unless a worker runs it. A call that has a place, or is in a queue for one, is claimed again, and its worker
+--   ends it. Cancelling a running call sets cancel_requested_at. Its worker learns of this at its next heartbeat at the
+--   latest, and ends the call with a receipt that lists what was done.
 --
--- Only functions change a call's status: those below, in the order of a call's life, and those in waits.sql, rules.sql,
--- answers.sql, servers.sql and workers.sql. In one transaction, each function checks the state, updates the row, and
+-- Only functions change a call's status: those below, in the order of a call's life, and those in waits.sql, places.sql,
+-- rules.sql, answers.sql, servers.sql and workers.sql. In one transaction, each function checks the state, updates the row, and
 -- writes the event and, if the call ends, the receipt.
 --
 -- A worker that changes the state of a running call names its attempt: (call, attempt, worker). If that attempt no
