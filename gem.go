@@ -48,7 +48,7 @@ type Program struct {
 }
 
 // BuiltInRegistry is the tools.registry.json of the built-in domains, embedded in this package. Its "include" field
-// names further tools of GEM, whose entries registry.Parse adds.
+// names more of GEM's own tools, and registry.Parse adds their entries.
 //
 //go:embed tools.registry.json
 var BuiltInRegistry []byte

@@ -43,8 +43,8 @@ type Call struct {
 	Attempt, Retries, Losses int
 	// Kills are the losses since the call last waited. A call with two is suspected of killing its workers.
 	Kills int
-	// WorkerID and ClaimedAt belong to the current or last attempt. They are zero while the call is queued or
-	// waiting.
+	// WorkerID and ClaimedAt are those of the current attempt or, once the call has ended, of its last. They are zero
+	// while the call is queued or waiting.
 	WorkerID        string
 	ClaimedAt       time.Time
 	CancelRequested bool // someone asked to cancel it

@@ -41,7 +41,8 @@ type NewCall struct {
 	// IdempotencyKey makes a call to a safe-retry tool return the result of an earlier successful call with the same key,
 	// tool and caller: at most 255 characters; empty means none.
 	IdempotencyKey string
-	// CreatedBy is the user on whose behalf the call is made: at most 255 characters; empty means the token's, if any.
+	// CreatedBy is the user on whose behalf the call is made: at most 255 characters; empty means the token's user, if
+	// there is a token.
 	CreatedBy string
 	// Priority is from -1000 to 1000; higher runs first. The default is 0.
 	Priority int

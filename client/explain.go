@@ -45,7 +45,7 @@ const (
 	ForApproval WaitsFor = "approval"
 	// ForLimit means that the limit of a rule delays the call, in the queue, until RunAt.
 	ForLimit WaitsFor = "limit"
-	// ForPlace means that as many calls run as a rule allows at the same time. Place names the rule.
+	// ForPlace means that a rule's limit on calls that run at the same time is reached. Place names the rule.
 	ForPlace WaitsFor = "place"
 	// ForCode means that no program that claimed the call could continue it. Misfit gives the reason.
 	ForCode WaitsFor = "code"
@@ -57,7 +57,7 @@ type Explanation struct {
 	At       time.Time // the time of the read, on Postgres's clock
 	WaitsFor WaitsFor
 
-	// Place is the running rule in which the call waits for a place.
+	// Place is the rule that limits how many calls run at the same time, if the call waits for its turn.
 	Place struct {
 		Rule string
 		Max  int
@@ -86,8 +86,8 @@ type Explanation struct {
 	// Asked has the first open calls, up to [MaxChildren], that wait for somebody's answer. They were made by the call's
 	// handler, or by the handlers of the calls below it.
 	Asked []WaitingCall
-	// Misfit says why no program could continue a call that waits for code. Message is the reason, and Name the entry of
-	// the journal that the code contradicts. Name is empty if the tool or its handler is missing.
+	// Misfit says why no worker's program could continue the call, if it waits for one that can. Message is the reason,
+	// and Name the entry of the journal that the code contradicts. Name is empty if the tool or its handler is missing.
 	Misfit struct{ Name, Message string }
 	// Answers are the names under which the call waits for answers: see [Answer].
 	Answers []string
@@ -113,7 +113,7 @@ type Explanation struct {
 	Context string
 	// Receipt is the receipt of the call; nil before its end.
 	Receipt *receipts.Receipt
-	// RepeatedCall is the id of the earlier call whose receipt this call's receipt repeats. It is empty if the receipt
+	// If this call's receipt repeats that of an earlier call, RepeatedCall is that call's id. It is empty if the receipt
 	// repeats none.
 	RepeatedCall string
 }

@@ -23,7 +23,7 @@ type Question struct {
 	By    []string        `json:"by"`     // who may answer: owner, user:SUBJECT, role:ROLE, service
 	Since time.Time       `json:"since"`
 	Until time.Time       `json:"until,omitzero"` // zero means no limit
-	// the topmost ancestor of the question, which no other call made; it may be the question itself
+	// the topmost ancestor, a call that no other call made; it may be the question itself
 	Root  string          `json:"root"`
 	Input json.RawMessage `json:"input"` // the input, if the question is a call to wait.approval; otherwise null
 	// About and Arguments are the tool and the input of the call to approve; empty and null for other
@@ -66,8 +66,8 @@ func FirstQuestions(ctx context.Context, db DB, limit int) ([]Question, error) {
 	return readQuestions(ctx, db, "where of_asker <= $1 order by place limit $2", MaxPerAsker, limit)
 }
 
-// More returns the number of questions of the same asker that [FirstQuestions] left out. It returns 0, except for the
-// last question of an asker whom FirstQuestions limits.
+// More returns the number of questions of the same asker that [FirstQuestions] left out. It is above 0 only for an
+// asker's last question, if FirstQuestions left out others of that asker.
 func (q Question) More() int {
 	if q.OfAsker != MaxPerAsker {
 		return 0
@@ -128,7 +128,7 @@ func readFrom(ctx context.Context, db DB, from string, args ...any) ([]Question,
 // WaitingCall is a call that waits for somebody's answer.
 type WaitingCall struct {
 	ID, Tool string
-	Text     string   // of wait.answer and wait.approval: the question; may be empty
+	Text     string   // the question, for wait.answer and wait.approval; may be empty
 	By       []string // who may answer, if the input names them: owner, user:SUBJECT, role:ROLE, service
 	About    string   // of wait.approval: the tool of the call to approve
 	// AskedFor is the kind of asker. AskedBy is the created_by of the question's call: the user on whose behalf it was

@@ -17,9 +17,9 @@ import (
 type Subject struct {
 	// ID is the token's `sub`, which becomes created_by of the user's calls. It is required.
 	ID string
-	// Role is the Postgres role whose rights the statements have. Set it to authenticated, or to gem_frontend in a
-	// database without a role authenticated. Empty means the rights of the connection itself, so that a connection as the
-	// owner of the tables sees the rows of all users.
+	// Role is the Postgres role whose rights the statements have. Set it to authenticated or, if the database has no such
+	// role, to gem_frontend. Empty means the rights of the connection itself, so that a connection as the owner of the
+	// tables sees the rows of all users.
 	Role string
 	// Claims are the other claims of the token, a JSON object that policies may read; nil means none. Its `sub` and
 	// `role` are ignored in favour of the fields above.
@@ -28,8 +28,8 @@ type Subject struct {
 
 // As runs statements with the rights of a user, as PostgREST does: in one transaction, with the user's role and
 // `request.jwt.claims`, so that row level security, gem.limits and policies apply. It commits if do returns nil, and
-// otherwise rolls back and returns that error. The transaction costs two round trips in addition to the statements of
-// do. The connection keeps no state of the user, so the pool may use a pooler in transaction mode.
+// otherwise rolls back and returns that error. The transaction costs two round trips in addition to the statements that
+// the function do runs. The connection keeps no state of the user, so the pool may use a pooler in transaction mode.
 //
 // The connection's role must be a member of the user's role. The role gem_mcp is a member of the users' roles, and has
 // no other rights.

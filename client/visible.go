@@ -25,8 +25,8 @@ type VisibleCall struct {
 	Receipt *receipts.Receipt
 }
 
-// GetVisible returns a call as its user may see it. If it is called with the DB of [As], it finds only that user's
-// calls, whatever the rights of the connection.
+// GetVisible returns a call as its user may see it. With the DB that [As] passes to its function, it finds only that
+// user's calls, whatever the rights of the connection.
 func GetVisible(ctx context.Context, db DB, id string) (*VisibleCall, error) {
 	var (
 		s VisibleCall

@@ -111,7 +111,7 @@ func Approve(d *Durable, name string, a Approval) *Child[Decision] {
 }
 
 // StartApproved starts exactly the call that was approved, like [Start]. Call it after Wait has returned the decision.
-// Wait on the returned Child fails with the code not_allowed if the call was denied, or if the tool, its input or its
+// The returned Child's Wait fails with the code not_allowed if the call was denied, or if the tool, its input or its
 // registry entry differs from what was approved.
 func StartApproved[T any](d *Durable, name string, approval *Child[Decision]) *Child[T] {
 	if approval.asked == nil {

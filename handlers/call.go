@@ -19,7 +19,7 @@
 //
 // The input is decoded into the last parameter, a struct. The output is encoded as the receipt's result. An error ends
 // the call as failed, unless it is a [NotConfigured] or a [TransientError]; a [Failure] adds a code and details. A
-// method must return when its context ends. If the input's struct implements [Checked], it can refuse a call before the
+// method must return when its context ends. An input struct that implements [Checked] can refuse a call before the
 // worker takes the call's idempotency key.
 package handlers
 
@@ -67,8 +67,8 @@ type Call struct {
 }
 
 // Checked is an input that can refuse its call. The worker calls Check before it takes the call's key, so a refused
-// call affects no other call. Use it if the fields of an input may contradict each other, for example if the key must
-// be the hash of the rest. An error ends the call like a handler's error. Check must depend only on the input and the
+// call affects no other call. Use it if the fields of an input may contradict each other, for example if one field must
+// be the hash of the others. An error ends the call like a handler's error. Check must depend only on the input and the
 // call, because the worker calls it before each attempt until a step is recorded.
 type Checked interface {
 	Check(call *Call) error

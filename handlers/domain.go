@@ -20,14 +20,14 @@ type Domain struct {
 	Tools any
 	// Config, if set, points to a struct that binding.Configure fills from the environment. Each field is read from one
 	// variable, which the tags of the field describe: `envconfig` is the variable's name, `default` its default value,
-	// and `desc` a sentence for `gem worker --help`. The tag `may` describes the possible values: the error for an
-	// invalid value has it after the words "it may be". A field can be of any type that
-	// github.com/kelseyhightower/envconfig reads; a [Secret] is never shown, and a field without envconfig is left alone.
-	// A type with a method Decode(string) error parses its own value. A struct may have a method Wrong()
-	// map[string]string, which returns the unusable variables, each with a reason that may be empty. It may also have a
-	// method Lookup(func(variable string) string), for variables whose names are in a file that the domain reads. GEM
-	// calls Lookup after setting the fields and before Wrong. It passes a function that returns the value of any
-	// variable, trimmed of white space. If a value may be secret, Lookup must make it a [Secret] at once.
+	// and `desc` a sentence for `gem worker --help`. The tag `may` describes the possible values: it completes the words
+	// "it may be" in the error for an invalid value. A field can be of any type that github.com/kelseyhightower/envconfig
+	// reads; a [Secret] is never shown, and a field without envconfig is left alone. A type with a method Decode(string)
+	// error parses its own value. A struct may have a method Wrong() map[string]string, which returns the unusable
+	// variables, each with a reason that may be empty. It may also have a method Lookup(func(variable string) string),
+	// for environment variables that are named in a file that the domain reads. GEM calls Lookup after setting the fields
+	// and before Wrong. It passes a function that returns the value of any variable, trimmed of white space. If a value
+	// may be secret, Lookup must make it a [Secret] at once.
 	Config any
 	// Open, if set, is called once, after Config was filled and before the worker starts. gem dev calls the Open of the
 	// domain llm again when its routes file has changed.

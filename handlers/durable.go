@@ -54,7 +54,7 @@ type Journal interface {
 	// point without recording one.
 	Version(name string, current int) int
 	// Arrived returns the arrival under a name, and whether there is one. The arrival's Result is set only after a Wait
-	// for this name alone.
+	// for this name and no other.
 	Arrived(name string) (Arrival, bool)
 }
 
@@ -87,10 +87,10 @@ var ErrUnknown error = &Failure{
 	Message: "A step that must not run twice had begun when its worker was lost: whether it took effect is not known.",
 }
 
-// Step calls do at least once, records its result in the journal, and returns that result.
-// The result must be encodable as JSON of at most 1 MiB. If the worker is lost before the result is recorded, another
-// worker calls the function again. A name has at most 200 characters and no #. If several steps have the same name, the
-// second gets the suffix #2 in the journal, and so on.
+// Step calls the function do at least once, records its result in the journal, and returns that result. The result must
+// be encodable as JSON of at most 1 MiB. If the worker is lost before the result is recorded, another worker calls the
+// function again. A name has at most 200 characters and no #. If several steps have the same name, the second gets the
+// suffix #2 in the journal, and so on.
 //
 // A [Transient] error ends the attempt, and the call runs again after a pause. The tool's retry.max_attempts limits
 // this; the count restarts whenever the journal gets another step, call or wait. When the attempts are used up, or on
@@ -130,8 +130,8 @@ func step[T any](ctx context.Context, d *Durable, kind StepKind, name string,
 }
 
 // Version returns which version of the code a call must run at this place in the handler. A call that comes here for
-// the first time records the given number, and gets the same number in every later run. The result is 0 for a call
-// that had passed this place before Version was added to the code. Use it for changes of code that contradict the
+// the first time records the given number, and gets the same number in every later run. The result is 0 for a call that
+// had passed this place before Version was added to the code. Use it when a code change would no longer match the
 // journals of open calls:
 //
 //	if handlers.Version(call, "ask first", 1) >= 1 {

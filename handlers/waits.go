@@ -35,7 +35,7 @@ type Await struct {
 	Until  *time.Time
 }
 
-// Arrival is what arrived under a name of the journal: the result of a child, an answer, or a timeout.
+// Arrival is what arrived for a name in the journal: the result of a child, an answer, or a timeout.
 type Arrival struct {
 	Seq    int             // its place in the journal
 	Result json.RawMessage // the child's result; for an answer, an object with its value, who gave it (by) and when (at)
@@ -182,8 +182,8 @@ func (c *Child[T]) result() (result T, err error) {
 	return result, nil
 }
 
-// By returns the subject that answered a [Receive] or an [Ask], and the time, once Wait has returned. The subject is
-// the `sub` of a token, service_role, or a role of Postgres. It is empty without an answer.
+// By returns the subject that answered a [Receive] or an [Ask], and the time, once Wait has returned. The subject is a
+// token's `sub`, or service_role, or the name of a Postgres role. It is empty without an answer.
 func (c *Child[T]) By() (subject string, at time.Time) {
 	var answer struct {
 		By string
@@ -219,8 +219,8 @@ func All[C Awaited](ctx context.Context, of ...C) error {
 	return d.journal.Wait(ctx, len(names), names)
 }
 
-// First waits until a child has ended or timed out, and returns the index of the earliest. If the call of a child could
-// not be made, First returns that child's index at once. If the handler runs again, it returns the same index. It needs
+// First waits until a child has ended or timed out, and returns the index of the earliest. If one of the children could
+// not be started, First returns its index at once. When the handler runs again, First returns the same index. It needs
 // at least one child. It returns an error only if ctx ends, or if it is called inside a step.
 func First(ctx context.Context, of ...Awaited) (int, error) {
 	d, names, failed := awaited(of)

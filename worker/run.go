@@ -41,8 +41,8 @@ type attempt struct {
 	cause        error            // why the call's context ended before the handler was done; nil if it did not
 }
 
-// run runs an attempt of a claimed call on this worker, and returns how it ended. Each stage of run returns an end, or
-// nil to continue with the next stage.
+// run runs an attempt of a claimed call on this worker, and returns how it ended. Each stage returns how the attempt
+// ends, or nil to continue with the next stage.
 func (w *Worker) run(c *claimedCall) *end {
 	a := &attempt{worker: w, claim: c, started: time.Now()}
 	ctx := c.ctx
@@ -181,7 +181,7 @@ func (a *attempt) cancelledBefore() *end {
 	return failed(receipts.Cancelled, message, nil)
 }
 
-// withoutCode returns an end for a call that has made progress: the call waits for a program that can continue it.
+// withoutCode ends an attempt of a call that has made progress: the call then waits for a program that can continue it.
 func withoutCode(message string) *end {
 	return &end{how: waitingForCode, misfit: store.Misfit{Message: message}}
 }
@@ -200,8 +200,8 @@ func (a *attempt) mayWait(e *end) *end {
 	return e
 }
 
-// leaveUnknown leaves a call whose tool is not in this registry to a worker whose registry has the tool. If no such
-// worker has been alive in the last five minutes, the call fails or, if it has made progress, waits for code.
+// leaveUnknown leaves a call to a worker with another registry if this one lacks the call's tool. If no such worker has
+// been alive in the last five minutes, the call fails or, if it has made progress, waits for code.
 func (a *attempt) leaveUnknown(ctx context.Context) *end {
 	var left bool
 	ctx, done := a.claim.uncancelled(ctx)
@@ -293,7 +293,7 @@ func (a *attempt) takeKey(ctx context.Context) *end {
 	return ruled
 }
 
-// takePlaces takes the places of running rules again, for a call that has made progress.
+// takePlaces asks again for the places that rules require, for a call that has made progress.
 func (a *attempt) takePlaces(ctx context.Context) *end {
 	if len(a.judged.Checks) == 0 {
 		return nil

@@ -68,7 +68,7 @@ type Options struct {
 	Handlers *binding.Handlers
 	// Rules restrict the calls. Default: none.
 	Rules *rules.Set
-	// Notify decides who hears about questions, failures and others. Default: nobody does.
+	// Notify decides who hears about questions, failures and other events. Default: nobody does.
 	Notify *notify.Set
 	// Dashboard is the URL under which people see the dashboard, for links in notices. Default: no links.
 	Dashboard string

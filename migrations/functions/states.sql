@@ -418,8 +418,8 @@ $$;
 -- Reports whether the input of p_call differs from that of the call that wrote p_receipt, not counting the key field.
 -- Returns null if the earlier input is unknown. Signed-in users must not learn the inputs of others. If a signed-in
 -- user made p_call and another user the earlier call, the inputs are therefore not compared. The result is then true if
--- p_refuse is true, and null otherwise. p_refuse means that the tool refuses a call whose key has succeeded with
--- another input. The function is volatile because the receipt may be newer than the calling statement.
+-- p_refuse is true, and null otherwise. p_refuse means that the tool refuses a call if another with the same key and
+-- another input has succeeded. The function is volatile because the receipt may be newer than the calling statement.
 create or replace function gem.input_differs(p_call uuid, p_receipt uuid, p_key_field text,
   p_refuse boolean) returns boolean
 language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
@@ -522,7 +522,7 @@ begin
   end if;
   if freed_key is null and p_attempt > 1 then
     perform gem.wake_next(p_call, p_worker);
-  elsif freed_key is not null and p_replay_of is null then -- not after a hit: gem.hold_key has woken the waiters then
+  elsif freed_key is not null and p_replay_of is null then -- after a hit, gem.hold_key has already woken them
     -- Postgres would plan this query at the end of each call without a key if it were part of the condition above.
     if exists (select from public.core_tool_calls w where w.status = 'waiting' and w.waits_for = 'key'
         and w.computed_key = freed_key) then
@@ -610,7 +610,7 @@ $$;
 drop function if exists gem.lost_under_none(uuid, text);
 
 -- Leaves a call to workers that declared a capability. Returns false, and changes nothing, if gem.lived_lately finds no
--- such worker. If these workers do not return, gem.recover handles the call.
+-- such worker. If no such worker is alive again later, gem.recover handles the call.
 create or replace function gem.leave_to(p_call uuid, p_attempt integer, p_worker text, p_needs text)
 returns boolean language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
@@ -768,7 +768,7 @@ begin
     return call.status;
   elsif gem.is_answered(p_call, call.tool_name) then
     return 'requested'; -- the worker ends the question with its answer
-  elsif call.status = 'running' or call.placed -- its claim ends it: a frontend takes no counter's lock
+  elsif call.status = 'running' or call.placed -- its next claim ends it: a frontend must not lock a counter
     or call.steps > 0 and call.attempt > 0 and call.cancel_requested_at is null
       and call.waits_for is distinct from 'key' then
     if call.cancel_requested_at is null then
