@@ -43,12 +43,12 @@ func untilParked(env *handlertest.Env, n int) {
 func TestAsManyCallsRunAsARuleHasPlaces(t *testing.T) {
 	t.Parallel()
 	env, lab := startRuledLab(t, ruledBy(t, twoAtOnce))
-	env.StartWorker()
-	env.StartWorker()
 	var ids []string
 	for i := range 6 {
 		ids = append(ids, env.Insert(gated(fmt.Sprint(i))))
 	}
+	env.StartWorker() // it admits several in one statement
+	env.StartWorker()
 	var began []string
 	for range 6 {
 		began = append(began, lab.awaitBegin(t))

@@ -29,6 +29,39 @@ exception when unique_violation or lock_not_available then
 end
 $$;
 
+-- Gives a free place to each call whose only check is on calls that run at the same time, if nobody waits for that
+-- counter, and returns the places of these calls in the list. The caller has locked the calls and the counters.
+create or replace function gem.take_free_places(p_calls jsonb, p_mine uuid[], p_done integer[], p_at timestamptz,
+  p_version text) returns integer[] language plpgsql as $$
+declare
+  taken integer[];
+begin
+  with wanted as (
+    select k.ordinality - 1 as place, (k.value ->> 'call')::uuid as call, k.value #>> '{checks,0,counter}' as counter,
+      (k.value #>> '{checks,0,max}')::integer as most
+    from jsonb_array_elements(p_calls) with ordinality k
+    where k.value #>> '{checks,0,kind}' = 'running' and jsonb_array_length(k.value -> 'checks') = 1
+  ), free as (
+    select w.*, row_number() over line as nth, array_agg(w.call) over line as together, l.*
+    from wanted w left join lateral (
+      select r.n, r.at, r.holders, r.waiting, r.head from gem.rule_places r where r.counter = w.counter
+      order by r.n desc limit 1) l on true
+    where w.call = any (p_mine) and w.place <> all (p_done) and coalesce(l.waiting, 0) = 0
+    window line as (partition by w.counter order by w.place rows unbounded preceding)
+  ), took as (
+    insert into gem.rule_places (counter, n, at, call_id, action, holders, waiting, head, max, rules_version)
+    select f.counter, coalesce(f.n, 0) + f.nth, greatest(p_at, f.at), f.call, 'took', f.holders || f.together, 0,
+      coalesce(f.head, 0), f.most, p_version
+    from free f where coalesce(cardinality(f.holders), 0) + f.nth <= f.most
+    returning call_id
+  ), placed as (
+    update public.core_tool_calls c set placed = true where c.id in (select t.call_id from took t)
+  )
+  select array_agg(w.place) into taken from took t join wanted w on w.call = t.call_id;
+  return coalesce(taken, '{}');
+end
+$$;
+
 -- Admits calls that a worker has claimed for the first time. p_calls lists them in order, as {call, key, key_field,
 -- refuse, checks, deadline_ms}. None of the checks asks people. Returns a row for each call that it could decide; place
 -- is its index from 0, and the other columns are as in gem.gate. outcome is null for a call without checks. differs
@@ -54,6 +87,7 @@ declare
     order by c.id for no key update skip locked);
   done integer[] := '{}'; -- the places of calls that run only if the worker asks again, or whose key decided
   taken integer[] := gem.take_free_keys(p_calls, mine);
+  placed integer[] := '{}'; -- the places of calls that have taken the only place that they need
   this record;
 begin
   for this in
@@ -83,6 +117,10 @@ begin
     select distinct c ->> 'counter' as counter
     from jsonb_array_elements(p_calls) k, jsonb_array_elements(k -> 'checks') c where c ? 'counter'
     order by 1) counters;
+  if jsonb_path_exists(p_calls, '$[*].checks[*] ? (@.kind == "running")') then
+    at := gem.now();
+    placed := gem.take_free_places(p_calls, mine, done, at, p_version);
+  end if;
   for this in
     select k.ordinality - 1 as place, (k.value ->> 'call')::uuid as call, k.value -> 'checks' as checks, k.value as item
     from jsonb_array_elements(p_calls) with ordinality k
@@ -91,7 +129,11 @@ begin
     continue when this.call <> all (mine) or this.place = any (done);
     select this.place, 'run', null, null, false, null, null, null, null
       into place, verdict, receipt_id, result, differs, outcome, at, starts_at, met;
-    if this.checks is not null then
+    if this.place = any (placed) then
+      outcome := 'run';
+      at := gem.now();
+      met := '[]';
+    elsif this.checks is not null then
       select g.verdict, g.outcome, g.at, g.starts_at, g.met into verdict, outcome, at, starts_at, met
       from gem.gate(this.call, 1, p_worker, null, this.checks, p_version, false,
         (this.item ->> 'deadline_ms')::bigint) g;
