@@ -264,6 +264,27 @@ func TestTheTimeInSeveralQueuesCountsTogether(t *testing.T) {
 	sound(t, env)
 }
 
+// A call that has made progress loses it if it fails, so it waits although the rule blocks others.
+func TestARuleThatBlocksLetsACallThatMadeProgressWait(t *testing.T) {
+	t.Parallel()
+	env, lab := startRuledLab(t, ruledBy(t,
+		`{"name": "one", "tools": ["lab.send", "tree.run"], "action": "block", "running": {"max": 1}}`))
+	env.StartWorker()
+	parent := env.Insert(handlertest.Call{Tool: "tree.run", Input: task(Task{Text: "hear e; wait e"})})
+	env.UntilItWaits(parent, "answer")
+	first := env.Insert(gated("first"))
+	lab.awaitBegin(t)
+	env.Answer(parent, "x", "e")
+	untilParked(env, 1)
+	lab.tell(t, "g", Order{})
+	for _, id := range []string{first, parent} {
+		if r := env.Await(id); r.Status != receipts.Succeeded {
+			t.Error(string(r.Result))
+		}
+	}
+	sound(t, env)
+}
+
 // Somebody else may have locked the row of the call that gets a place.
 func TestACallWhoseRowIsLockedGetsItsPlaceAndWakesLater(t *testing.T) {
 	t.Parallel()
@@ -340,6 +361,7 @@ func TestPlacesFollowTheRulesOfTheNextDeploy(t *testing.T) {
 			ids = append(ids, env.Insert(gated("third")))
 			for range 2 {
 				lab.awaitBegin(t)
+				sound(t, env)
 				lab.tell(t, "g", Order{})
 			}
 			for _, id := range ids {

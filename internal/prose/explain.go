@@ -51,9 +51,12 @@ func explanation(e *client.Explanation) string {
 			"GEM tries again at %s, "+
 			"when a worker starts, and after gem resume %s.", Moment(c.WakeAt), c.ID)
 	case e.WaitsFor == client.ForPlace:
-		return fmt.Sprintf("It waits for a place: the rule %s lets %d of these calls run at the same time. Calls that "+
-			"asked before it go first. If it gets none by %s, it ends with %s.", e.Place.Rule, e.Place.Max, Moment(c.WakeAt),
-			receipts.LimitReached)
+		said := fmt.Sprintf("It waits for a place: the rule %s lets %d of these calls run at the same time. Calls that "+
+			"asked before it go first.", e.Place.Rule, e.Place.Max)
+		if !c.WakeAt.IsZero() {
+			said += fmt.Sprintf(" If it gets none by %s, it ends with %s.", Moment(c.WakeAt), receipts.LimitReached)
+		}
+		return said
 	case e.WaitsFor == client.ForApproval:
 		return explainApprovals(e)
 	case e.WaitsFor == client.ForAnswer:

@@ -114,7 +114,7 @@ begin
   end loop;
 
   perform pg_advisory_xact_lock(hashtextextended('gem.rule ' || counter, 0)) from (
-    select distinct c ->> 'counter' as counter
+    select distinct (c ->> 'counter') collate "C" as counter
     from jsonb_array_elements(p_calls) k, jsonb_array_elements(k -> 'checks') c where c ? 'counter'
     order by 1) counters;
   if jsonb_path_exists(p_calls, '$[*].checks[*] ? (@.kind == "running")') then

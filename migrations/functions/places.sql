@@ -12,13 +12,6 @@
 -- Who writes to a counter holds its advisory lock. A transaction locks the rows of its calls first, then counters in
 -- their order. It then waits for no other call's row: it skips locked ones.
 
--- Returns the counters that name some calls, in their order.
-create or replace function gem.counters_of(p_calls uuid[]) returns text[] language plpgsql stable as $$
-begin
-  return array(select distinct r.counter from gem.rule_places r where r.call_id = any (p_calls) order by r.counter);
-end
-$$;
-
 -- Returns the last row of a counter, or null.
 create or replace function gem.last_place(p_counter text) returns gem.rule_places language plpgsql stable as $$
 declare
@@ -37,13 +30,14 @@ begin
 end
 $$;
 
--- Returns since when a call has waited for places, in whichever queues, without doing anything else; null if it has not.
+-- Returns since when a call has waited for places, in whichever queues, without running; null if it has not.
 create or replace function gem.queued_since(p_call uuid) returns timestamptz language plpgsql stable as $$
 begin
   return (select min(e.at) from public.core_tool_events e
     where e.call_id = p_call and e.event = 'waiting' and e.data ? 'place' and e.seq > (
       select max(l.seq) from public.core_tool_events l where l.call_id = p_call
-        and l.event not in ('claimed', 'woken') and (l.event = 'waiting' and l.data ? 'place') is not true));
+        and l.event not in ('claimed', 'woken', 'released', 'cancel_requested')
+        and (l.event = 'waiting' and l.data ?| '{place,key}') is not true));
 end
 $$;
 
@@ -95,7 +89,7 @@ begin
     where c.id = next.call_id and c.status = 'waiting' and c.waits_for = 'place' for no key update skip locked;
     if found then
       last := gem.add_place(last, last.counter, p_at, next.call_id, 'took', p_max, p_version, next.n);
-      perform gem.wake(next.call_id, p_worker);
+      perform gem.wake(next.call_id, p_worker, true);
     else -- it is locked, or it is on its way to the gate anyway
       last := gem.add_place(last, last.counter, p_at, next.call_id, 'took', p_max, p_version, next.n, true);
     end if;
@@ -110,20 +104,22 @@ language plpgsql
   set enable_seqscan = off set plan_cache_mode = force_generic_plan -- planned once
 as $$
 declare
-  lines text[] := gem.counters_of(p_calls);
-  line  text;
-  last  gem.rule_places;
-  at    timestamptz;
-  this  uuid;
+  line record; -- a counter, and the calls among p_calls that it names
+  last gem.rule_places;
+  at   timestamptz;
+  this uuid;
 begin
-  foreach line in array lines loop
-    continue when line = any (p_keep);
-    perform pg_advisory_xact_lock(hashtextextended('gem.rule ' || line, 0));
+  for line in
+    select r.counter, array_agg(distinct r.call_id) as calls from gem.rule_places r
+    where r.call_id = any (p_calls) and r.counter <> all (p_keep)
+    group by r.counter order by r.counter collate "C"
+  loop
+    perform pg_advisory_xact_lock(hashtextextended('gem.rule ' || line.counter, 0));
     at := gem.now();
-    last := gem.last_place(line);
-    foreach this in array p_calls loop
-      if this = any (last.holders) or gem.is_in_line(line, this) then
-        last := gem.add_place(last, line, at, this, 'left', last.max, last.rules_version);
+    last := gem.last_place(line.counter);
+    foreach this in array line.calls loop
+      if this = any (last.holders) or gem.is_in_line(line.counter, this) then
+        last := gem.add_place(last, line.counter, at, this, 'left', last.max, last.rules_version);
       end if;
     end loop;
     if last.waiting > 0 then
@@ -155,8 +151,8 @@ begin
   if last.waiting > 0 and cardinality(last.holders) < most then -- there are more places than before
     last := gem.give_places(last, p_at, most, p_version, p_worker);
   end if;
-  state := case when p_call = any (last.holders) then 'has' when coalesce(cardinality(last.holders), 0) < most then 'free'
-    else 'full' end;
+  state := case when p_call = any (last.holders) then 'has'
+    when coalesce(cardinality(last.holders), 0) < most then 'free' else 'full' end;
   if state = 'full' then
     since := gem.queued_since(p_call);
   end if;
@@ -203,7 +199,7 @@ begin
     perform from public.core_tool_calls c
     where c.id = this.call_id and c.status = 'waiting' and c.waits_for = 'place' for no key update skip locked;
     if found then
-      perform gem.wake(this.call_id, p_worker);
+      perform gem.wake(this.call_id, p_worker, true);
     else
       continue when exists (select from public.core_tool_calls c
         where c.id = this.call_id and c.status = 'waiting' and c.waits_for = 'place'); -- still locked

@@ -327,6 +327,7 @@ declare
   lacking   jsonb;                -- the first check without a free place, for which the call may wait
   until     timestamptz;          -- how long it may
   free      jsonb       := '[]'; -- the checks whose places it takes if it runs
+  kept      text[]      := '{}'; -- the counters in which it then has a place
 begin
   verdict := 'run';
   met := '[]';
@@ -348,9 +349,9 @@ begin
     perform gem.raise_not_held(p_call, p_attempt, p_worker);
   end if;
   perform pg_advisory_xact_lock(hashtextextended('gem.rule ' || line, 0)) from (
-    select distinct k ->> 'counter' as line from jsonb_array_elements(p_checks) k where k ? 'counter'
+    select distinct (k ->> 'counter') collate "C" as line from jsonb_array_elements(p_checks) k where k ? 'counter'
     union
-    select unnest(case when call.placed then gem.counters_of(array[p_call]) end)
+    select r.counter from gem.rule_places r where call.placed and r.call_id = p_call
       order by 1) counters;
   at := gem.now(); -- read the time after waiting for the counters
   if p_again and denial is null then
@@ -361,11 +362,15 @@ begin
     if this ->> 'kind' = 'running' then
       select * into place from gem.look_place(this, p_call, at, p_version, p_worker);
       looks := looks || 'null'::jsonb;
+      if place.state <> 'full' then
+        kept := kept || (this ->> 'counter');
+      end if;
       if place.state = 'free' then
         free := free || this;
       elsif place.state = 'full' and not (call.steps > 0 and call.cancel_requested_at is not null) then -- to clean up
         until := least(coalesce(place.since, at) + ((this ->> 'at_most_ms') || ' milliseconds')::interval, due);
-        if this ->> 'action' = 'block' or until <= at then
+        -- a call that has made progress waits: its steps would be lost
+        if this ->> 'action' = 'block' and call.steps = 0 or until <= at then
           stops := true;
         else
           lacking := coalesce(lacking, this || jsonb_build_object('until', until));
@@ -494,15 +499,14 @@ begin
     perform gem.withdraw(p_call, '{}');
   end if;
   if call.placed then -- the rules may have changed since
-    perform gem.leave_places(array[p_call], p_worker,
-      array(select k ->> 'counter' from jsonb_array_elements(p_checks) k where k ->> 'kind' = 'running'));
+    perform gem.leave_places(array[p_call], p_worker, kept);
   end if;
   for this in select k.value from jsonb_array_elements(free) k loop
     perform gem.add_place(gem.last_place(this ->> 'counter'), this ->> 'counter', at, p_call, 'took',
       (this ->> 'max')::integer, p_version);
   end loop;
-  if free <> '[]' and not call.placed then
-    update public.core_tool_calls c set placed = true where c.id = p_call;
+  if call.placed <> (kept <> '{}') then
+    update public.core_tool_calls c set placed = not c.placed where c.id = p_call;
   end if;
 end
 $$;

@@ -58,16 +58,17 @@ declare
   removed integer;
 begin
   select gem.now() - greatest(2 * max(v.longest), interval '1 day') into before from public.core_rules_versions v;
-  with old as (
+  with old as materialized (
     select r.counter, r.n from gem.rule_places r
-    where r.at < before and case
-      when exists (select from gem.rule_places later where later.counter = r.counter and later.n = r.n + 1 offset 0)
-        then r.n < coalesce(gem.first_needed(r.counter), r.n + 1)
-      else r.holders = '{}' and gem.first_needed(r.counter) is null
-        and not exists (select from public.core_tool_calls c where c.id = r.call_id offset 0) end
+    where r.at < before and (
+      exists (select from gem.rule_places later where later.counter = r.counter and later.n = r.n + 1 offset 0)
+      or not exists (select from public.core_tool_calls c where c.id = r.call_id offset 0))
     order by r.at, r.counter, r.n limit p_limit for update
+  ), needed as materialized (
+    select o.counter, gem.first_needed(o.counter) as n from (select distinct old.counter from old) o
   )
-  delete from gem.rule_places r using old where (r.counter, r.n) = (old.counter, old.n);
+  delete from gem.rule_places r using old join needed on needed.counter = old.counter
+  where (r.counter, r.n) = (old.counter, old.n) and (needed.n is null or r.n < needed.n);
   get diagnostics removed = row_count;
   return removed;
 end

@@ -31,9 +31,9 @@
 --   ends it. Cancelling a running call sets cancel_requested_at. Its worker learns of this at its next heartbeat at the
 --   latest, and ends the call with a receipt that lists what was done.
 --
--- Only functions change a call's status: those below, in the order of a call's life, and those in waits.sql, places.sql,
--- rules.sql, answers.sql, servers.sql and workers.sql. In one transaction, each function checks the state, updates the row, and
--- writes the event and, if the call ends, the receipt.
+-- Only functions change a call's status: those below, in the order of a call's life, and those in waits.sql,
+-- places.sql, rules.sql, answers.sql, servers.sql and workers.sql. In one transaction, each function checks the state,
+-- updates the row, and writes the event and, if the call ends, the receipt.
 --
 -- A worker that changes the state of a running call names its attempt: (call, attempt, worker). If that attempt no
 -- longer holds the call, the function raises GM001, and the worker's transaction is rolled back. A worker that was

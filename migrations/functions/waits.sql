@@ -377,8 +377,11 @@ end
 $$;
 
 -- Requeues a waiting call at its place, or among background calls if its caller now crowds the queue. It must not wait
--- for a lock. Another transaction may be inserting the call's level; the level -500 always exists.
-create or replace function gem.wake(p_call uuid, p_worker text) returns void language plpgsql as $$
+-- for a lock. Another transaction may be inserting the call's level; the level -500 always exists. p_first: the call is
+-- claimed before all others, since it keeps others from running until it has run.
+drop function if exists gem.wake(uuid, text);
+create or replace function gem.wake(p_call uuid, p_worker text, p_first boolean default false) returns void
+language plpgsql as $$
 declare
   at    timestamptz := gem.now();
   place integer;
@@ -387,7 +390,9 @@ begin
   select case when c.created_by is null or c.priority <= -500 then c.priority
     else gem.level_of(c.created_by, c.priority) end into place
   from public.core_tool_calls c where c.id = p_call;
-  if not exists (select from gem.levels l where l.level = place) then
+  if p_first then
+    place := (select max(l.level) from gem.levels l);
+  elsif not exists (select from gem.levels l where l.level = place) then
     place := -500;
   end if;
   update public.core_tool_calls c
