@@ -22,6 +22,16 @@ func gated(text string) handlertest.Call {
 	return handlertest.Call{Tool: "lab.send", Input: task(Task{Text: text, Gate: "g"}), CreatedBy: "ada"}
 }
 
+// succeed waits for calls, and expects successes.
+func succeed(t *testing.T, env *handlertest.Env, ids ...string) {
+	t.Helper()
+	for _, id := range ids {
+		if r := env.Await(id); r.Status != receipts.Succeeded {
+			t.Errorf("%s %s", r.Status, r.Result)
+		}
+	}
+}
+
 // places describes the rows of all counters: the texts of the calls, what they did, and how many held places then.
 func places(t *testing.T, env *handlertest.Env) []string {
 	t.Helper()
@@ -59,11 +69,7 @@ func TestAsManyCallsRunAsARuleHasPlaces(t *testing.T) {
 		lab.tell(t, "g", Order{})
 	}
 	lab.tell(t, "g", Order{})
-	for _, id := range ids {
-		if r := env.Await(id); r.Status != receipts.Succeeded {
-			t.Error(r)
-		}
-	}
+	succeed(t, env, ids...)
 	sound(t, env)
 	queued := []string{}
 	for _, row := range places(t, env) {
@@ -119,9 +125,7 @@ func TestAPlaceIsFreeAgain(t *testing.T) {
 			second := env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "second"})})
 			untilParked(env, 1)
 			c.end(t, env, lab, first, on)
-			if r := env.Await(second); r.Status != receipts.Succeeded {
-				t.Error(r)
-			}
+			succeed(t, env, second)
 			sound(t, env)
 		})
 	}
@@ -175,9 +179,7 @@ func TestACallThatIsCancelledInTheQueueKeepsNobodyBehindIt(t *testing.T) {
 		t.Error(code)
 	}
 	lab.tell(t, "g", Order{})
-	if r := env.Await(third); r.Status != receipts.Succeeded {
-		t.Error(r)
-	}
+	succeed(t, env, third)
 	env.Await(first)
 	sound(t, env)
 }
@@ -223,11 +225,7 @@ func TestACallTakesThePlacesOfAllRulesOrNone(t *testing.T) {
 	}
 	lab.tell(t, "g", Order{})
 	lab.tell(t, "w", Order{})
-	for _, id := range ids {
-		if r := env.Await(id); r.Status != receipts.Succeeded {
-			t.Error(r)
-		}
-	}
+	succeed(t, env, ids...)
 	sound(t, env)
 }
 
@@ -256,11 +254,7 @@ func TestTheTimeInSeveralQueuesCountsTogether(t *testing.T) {
 	lab.tell(t, "w", Order{})
 	lab.awaitBegin(t)
 	lab.tell(t, "g", Order{})
-	for _, id := range ids {
-		if r := env.Await(id); r.Status != receipts.Succeeded {
-			t.Error(r)
-		}
-	}
+	succeed(t, env, ids...)
 	sound(t, env)
 }
 
@@ -277,11 +271,7 @@ func TestARuleThatBlocksLetsACallThatMadeProgressWait(t *testing.T) {
 	env.Answer(parent, "x", "e")
 	untilParked(env, 1)
 	lab.tell(t, "g", Order{})
-	for _, id := range []string{first, parent} {
-		if r := env.Await(id); r.Status != receipts.Succeeded {
-			t.Error(string(r.Result))
-		}
-	}
+	succeed(t, env, first, parent)
 	sound(t, env)
 }
 
@@ -309,9 +299,7 @@ func TestACallWhoseRowIsLockedGetsItsPlaceAndWakesLater(t *testing.T) {
 	if err := locks.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if r := env.Await(second); r.Status != receipts.Succeeded {
-		t.Error(r)
-	}
+	succeed(t, env, second)
 	sound(t, env)
 }
 
@@ -364,11 +352,7 @@ func TestPlacesFollowTheRulesOfTheNextDeploy(t *testing.T) {
 				sound(t, env)
 				lab.tell(t, "g", Order{})
 			}
-			for _, id := range ids {
-				if r := env.Await(id); r.Status != receipts.Succeeded {
-					t.Error(r)
-				}
-			}
+			succeed(t, env, ids...)
 			sound(t, env)
 		})
 	}
