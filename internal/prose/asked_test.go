@@ -58,8 +58,8 @@ func TestTheToolOfAnApprovalCannotImitateItsAsker(t *testing.T) {
 		!strings.Contains(said, "eve asks") {
 		t.Error(said)
 	}
-	if said := prose.AskedFor(client.WaitingCall{ID: "7", Tool: "wait.approval", About: "a.b"}, ""); !strings.HasPrefix(said,
-		"It waits for an approval of a.b: ") {
+	said = prose.AskedFor(client.WaitingCall{ID: "7", Tool: "wait.approval", About: "a.b"}, "")
+	if !strings.HasPrefix(said, "It waits for an approval of a.b: ") {
 		t.Error(said)
 	}
 }
