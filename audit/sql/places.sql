@@ -3,10 +3,20 @@
 with row as (
   select *, lag(n) over line as n_before, lag(at) over line as at_before, lag(holders) over line as held_before,
     lag(head) over line as head_before, lag(waiting) over line as waited_before,
-    -- of a row that leaves the queue or is served from it
-    (action = 'took' and head is distinct from lag(head) over line and n > 1
-      or action = 'left' and call_id <> all (coalesce(lag(holders) over line, '{}'))) as from_queue
+    lag(n) over line is not null or n = 1 as follows -- the row before is known, or there is none
   from gem.rule_places window line as (partition by counter order by n)
+), wanted as (
+  select *,
+    coalesce(waited_before, 0) + case
+      when action = 'queued' then 1
+      when action = 'took' and head is distinct from head_before and n > 1 then -1 -- served from the queue
+      when action = 'left' and call_id <> all (coalesce(held_before, '{}')) then -1 -- out of the queue
+      else 0 end as should_wait,
+    case action
+      when 'took' then array_remove(held_before, call_id) || call_id
+      when 'queued' then coalesce(held_before, '{}')
+      else coalesce(array_remove(held_before, call_id), '{}') end as should_hold
+  from row
 ), last as (
   select distinct on (counter) counter, n, at, holders, head, max from gem.rule_places order by counter, n desc
 ), live as ( -- what a call last did in a counter, unless it left
@@ -19,22 +29,16 @@ select 'place-counted' as name, r.counter as id, case
     when r.at < r.at_before then format('its row %s is of %s, and the row before of %s', r.n, r.at, r.at_before)
     when r.head < r.head_before then
       format('its row %s has served the queue up to the row %s, and the row before to %s', r.n, r.head, r.head_before)
-    when r.waiting <> coalesce(r.waited_before, 0) + case when r.action = 'queued' then 1 when r.from_queue then -1
-      else 0 end then format('its row %s counts %s calls in the queue, and the row before %s', r.n, r.waiting,
-      coalesce(r.waited_before, 0))
+    when r.waiting <> r.should_wait then format('its row %s counts %s calls in the queue, and the row before %s', r.n,
+      r.waiting, coalesce(r.waited_before, 0))
     when q.call_id <> r.call_id then format('its row %s serves the row %s of the queue, which is of the call %s', r.n,
       r.head, q.call_id)
     else format('its row %s has the holders %s, and the row before %s', r.n, r.holders, coalesce(r.held_before, '{}'))
   end as what
-from row r
+from wanted r
 left join gem.rule_places q on r.action = 'took' and r.head > r.head_before and q.counter = r.counter and q.n = r.head
 where r.n < 1 or r.n_before <> r.n - 1 or r.at < r.at_before or r.head < r.head_before or q.call_id <> r.call_id
-  or (r.n_before is not null or r.n = 1) and r.waiting <> coalesce(r.waited_before, 0)
-    + case when r.action = 'queued' then 1 when r.from_queue then -1 else 0 end
-  or (r.n_before is not null or r.n = 1) and r.holders <> case r.action
-    when 'took' then array_remove(r.held_before, r.call_id) || r.call_id
-    when 'queued' then coalesce(r.held_before, '{}')
-    else coalesce(array_remove(r.held_before, r.call_id), '{}') end
+  or r.follows and (r.waiting <> r.should_wait or r.holders <> r.should_hold)
 
 union all
 

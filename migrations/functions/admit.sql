@@ -88,6 +88,7 @@ declare
   done integer[] := '{}'; -- the places of calls that run only if the worker asks again, or whose key decided
   taken integer[] := gem.take_free_keys(p_calls, mine);
   placed integer[] := '{}'; -- the places of calls that have taken the only place that they need
+  placed_at timestamptz;
   this record;
 begin
   for this in
@@ -118,8 +119,8 @@ begin
     from jsonb_array_elements(p_calls) k, jsonb_array_elements(k -> 'checks') c where c ? 'counter'
     order by 1) counters;
   if jsonb_path_exists(p_calls, '$[*].checks[*] ? (@.kind == "running")') then
-    at := gem.now();
-    placed := gem.take_free_places(p_calls, mine, done, at, p_version);
+    placed_at := gem.now();
+    placed := gem.take_free_places(p_calls, mine, done, placed_at, p_version);
   end if;
   for this in
     select k.ordinality - 1 as place, (k.value ->> 'call')::uuid as call, k.value -> 'checks' as checks, k.value as item
@@ -131,7 +132,7 @@ begin
       into place, verdict, receipt_id, result, differs, outcome, at, starts_at, met;
     if this.place = any (placed) then
       outcome := 'run';
-      at := gem.now();
+      at := placed_at;
       met := '[]';
     elsif this.checks is not null then
       select g.verdict, g.outcome, g.at, g.starts_at, g.met into verdict, outcome, at, starts_at, met

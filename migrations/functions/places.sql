@@ -7,10 +7,10 @@
 --
 -- A call has a place from the gate (see rules.sql) until its attempt ends, waits, is retried, handed over or lost. The
 -- transaction that frees a place gives it to the first call of the queue, and wakes that call. A waiting call has no
--- place, since its children may need it, but a call that was woken for its place keeps it until it is claimed.
+-- place, since its children may need it. A call that was woken for its place keeps it until it is claimed.
 --
--- Who writes to a counter holds its advisory lock. A transaction locks the rows of its calls first, then counters in
--- their order. It then waits for no other call's row: it skips locked ones.
+-- A transaction that writes to a counter holds its advisory lock. The transaction locks the rows of its calls first,
+-- then counters in their order. It then waits for no other call's row: it skips locked ones.
 
 -- Returns the last row of a counter, or null.
 create or replace function gem.last_place(p_counter text) returns gem.rule_places language plpgsql stable as $$
