@@ -33,9 +33,9 @@ type Program struct {
 	// precedence, then a file tools.registry.json in the working directory, then this field. The log and `gem version`
 	// show which one is in use.
 	Registry []byte
-	// Migrations are SQL files of the program, in addition to those of its domains: NNNNN_name.sql in the root of the
-	// file system. The command migrate applies each once, in the order of their numbers, in a transaction. Their
-	// numbers are independent of GEM's. Nil means none.
+	// Migrations are SQL files of the program, in addition to those of its domains. They are in the root of this file
+	// system, and are named NNNNN_name.sql. The command migrate applies each once, in the order of their numbers, in a
+	// transaction. Their numbers are independent of GEM's. Nil means none.
 	Migrations fs.FS
 	// Rules is the program's rules.json: the restrictions that its operators put on calls. Nil means none. At run time,
 	// TOOLS_RULES (a path, or the JSON itself) takes precedence, then a file rules.json in the working directory, then
@@ -47,8 +47,8 @@ type Program struct {
 	Backends []byte
 }
 
-// BuiltInRegistry is the tools.registry.json of the built-in domains, embedded in this package. Its "include" field
-// names more of GEM's own tools, and registry.Parse adds their entries.
+// BuiltInRegistry is the tools.registry.json that comes with GEM, embedded in this package. It has the entries of some
+// of GEM's own tools, and names others in its field "include". registry.Parse adds the entries of those.
 //
 //go:embed tools.registry.json
 var BuiltInRegistry []byte

@@ -25,8 +25,8 @@ type Call struct {
 	SessionID, CreatedBy, IdempotencyKey string
 	// Key is the computed key that the call holds, or waits for: see receipts.Key. It may be empty.
 	Key string
-	// WaitsFor says why a waiting call waits: key, call, answer, time or code. Otherwise it is empty. At WakeAt the call
-	// continues even if nothing has arrived; zero means never.
+	// WaitsFor says why a waiting call waits: key, call, answer, time, place or code. Otherwise it is empty. At WakeAt
+	// the call continues even if nothing has arrived; zero means never.
 	WaitsFor string
 	WakeAt   time.Time
 	// Needs is the capability that a worker must have to claim the call, such as `tool leads.create`; empty if any

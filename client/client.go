@@ -57,8 +57,8 @@ type NewCall struct {
 	Traceparent string
 	// ID is the call's id, a UUID that the caller chooses; empty means that Postgres generates one. If the same user
 	// calls Enqueue again with the same ID, Tool, Input and IdempotencyKey, it returns the id and inserts nothing,
-	// whatever the state of the call. An id that belongs to any other call is rejected (23505). CreatedBy cannot be
-	// set together with ID: see [As].
+	// whatever the state of the call. An id that belongs to any other call is rejected (23505). A call with an ID belongs
+	// to the user of the connection, so CreatedBy cannot be set. To make such a call for another user, use [As].
 	ID string
 	// Awaited requests a notification when the call ends, for a [Waiter]. It is a hint, which the database ignores if
 	// a user has 64 such open calls.
@@ -109,9 +109,9 @@ func Enqueue(ctx context.Context, db DB, c NewCall) (id string, err error) {
 	return id, nil
 }
 
-// IdempotencyMode returns the mode of a tool: none, safe-retry or keyed. It is empty if no recorded registry contains
-// the tool. If several registries contain it, those of live workers take precedence, and then the one that was recorded
-// last.
+// IdempotencyMode returns the mode of a tool: none, safe-retry or keyed. Workers record their registries in the
+// database: the mode is empty if none of these contains the tool. If several contain it, those of live workers take
+// precedence, and then the one that was recorded last.
 func IdempotencyMode(ctx context.Context, db DB, tool string) (mode string, err error) {
 	err = db.QueryRow(ctx, `
 		select t.entry #>> '{idempotency,mode}'
@@ -163,8 +163,9 @@ type Cancellation string
 const (
 	// Cancelled means that the call was queued or waiting, and has ended with a receipt.
 	Cancelled Cancellation = "cancelled"
-	// CancelRequested means one of two things: the call is running, and its worker will end it within a heartbeat; or it
-	// has made progress, and its handler may clean up first. In both cases, the call may still succeed.
+	// CancelRequested means one of two things. Either the call is running, and its worker will end it by its next
+	// heartbeat. Or the journal of the call already has steps, calls or waits, and its handler may clean up first. In
+	// both cases, the call may still succeed.
 	CancelRequested Cancellation = "requested"
 )
 

@@ -57,7 +57,8 @@ type Explanation struct {
 	At       time.Time // the time of the read, on Postgres's clock
 	WaitsFor WaitsFor
 
-	// Place is the rule that limits how many calls run at the same time, if the call waits for its turn.
+	// Place is the rule that limits how many calls run at the same time, and its limit, if the call waits for a place
+	// under that rule.
 	Place struct {
 		Rule string
 		Max  int

@@ -16,7 +16,7 @@ import (
 // Question is a row of the view open_questions: a call to wait.answer, wait.approval or wait.event that waits for an
 // answer which the caller may give.
 type Question struct {
-	ID    string          `json:"id"`     // of the question, which is a call of Tool
+	ID    string          `json:"id"`     // of the question, which is itself a call, to Tool
 	Tool  string          `json:"tool"`   // wait.answer, wait.approval or wait.event
 	Text  string          `json:"text"`   // if an approval has none, GEM derives it from the call to approve
 	Asks  json.RawMessage `json:"schema"` // JSON Schema of an answer; null allows anything
@@ -41,7 +41,8 @@ type Question struct {
 	AskerOpen int `json:"asker_open"`
 }
 
-// Asker is the kind of asker: see gem.asked_for in migrations/functions/answers.sql.
+// Asker says who chose a question: a rule, a handler's code, or a user or a model. See gem.asked_for in
+// migrations/functions/answers.sql.
 type Asker string
 
 // The askers.
@@ -66,8 +67,8 @@ func FirstQuestions(ctx context.Context, db DB, limit int) ([]Question, error) {
 	return readQuestions(ctx, db, "where of_asker <= $1 order by place limit $2", MaxPerAsker, limit)
 }
 
-// More returns the number of questions of the same asker that [FirstQuestions] left out. It is above 0 only for an
-// asker's last question, if FirstQuestions left out others of that asker.
+// More returns the number of questions of the same asker that [FirstQuestions] left out. It is above 0 only for the
+// last question that FirstQuestions returns of that asker.
 func (q Question) More() int {
 	if q.OfAsker != MaxPerAsker {
 		return 0

@@ -31,8 +31,8 @@ type Subject struct {
 // otherwise rolls back and returns that error. The transaction costs two round trips in addition to the statements that
 // the function do runs. The connection keeps no state of the user, so the pool may use a pooler in transaction mode.
 //
-// The connection's role must be a member of the user's role. The role gem_mcp is a member of the users' roles, and has
-// no other rights.
+// The connection's role must be a member of the user's role. The role gem_mcp is a member of the users' roles. Its own
+// rights are only to see which calls have ended or wait, and whether commits may have been lost.
 func As(ctx context.Context, db *pgxpool.Pool, s Subject, do func(DB) error) error {
 	return s.connect(ctx, db, func(conn *pgxpool.Conn, claims string) error {
 		quoted, err := conn.Conn().PgConn().EscapeString(claims)

@@ -33,8 +33,7 @@ type Question struct {
 
 // Ask asks a person a question, under a name in the journal. The answer is a T: text, a number, a boolean, or a struct
 // of these, whose fields are required unless they are pointers or have omitempty. The question is a call to
-// wait.answer, and Ask makes it as [Start] would. The registry must list wait.answer. Frontends see the question in the
-// view open_questions.
+// wait.answer, and Ask makes it as [Start] would. Frontends see the question in the view open_questions.
 func Ask[T any](d *Durable, name string, q Question) *Child[T] {
 	c := start[T](d, name, "wait.answer", func() (_ json.RawMessage, err error) {
 		if q.Schema == nil {
@@ -81,8 +80,8 @@ type Decision struct {
 }
 
 // Approve asks people to approve a call, and records the question in the journal under the name. The question is a call
-// to wait.approval, and Approve makes it as [Start] would. The registry must list wait.approval. A denial is a Decision
-// and not an error. [StartApproved] makes the approved call.
+// to wait.approval, and Approve makes it as [Start] would. A denial is a Decision and not an error. [StartApproved]
+// makes the approved call.
 func Approve(d *Durable, name string, a Approval) *Child[Decision] {
 	encoded, err := encode(a.Input)
 	c := start[Decision](d, name, "wait.approval", func() (json.RawMessage, error) {
@@ -110,9 +109,9 @@ func Approve(d *Durable, name string, a Approval) *Child[Decision] {
 	return c
 }
 
-// StartApproved starts exactly the call that was approved, like [Start]. Call it after Wait has returned the decision.
-// The returned Child's Wait fails with the code not_allowed if the call was denied, or if the tool, its input or its
-// registry entry differs from what was approved.
+// StartApproved is like [Start], but makes exactly the call that was approved. Call it after Wait has returned the
+// decision. The returned Child's Wait fails with the code not_allowed if the call was denied, or if the tool, its input
+// or its registry entry differs from what was approved.
 func StartApproved[T any](d *Durable, name string, approval *Child[Decision]) *Child[T] {
 	if approval.asked == nil {
 		return &Child[T]{call: d, err: Fail("not_allowed", fmt.Sprintf("The call %s needs an approval "+

@@ -1,8 +1,9 @@
 // Package handlers is the contract between a worker and the Go code of tools.
 //
 // A domain is a Go type, and each of its exported methods is a tool: leads.create is Leads.Create, comms.send_sms is
-// Comms.SendSMS. A program lists its domains as plain values, or as a [Domain] if it needs configuration or tables.
-// Package binding finds their methods. GEM's own domains are packages below this one; all of them are optional.
+// Comms.SendSMS. A program lists each domain as a plain value or, if the domain needs configuration, connections or
+// tables, as a [Domain]. Package binding finds their methods. GEM's own domains are packages below this one. All are
+// optional except wait, which every program has.
 //
 // A method has one of three signatures. The signature determines what a worker may do with a call after the process
 // that ran it has died:

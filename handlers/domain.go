@@ -50,7 +50,7 @@ type Domain struct {
 
 // Env has the resources that a process shares with its domains. All fields except Isolated are always set.
 type Env struct {
-	// Pool has the connections that running calls use. Tools without a Tx use it.
+	// Pool is the pool that all running calls share. A method without a Tx can run its own statements on it.
 	Pool      *pgxpool.Pool
 	Log       *zap.Logger
 	Transport http.RoundTripper

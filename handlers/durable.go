@@ -53,8 +53,8 @@ type Journal interface {
 	// Version returns the version of the code in the journal's entry of that name, or 0 if earlier runs passed this
 	// point without recording one.
 	Version(name string, current int) int
-	// Arrived returns the arrival under a name, and whether there is one. The arrival's Result is set only after a Wait
-	// for this name and no other.
+	// Arrived returns the arrival under a name, and whether there is one. Its Result is certain only directly after a
+	// Wait for this name alone, because large results are read only then.
 	Arrived(name string) (Arrival, bool)
 }
 
@@ -131,8 +131,8 @@ func step[T any](ctx context.Context, d *Durable, kind StepKind, name string,
 
 // Version returns which version of the code a call must run at this place in the handler. A call that comes here for
 // the first time records the given number, and gets the same number in every later run. The result is 0 for a call that
-// had passed this place before Version was added to the code. Use it when a code change would no longer match the
-// journals of open calls:
+// had passed this place before Version was added to the code. Use it when the changed code would not match the journals
+// of calls that are still open:
 //
 //	if handlers.Version(call, "ask first", 1) >= 1 {
 //		…

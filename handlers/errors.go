@@ -21,8 +21,8 @@ func (e *NotConfigured) Error() string { return "not configured: " + e.Reason }
 
 // Failure is an error with details for the receipt. Any other error becomes an execution_error with the error's
 // message, unless it comes from Postgres. Users can read the message, so it must not contain secrets. Users see the
-// text of a Postgres error only if a Failure contains it. Otherwise the receipt has its SQLSTATE and a reference;
-// operators find the text, without values of rows, in the journal and the log.
+// text of a Postgres error only if a Failure contains it. Otherwise the receipt has the error's SQLSTATE and a
+// reference, by which operators find the text in the journal and the log. Values of rows are left out there, too.
 type Failure struct {
 	Code    string // a receipt's error_code; empty means execution_error
 	Message string // a sentence for a person
@@ -88,9 +88,9 @@ type TransientError struct {
 	NothingSent bool
 }
 
-// NothingSent marks the error of an attempt that had no external effect, for example because its only connection was
-// refused or its host is unknown. The call is retried as with [TransientAfter], even if the tool's idempotency mode is
-// none.
+// NothingSent marks the error of an attempt that had no external effect, for example because the connection was
+// refused, or the name of the host is unknown. The call is retried as with [TransientAfter], even if the tool's
+// idempotency mode is none.
 func NothingSent(err error, d time.Duration) error {
 	if err == nil || d > MaxPause {
 		return err
@@ -107,8 +107,8 @@ type OutputError struct{ Err error }
 func (e *OutputError) Error() string { return "the output cannot be written as JSON: " + e.Err.Error() }
 func (e *OutputError) Unwrap() error { return e.Err }
 
-// IsNetworkError reports whether a connection failed or broke, so that a retry may succeed. It returns false for an
-// untrusted certificate.
+// IsNetworkError reports whether err means that a connection failed or broke. A retry may then succeed. It returns
+// false for an untrusted certificate.
 func IsNetworkError(err error) bool {
 	var untrusted *tls.CertificateVerificationError
 	if errors.As(err, &untrusted) {

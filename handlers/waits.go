@@ -35,7 +35,8 @@ type Await struct {
 	Until  *time.Time
 }
 
-// Arrival is what arrived for a name in the journal: the result of a child, an answer, or a timeout.
+// Arrival is what a handler has received under the name of something that it waits for: the result of a child, an
+// answer, or a timeout.
 type Arrival struct {
 	Seq    int             // its place in the journal
 	Result json.RawMessage // the child's result; for an answer, an object with its value, who gave it (by) and when (at)

@@ -36,8 +36,8 @@ type attempt struct {
 	tx           *lanes.Tx        // the handler's transaction; nil until the handler runs, and for a durable handler
 	journal      *durable.Journal // the call's journal for a durable handler; nil if it was not read
 	steps        *durable.Run     // of a durable handler; nil until it runs
-	judged       rules.Judgement  // what the rules decided, and the checks that still need the database
-	ruling       *receipts.Rules  // the verdicts of the rules; nil without verdicts
+	judged       rules.Judgement  // what rules decided from the call alone, and the checks that need the database
+	ruling       *receipts.Rules  // all verdicts and approvals, for the receipt; nil if there are none
 	cause        error            // why the call's context ended before the handler was done; nil if it did not
 }
 
@@ -293,7 +293,8 @@ func (a *attempt) takeKey(ctx context.Context) *end {
 	return ruled
 }
 
-// takePlaces asks again for the places that rules require, for a call that has made progress.
+// takePlaces takes the places that a call needs under rules with `running` (see places.sql). A call that has made
+// progress was judged before its first step, but takes its places again in each attempt.
 func (a *attempt) takePlaces(ctx context.Context) *end {
 	if len(a.judged.Checks) == 0 {
 		return nil

@@ -27,9 +27,10 @@
 --
 --   Cancelling a queued or waiting call ends it at once, as failed. If the call has made progress (its journal has
 --   steps, calls or waits), it runs again instead, so that its handler can clean up; a second cancellation ends it at
---   once, unless a worker runs it. A call that has a place, or is in a queue for one, is claimed again, and its worker
---   ends it. Cancelling a running call sets cancel_requested_at. Its worker learns of this at its next heartbeat at the
---   latest, and ends the call with a receipt that lists what was done.
+--   once, unless a worker runs it. A cancelled call that has a place under a rule, or waits in a queue for one (see
+--   places.sql), does not end at once either: the worker that claims it next ends it. Cancelling a running call sets
+--   cancel_requested_at. Its worker learns of this at its next heartbeat at the latest, and ends the call with a
+--   receipt that lists what was done.
 --
 -- Only functions change a call's status: those below, in the order of a call's life, and those in waits.sql,
 -- places.sql, rules.sql, answers.sql, servers.sql and workers.sql. In one transaction, each function checks the state,
@@ -75,8 +76,9 @@ create or replace function gem.is_final(p_status text) returns boolean language 
   select p_status in ('succeeded', 'failed', 'not_configured')
 $$;
 
--- Returns the claims of the request's token, or null outside of a request. After a commit, request.jwt.claims is ''
--- instead of null. A session that has switched to another role, as members of gem_mcp do, cannot pass for service_role.
+-- Returns the claims of the request's token, or null outside of a request. Once a transaction has set
+-- request.jwt.claims locally and has ended, the setting is '' instead of null. A session that has switched to another
+-- role, as members of gem_mcp do, cannot pass for service_role.
 create or replace function gem.token_claims() returns jsonb language plpgsql stable as $$
 declare
   claims constant jsonb := nullif(current_setting('request.jwt.claims', true), '')::jsonb;
@@ -160,7 +162,7 @@ $$;
 -- Claims up to p_limit calls that may run now. Claims skip rows that are locked, so they never wait for each other.
 -- Raises GM002 for a worker whose heartbeat has expired, because other workers would take its calls at once. Raises
 -- GM004 for a worker without rules if gem.limits requires rules. A call that needs a capability goes only to workers
--- that declared it. A call that made progress goes only to workers that declared `steps`.
+-- that declared it. A call that made progress, or that another call made, goes only to workers that declared `steps`.
 --
 -- p_cursors maps each level (a call's priority in effect: see gem.level_of) to the run_at from which the search starts:
 -- {"0": "2026-01-01T00:00:00Z"}. While an old snapshot exists, vacuum cannot remove the index entries of claimed calls,
@@ -168,7 +170,8 @@ $$;
 -- few seconds.
 --
 -- A call that lost two workers since it last waited is a suspect: it may have killed them. A worker runs one suspect at
--- a time (p_suspect), so that a suspect that kills its worker takes no other suspect with it.
+-- a time, so that a suspect that kills its worker takes no other suspect with it. p_suspect means that the worker runs
+-- none now, and may claim one.
 --
 -- If Postgres's clock was set back and is still behind, some calls are due although their run_at is in the future:
 -- calls that were due when they were inserted, calls that were requeued before the clock was set back, and retries
@@ -418,8 +421,9 @@ $$;
 -- Reports whether the input of p_call differs from that of the call that wrote p_receipt, not counting the key field.
 -- Returns null if the earlier input is unknown. Signed-in users must not learn the inputs of others. If a signed-in
 -- user made p_call and another user the earlier call, the inputs are therefore not compared. The result is then true if
--- p_refuse is true, and null otherwise. p_refuse means that the tool refuses a call if another with the same key and
--- another input has succeeded. The function is volatile because the receipt may be newer than the calling statement.
+-- p_refuse is true, and null otherwise. p_refuse means that the tool refuses a call if an earlier call with the same
+-- key but a different input has succeeded. The function is volatile because the receipt may be newer than the calling
+-- statement.
 create or replace function gem.input_differs(p_call uuid, p_receipt uuid, p_key_field text,
   p_refuse boolean) returns boolean
 language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
@@ -522,7 +526,7 @@ begin
   end if;
   if freed_key is null and p_attempt > 1 then
     perform gem.wake_next(p_call, p_worker);
-  elsif freed_key is not null and p_replay_of is null then -- after a hit, gem.hold_key has already woken them
+  elsif freed_key is not null and p_replay_of is null then -- after a hit, gem.hold_key has woken the calls that wait for the key
     -- Postgres would plan this query at the end of each call without a key if it were part of the condition above.
     if exists (select from public.core_tool_calls w where w.status = 'waiting' and w.waits_for = 'key'
         and w.computed_key = freed_key) then
@@ -610,7 +614,7 @@ $$;
 drop function if exists gem.lost_under_none(uuid, text);
 
 -- Leaves a call to workers that declared a capability. Returns false, and changes nothing, if gem.lived_lately finds no
--- such worker. If no such worker is alive again later, gem.recover handles the call.
+-- such worker. Once no such worker has been alive for five minutes, gem.recover lets any worker claim the call.
 create or replace function gem.leave_to(p_call uuid, p_attempt integer, p_worker text, p_needs text)
 returns boolean language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
@@ -768,7 +772,7 @@ begin
     return call.status;
   elsif gem.is_answered(p_call, call.tool_name) then
     return 'requested'; -- the worker ends the question with its answer
-  elsif call.status = 'running' or call.placed -- its next claim ends it: a frontend must not lock a counter
+  elsif call.status = 'running' or call.placed -- a frontend must not lock a rule's counter: the next claim ends the call
     or call.steps > 0 and call.attempt > 0 and call.cancel_requested_at is null
       and call.waits_for is distinct from 'key' then
     if call.cancel_requested_at is null then
