@@ -66,7 +66,7 @@ func TestCallsAreAdmittedTogetherAsOneByOne(t *testing.T) {
 			decided[strings.Fields(v)[0]]++
 		}
 	}
-	for len(decided) < 6 { // until each verdict has come: run, hit, wait, stopped, delayed, not held
+	for len(decided) < 7 { // until each verdict has come: run, hit, wait, stopped, delayed, parked, not held
 		rapid.Check(t, check)
 	}
 	t.Log(decided)
@@ -87,6 +87,12 @@ func drawClaim(rt *rapid.T, db *pgxpool.Pool, name string) (calls []toAdmit) {
 		one.Key = rapid.SampledFrom([]string{"", "k1" + name, "k2" + name, "k3" + name}).Draw(rt, "key")
 		if one.Key == "" || rapid.Bool().Draw(rt, "rules") {
 			one.Checks = slices.DeleteFunc(h.checks(rt, c), func(k rules.Check) bool { return k.Digest != "" })
+			switch places := h.atOnce(rt); rapid.IntRange(0, 3).Draw(rt, "running") {
+			case 0:
+				one.Checks = places
+			case 1:
+				one.Checks = append(one.Checks, places...)
+			}
 		}
 		if i < n/2 && rapid.IntRange(0, 2).Draw(rt, "earlier") == 0 {
 			_, _, err := one.Do(context.Background(), db, one.Attempt)
@@ -114,6 +120,20 @@ func drawClaim(rt *rapid.T, db *pgxpool.Pool, name string) (calls []toAdmit) {
 		calls = append(calls, one)
 	}
 	return append(calls, locked...) // a worker admits these after the others
+}
+
+// atOnce draws checks on one or two counters of calls that run at the same time.
+func (h *history) atOnce(rt *rapid.T) (checks []rules.Check) {
+	for _, scope := range rapid.SliceOfNDistinct(rapid.IntRange(0, 1), 1, 2, rapid.ID).Draw(rt, "places") {
+		k := rules.Check{Rule: fmt.Sprint("p", scope), Kind: rules.AtOnce, Counter: fmt.Sprintf("p%d/running %s", scope, h.name),
+			Max:    json.Number(fmt.Sprint(1 + scope)),
+			Action: rapid.SampledFrom([]rules.Action{rules.Wait, rules.Wait, rules.Block}).Draw(rt, "action")}
+		if k.Action == rules.Wait {
+			k.AtMostMS = rapid.SampledFrom([]int64{50, 1000}).Draw(rt, "at most")
+		}
+		checks = append(checks, k)
+	}
+	return checks
 }
 
 // undo returns the verdicts of do and the rows that it leaves, and undoes it.
@@ -149,6 +169,8 @@ func (a *admitting) undo(do func() map[string]admitted) (verdicts map[string]str
 		`select (to_jsonb(e) - 'id')::text from core_tool_events e join core_tool_calls c on c.id = e.call_id
 			where c.session_id = $1 order by call_id, e.seq`,
 		`select row_to_json(r)::text from gem.rule_runs r where split_part(counter, ' ', 2) = $1
+			order by counter, n`,
+		`select row_to_json(r)::text from gem.rule_places r where split_part(counter, ' ', 2) = $1
 			order by counter, n`} {
 		found, err := tx.Query(ctx, q, a.name)
 		if err != nil {

@@ -30,17 +30,22 @@ end
 $$;
 
 -- Gives a free place to each call whose only check is on calls that run at the same time, if nobody waits for that
--- counter, and returns the places of these calls in the list. The caller has locked the calls and the counters.
+-- counter and no call of the list has it next to other checks. Returns the places of these calls in the list. The
+-- caller has locked the calls and the counters.
 create or replace function gem.take_free_places(p_calls jsonb, p_mine uuid[], p_done integer[], p_at timestamptz,
   p_version text) returns integer[] language plpgsql as $$
 declare
   taken integer[];
+  mixed text[] := array(
+    select c ->> 'counter' from jsonb_array_elements(p_calls) k, jsonb_array_elements(k -> 'checks') c
+    where c ->> 'kind' = 'running' and jsonb_array_length(k -> 'checks') > 1);
 begin
   with wanted as (
     select k.ordinality - 1 as place, (k.value ->> 'call')::uuid as call, k.value #>> '{checks,0,counter}' as counter,
       (k.value #>> '{checks,0,max}')::integer as most
     from jsonb_array_elements(p_calls) with ordinality k
     where k.value #>> '{checks,0,kind}' = 'running' and jsonb_array_length(k.value -> 'checks') = 1
+      and k.value #>> '{checks,0,counter}' <> all (mixed)
   ), free as (
     select w.*, row_number() over line as nth, array_agg(w.call) over line as together, l.*
     from wanted w left join lateral (

@@ -36,7 +36,7 @@ begin
   return (select min(e.at) from public.core_tool_events e
     where e.call_id = p_call and e.event = 'waiting' and e.data ? 'place' and e.seq > (
       select max(l.seq) from public.core_tool_events l where l.call_id = p_call
-        and l.event not in ('claimed', 'woken', 'released', 'cancel_requested')
+        and l.event not in ('claimed', 'woken', 'cancel_requested')
         and (l.event = 'waiting' and l.data ?| '{place,key}') is not true));
 end
 $$;

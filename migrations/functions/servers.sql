@@ -416,6 +416,8 @@ declare
   written integer := 0;
 begin
   perform gem.check_restoring(p_epoch);
+  -- all rows before the counters of the first call's places
+  perform from public.core_tool_calls c where c.id = any (p_calls) order by c.id for no key update;
   for lost in
     select m.call_id, m.attempt, m.name, m.key, m.tool
     from unnest(p_calls, p_attempts, p_names, p_keys, p_tools) with ordinality m (call_id, attempt, name, key, tool,
