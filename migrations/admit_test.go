@@ -125,8 +125,8 @@ func drawClaim(rt *rapid.T, db *pgxpool.Pool, name string) (calls []toAdmit) {
 // atOnce draws checks on one or two counters of calls that run at the same time.
 func (h *history) atOnce(rt *rapid.T) (checks []rules.Check) {
 	for _, scope := range rapid.SliceOfNDistinct(rapid.IntRange(0, 1), 1, 2, rapid.ID).Draw(rt, "places") {
-		k := rules.Check{Rule: fmt.Sprint("p", scope), Kind: rules.AtOnce, Counter: fmt.Sprintf("p%d/running %s", scope, h.name),
-			Max:    json.Number(fmt.Sprint(1 + scope)),
+		k := rules.Check{Rule: fmt.Sprint("p", scope), Kind: rules.AtOnce,
+			Counter: fmt.Sprintf("p%d/running %s", scope, h.name), Max: json.Number(fmt.Sprint(1 + scope)),
 			Action: rapid.SampledFrom([]rules.Action{rules.Wait, rules.Wait, rules.Block}).Draw(rt, "action")}
 		if k.Action == rules.Wait {
 			k.AtMostMS = rapid.SampledFrom([]int64{50, 1000}).Draw(rt, "at most")

@@ -29,8 +29,8 @@ func TestPlacesFollowTheirModel(t *testing.T) {
 	outcomes := map[rules.Outcome]int{}
 	check := func(rt *rapid.T) {
 		histories++
-		m := &placesModel{rt: rt, db: db, name: fmt.Sprint(histories), lines: map[string]*line{}, calls: map[string]*parkable{},
-			outcomes: outcomes}
+		m := &placesModel{rt: rt, db: db, name: fmt.Sprint(histories), lines: map[string]*line{},
+			calls: map[string]*parkable{}, outcomes: outcomes}
 		rt.Repeat(map[string]func(*rapid.T){"call": m.call, "claim": m.next, "end": m.end, "release": m.release,
 			"cancel": m.cancel, "time": m.pass, "locked": m.endWhileLocked, "max": m.change, "": m.compare})
 		m.ofHistory()
@@ -294,7 +294,8 @@ func (m *placesModel) endWhileLocked(rt *rapid.T) {
 		rt.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(context.Background()) }()
-	if _, err := tx.Exec(context.Background(), "select from core_tool_calls where id = $1 for update", other.id); err != nil {
+	if _, err := tx.Exec(context.Background(), "select from core_tool_calls where id = $1 for update",
+		other.id); err != nil {
 		rt.Fatal(err)
 	}
 	other.locked = true

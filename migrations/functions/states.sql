@@ -526,7 +526,7 @@ begin
   end if;
   if freed_key is null and p_attempt > 1 then
     perform gem.wake_next(p_call, p_worker);
-  elsif freed_key is not null and p_replay_of is null then -- after a hit, gem.hold_key has woken the calls that wait for the key
+  elsif freed_key is not null and p_replay_of is null then -- after a hit, gem.hold_key has woken the waiters
     -- Postgres would plan this query at the end of each call without a key if it were part of the condition above.
     if exists (select from public.core_tool_calls w where w.status = 'waiting' and w.waits_for = 'key'
         and w.computed_key = freed_key) then
@@ -772,7 +772,7 @@ begin
     return call.status;
   elsif gem.is_answered(p_call, call.tool_name) then
     return 'requested'; -- the worker ends the question with its answer
-  elsif call.status = 'running' or call.placed -- a frontend must not lock a rule's counter: the next claim ends the call
+  elsif call.status = 'running' or call.placed -- the next claim ends it: a frontend must not lock a rule's counter
     or call.steps > 0 and call.attempt > 0 and call.cancel_requested_at is null
       and call.waits_for is distinct from 'key' then
     if call.cancel_requested_at is null then
