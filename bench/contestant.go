@@ -35,7 +35,8 @@ type work struct {
 	Slots   int    // maximum of concurrent calls
 	Poll    bool   // without notifications
 	Handled *atomic.Int64
-	Fail    func(error) // reports an unexpected error and ends the run
+	Rest    <-chan struct{} // its end lets the calls of bench.nap return; nil: they wait until the worker stops
+	Fail    func(error)     // reports an unexpected error and ends the run
 }
 
 // The only effect of a call that writes a row.

@@ -87,6 +87,9 @@
 //	schedules-look         ms for gem.run_schedules with 10,000 schedules, none of them due
 //	schedules-due          s from a time at which 10,000 schedules are due to their last call
 //	schedules-late-p99     s from a time at which 100 schedules are due to their calls
+//	places-claims          how often a call was claimed at most. There are 100,000 calls, and a rule lets five of them
+//	                       run at the same time.
+//	places-others          calls per second of another tool while these wait, divided by those before
 //	start                  ms from before the worker's exec to its first claim, on a migrated database
 //	binary                 MB of the stripped program
 //	memory                 peak MB of the worker's process after 10,000 calls to os.create_note

@@ -187,7 +187,7 @@ func (g gemWorker) Start(ctx context.Context, w work) (stop func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	bound, err := binding.Bind(Bench{w.Handled}, wait.Domain())
+	bound, err := binding.Bind(Bench{w.Handled, w.Rest}, wait.Domain())
 	if err != nil {
 		return nil, err
 	}
@@ -290,7 +290,10 @@ var gemSQL = floor{
 }
 
 // Bench is the domain of the tools.
-type Bench struct{ handled *atomic.Int64 }
+type Bench struct {
+	handled *atomic.Int64
+	rest    <-chan struct{}
+}
 
 // Write handles bench.write. It writes one row in the transaction of its receipt.
 func (b Bench) Write(ctx context.Context, tx handlers.Tx, call *handlers.Call, in payload) (result, error) {
@@ -318,6 +321,16 @@ func (b Bench) Wait(ctx context.Context, _ *handlers.Call, _ payload) (result, e
 	b.handled.Add(1)
 	<-ctx.Done()
 	return result{}, ctx.Err()
+}
+
+// Nap handles bench.nap. It holds a slot until the rest ends.
+func (b Bench) Nap(ctx context.Context, _ *handlers.Call, _ payload) (result, error) {
+	select {
+	case <-b.rest:
+	case <-ctx.Done():
+	}
+	b.handled.Add(1)
+	return result{NoteID: "none", Status: "answered"}, ctx.Err()
 }
 
 // Steps handles bench.steps. It runs in.Note steps, one after another.
@@ -363,8 +376,8 @@ func (b Bench) Ask(ctx context.Context, d *handlers.Durable, _ payload) (result,
 }
 
 // benchRegistry describes the tools with realistic schemas.
-var benchRegistry = fmt.Sprintf(`{"version": "1.0.0", "tools": [%s, %s, %s, %s, %s, %s, %s, %s]}`,
-	benchTool("bench.write"), benchTool("bench.answer"), benchTool("bench.wait"), benchTool("bench.steps"),
+var benchRegistry = fmt.Sprintf(`{"version": "1.0.0", "tools": [%s, %s, %s, %s, %s, %s, %s, %s, %s]}`,
+	benchTool("bench.nap"), benchTool("bench.write"), benchTool("bench.answer"), benchTool("bench.wait"), benchTool("bench.steps"),
 	benchTool("bench.replay"),
 	benchTool("bench.family"), benchTool("bench.parent"), benchTool("bench.ask"))
 

@@ -56,6 +56,25 @@ func TestEachCounterOfLostCallsIsLookedAtOnce(t *testing.T) {
 	}
 }
 
+// A worker's claims begin near the calls that it claimed last, and a call that has waited for a place is older.
+func TestACallThatGetsAPlaceIsFoundByAnyClaim(t *testing.T) {
+	t.Parallel()
+	db := testdb.Pool(t, testdb.New(t))
+	testdb.Exec(t, db, "select gem.start_worker('w', 99, '', '1', '1 hour')")
+	first := placed(t, db, oneAtOnce("r/running"))
+	testdb.Exec(t, db, "insert into core_tool_calls (tool_name) values ('a.b')")
+	second := testdb.Value[string](t, db, "select id::text from gem.claim('w', 1, false)")
+	if got := testdb.Value[string](t, db, "select outcome from gem.gate($1, 1, 'w', null, $2, '1', false, null)", second,
+		"["+oneAtOnce("r/running")+"]"); got != "parked" {
+		t.Fatal(got)
+	}
+	testdb.Exec(t, db, "select gem.finish($1, 1, 'w', 'succeeded', '{}', '{}', '1')", first)
+	if got := testdb.Value[string](t, db,
+		`select id::text from gem.claim('w', 1, false, '{"0": "2999-01-01", "-500": "2999-01-01"}')`); got != second {
+		t.Errorf("claimed %s", got)
+	}
+}
+
 // With another order in two functions, two transactions would wait for each other.
 func TestCountersAreLockedInOneOrderWhateverTheCollation(t *testing.T) {
 	t.Parallel()

@@ -47,3 +47,26 @@ func TestWhatLiesBehindIsLookedForWithinAnEighthOfTheTime(t *testing.T) {
 		t.Error("after two slow ones the next did not come after eight times the shorter")
 	}
 }
+
+// Calls that come back soon after a full claim are not left until the next poll.
+func TestTheLoopKnowsWhenItMayLookBehindAgain(t *testing.T) {
+	t.Parallel()
+	var c claimCursor
+	now := time.Now()
+	for range 2 {
+		now = now.Add(time.Hour)
+		c.next(now)
+		c.advance(nil, true, time.Second)
+	}
+	if got := c.untilBehind(now); got < time.Hour {
+		t.Errorf("nothing is behind, and the loop looks again in %v", got)
+	}
+	c.rewind()
+	now = now.Add(time.Second)
+	if c.next(now) == nil {
+		t.Fatal("the claim was full")
+	}
+	if got := c.untilBehind(now); got != (rewindShare-1)*time.Second {
+		t.Errorf("the loop looks again in %v", got)
+	}
+}

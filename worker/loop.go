@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"math"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -62,7 +63,7 @@ func (w *Worker) loop(ctx context.Context) {
 			if !w.listening.Load() {
 				interval = pause.next()
 			}
-			wait(ctx, w.wake, min(jitter(interval), longest))
+			wait(ctx, w.wake, min(jitter(interval), longest, w.untilBehind()))
 		}
 	}
 }
@@ -165,6 +166,13 @@ func (w *Worker) claim(ctx context.Context, limit int) (int, error) {
 	return len(calls), nil
 }
 
+// untilBehind returns the time until the next claim may look for calls before the cursor.
+func (w *Worker) untilBehind() time.Duration {
+	w.claiming.Lock()
+	defer w.claiming.Unlock()
+	return w.cursor.untilBehind(time.Now())
+}
+
 // claimCursor stores, for each level, the run_at at which the queue begins. A claim from there does not read the index
 // entries of calls that were claimed before. These entries remain as long as any old snapshot exists.
 type claimCursor struct {
@@ -188,12 +196,20 @@ const (
 
 // next returns the cursors of the next claim, or nil for a full claim.
 func (c *claimCursor) next(now time.Time) map[int]time.Time {
-	passed := now.Sub(c.lastFull)
-	if passed >= max(c.fullEvery, fullClaimEvery) || c.behind && passed >= c.fullEvery*rewindShare/fullClaimShare {
+	if now.Sub(c.lastFull) >= max(c.fullEvery, fullClaimEvery) || c.untilBehind(now) <= 0 {
 		c.lastFull, c.behind = now, false
 		return nil
 	}
 	return c.from
+}
+
+// untilBehind returns the time until a claim may look for calls before the cursor. If no call is known to be there, the
+// time is infinite.
+func (c *claimCursor) untilBehind(now time.Time) time.Duration {
+	if !c.behind {
+		return math.MaxInt64
+	}
+	return c.fullEvery*rewindShare/fullClaimShare - now.Sub(c.lastFull)
 }
 
 // rewind makes one of the next claims a full one. Full claims take at most an eighth of the time.

@@ -202,11 +202,11 @@ with event as (
       -- An insert writes both with the same time. The journal lacks the creation time of an imported call.
       case when c.created_at is distinct from w.created_at and not w.imported
         then format('created_at is %s, and %s by the journal', c.created_at, w.created_at) end,
-      -- The calls of a caller that crowds the queue have a lower level, even if this began while the call waited: see
-      -- gem.level_of and gem.wake.
+      -- The calls of a caller that crowds the queue have a lower level, even if this began while the call waited, and
+      -- those with a place under a rule the highest: see gem.level_of and gem.wake.
       case when (c.level = c.priority or c.created_by is not null and c.priority > -500
         and c.level = greatest(least(c.priority, 0) - 500, -1000)
-          or w.woken and c.level = -500) is not true
+          or w.woken and c.level in (-500, 2000)) is not true
         then format('level is %s, and no level of the priority %s', c.level, c.priority) end,
       case when c.cancel_requested_at is distinct from coalesce(s.cancelled_at, w.ended_unrun_at)
         then format('cancel_requested_at is %s, and %s by the journal', coalesce(c.cancel_requested_at::text, 'null'),

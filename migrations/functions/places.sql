@@ -129,6 +129,12 @@ begin
 end
 $$;
 
+-- Gives calls that have left their places, and are queued or wait for keys, levels of other calls.
+create or replace function gem.leave_level(p_calls uuid[]) returns void language sql as $$
+  update public.core_tool_calls c set level = gem.level_again(c.created_by, c.priority)
+  where c.id = any (p_calls) and c.level = 2000
+$$;
+
 -- Returns the first row of a counter that an open call needs, or null if none does.
 create or replace function gem.first_needed(p_counter text) returns bigint language plpgsql stable as $$
 declare
@@ -170,6 +176,10 @@ begin
   if not gem.is_in_line(line, p_call) then
     perform gem.add_place(gem.last_place(line), line, p_at, p_call, 'queued', (p_check ->> 'max')::integer, p_version);
   end if;
+  -- Calls that get places have a level of their own, above all priorities (see gem.wake). A claim finds them there
+  -- although it does not search the earlier part of other levels.
+  insert into gem.levels select 2000 where not exists (select from gem.levels l where l.level = 2000)
+  on conflict do nothing;
   select case when c.steps = 0 then c.computed_key end into key from public.core_tool_calls c where c.id = p_call;
   with parked as (
     update public.core_tool_calls c

@@ -379,6 +379,7 @@ begin
         perform gem.raise_not_held(p_call, p_attempt, p_worker);
       elsif placed then
         perform gem.leave_places(array[p_call], p_worker);
+        perform gem.leave_level(array[p_call]);
       end if;
       return;
     end if;
@@ -672,6 +673,7 @@ begin
   end if;
   if placed then
     perform gem.leave_places(array[p_call], p_worker);
+    perform gem.leave_level(array[p_call]);
   end if;
   return again;
 end

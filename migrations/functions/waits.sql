@@ -376,9 +376,25 @@ begin
 end
 $$;
 
--- Requeues a waiting call at its place, or among background calls if its caller now crowds the queue. It must not wait
--- for a lock. Another transaction may be inserting the call's level; the level -500 always exists. p_first: the call is
--- claimed before all others, since it keeps others from running until it has run.
+-- Returns the level of a call that is queued again: among background calls if its caller now crowds the queue. The
+-- caller must not wait for a lock. Another transaction may be inserting the call's level; the level -500 always exists.
+create or replace function gem.level_again(p_created_by text, p_priority integer) returns integer
+language plpgsql stable as $$
+declare
+  place integer := p_priority;
+begin
+  if p_created_by is not null and p_priority > -500 then
+    place := gem.level_of(p_created_by, p_priority);
+  end if;
+  if not exists (select from gem.levels l where l.level = place) then
+    return -500;
+  end if;
+  return place;
+end
+$$;
+
+-- Requeues a waiting call at its place. p_first: the call is claimed before all others, since it keeps others from
+-- running until it has run.
 drop function if exists gem.wake(uuid, text);
 create or replace function gem.wake(p_call uuid, p_worker text, p_first boolean default false) returns void
 language plpgsql as $$
@@ -387,13 +403,10 @@ declare
   place integer;
   call  record;
 begin
-  select case when c.created_by is null or c.priority <= -500 then c.priority
-    else gem.level_of(c.created_by, c.priority) end into place
-  from public.core_tool_calls c where c.id = p_call;
   if p_first then
-    place := (select max(l.level) from gem.levels l);
-  elsif not exists (select from gem.levels l where l.level = place) then
-    place := -500;
+    place := 2000; -- see gem.wait_for_place
+  else
+    select gem.level_again(c.created_by, c.priority) into place from public.core_tool_calls c where c.id = p_call;
   end if;
   update public.core_tool_calls c
   set status = 'queued', waits_for = null, waits = null, need = null, wake_at = null, updated_at = at,

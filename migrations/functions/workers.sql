@@ -323,7 +323,10 @@ begin
     perform gem.forget_answers();
     perform gem.llm_sweep();
   end if;
-  perform gem.leave_places(placed, p_worker) where placed is not null;
+  if placed is not null then
+    perform gem.leave_places(placed, p_worker);
+    perform gem.leave_level(placed);
+  end if;
   perform gem.wake_placed(p_worker);
   perform gem.forget_progress(); -- workers may write thousands of rows per second
   return cardinality(ids);

@@ -63,8 +63,8 @@ var checks = []check{
 			tool having count(*) > 1`},
 	{"a success outside is one: its attempt reached the server", other, `
 		select r.call_id || ' ' || r.tool_name from core_tool_receipts r
-		where r.tool_name in ('lab.send', 'lab.charge', 'lab.ping') and r.status = 'succeeded' and r.replay_of is null
-			and not exists (select from lab_arrivals a where a.call_id = r.call_id and a.attempt = r.attempt)`},
+		where r.tool_name in ('lab.send', 'lab.charge', 'lab.ping', 'lab.tell') and r.status = 'succeeded'
+			and r.replay_of is null and not exists (select from lab_arrivals a where a.call_id = r.call_id and a.attempt = r.attempt)`},
 	{"what reached the server is an attempt that was made", other, `
 		select a.call_id || ' attempt ' || a.attempt from lab_arrivals a
 		where not exists (select from core_tool_events e where e.call_id = a.call_id and e.attempt = a.attempt
@@ -107,6 +107,23 @@ var checks = []check{
 		select call_id || ': ' || result from core_tool_receipts where status = 'succeeded' and replay_of is null
 			and tool_name like 'lab.%'
 			and (result ->> 'call_id', result ->> 'attempt') is distinct from (call_id::text, attempt::text)`},
+
+	{"each failure is told of once", lost, `
+		select failed || ' failures, and ' || told || ' told of' from (
+			select (select count(*) from core_tool_receipts r where r.status <> 'succeeded' and gem.failure_kind(
+					case r.status when 'failed' then r.result #>> '{error,error_code}' else r.status end) = 'failed'
+					and not gem.is_delivery(r.call_id)) as failed,
+				(select coalesce(sum((notice ->> 'count')::int), 0) from gem.notice_calls)
+					+ (select coalesce(sum(count), 0) from gem.notice_batches) + (select count(*) from gem.notices) as told) n
+		where failed <> told and exists (select from gem.notify_versions)`},
+	{"a notice reaches the server outside", lost, `
+		select n.call_id || ' ' || coalesce(r.status, 'has no receipt') from gem.notice_calls n
+		left join core_tool_receipts r on r.call_id = n.call_id where r.status is distinct from 'succeeded'`},
+	{"nobody has a place, or waits for one, when all calls have ended", other, `
+		select distinct on (p.counter) p.counter || ': ' || cardinality(p.holders) || ', ' || p.waiting from gem.rule_places p
+		where (cardinality(p.holders) > 0 or p.waiting > 0) and not exists (
+			select from gem.rule_places later where later.counter = p.counter and later.n > p.n)
+		order by p.counter`},
 
 	{"a request that reached a model is in the ledger", lost, `
 		select r.call_id || ' ' || r.target || ': ' || count(*) from lab_requests r group by r.call_id, r.target

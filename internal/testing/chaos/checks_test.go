@@ -107,6 +107,12 @@ func TestEachCheckFindsWhatBreaksIt(t *testing.T) {
 				"e.attempt = r.attempt and e.event = 'claimed' and e.at > f.created_at) limit 1"},
 		{"the result of a call that ran is its attempt's own",
 			"update core_tool_receipts set result = '{}' where status = 'succeeded' and tool_name = 'lab.send'"},
+		{"each failure is told of once",
+			"insert into gem.notify_versions values ('1.0.0', repeat('0', 64), '{}', now(), now())"},
+		{"a notice reaches the server outside",
+			"insert into gem.notice_calls values (gen_random_uuid(), 'outside', '{}', null, now())"},
+		{"nobody has a place, or waits for one, when all calls have ended", "insert into gem.rule_places values ('r/running', " +
+			"1, now(), gen_random_uuid(), 'took', array[gen_random_uuid()], 0, 0, 1, '1', null)"},
 		{"a request that reached a model is in the ledger", "delete from core_llm_requests where id in (select id from " +
 			"core_llm_requests where status = 'done' limit 1)"},
 		{"a request of the ledger reached its model, unless its attempt was cut short",

@@ -24,6 +24,7 @@ const (
 	ping      = "lab.ping"       // an effect outside that may happen twice
 	flow      = "lab.flow"       // steps of each kind, a call and a question
 	chat      = "llm.chat"       // a request to a model
+	tell      = "lab.tell"       // an effect outside that delivers notices of failures
 	unbuilt   = "lab.unbuilt"    // registered, without a handler
 	unknown   = "lab.unknown"    // not registered
 )
@@ -86,6 +87,11 @@ func (l Lab) Charge(ctx context.Context, call *handlers.Call, in Task) (Done, er
 
 // Ping handles lab.ping.
 func (l Lab) Ping(ctx context.Context, call *handlers.Call, in Task) (Done, error) {
+	return l.Send(ctx, call, in)
+}
+
+// Tell handles lab.tell.
+func (l Lab) Tell(ctx context.Context, call *handlers.Call, in Task) (Done, error) {
 	return l.Send(ctx, call, in)
 }
 
@@ -185,6 +191,10 @@ func (l Lab) post(ctx context.Context, call *handlers.Call, what, key string) er
 //go:embed rules.json
 var labRules []byte
 
+// labNotify reports failures of calls to the server outside.
+const labNotify = `{"version": "1.0.0", "rules": [{"when": "failed", "to": ["outside"], "every": "1s"}],
+	"channels": {"outside": {"tool": "lab.tell", "input": {"takes_ms": 0, "key": "{title}"}}}}`
+
 // labRegistry returns the registry of the tools. It allows the maximum of attempts, so that kills do not use them up.
 func labRegistry() []byte {
 	type object = map[string]any
@@ -197,7 +207,7 @@ func labRegistry() []byte {
 		}
 		timeout := 10_000
 		// they use no connection that can go silent, and may be held by the server outside
-		if name == send || name == charge || name == ping {
+		if name == send || name == charge || name == ping || name == tell {
 			timeout = 60_000
 		}
 		if mode == "safe-retry" {
@@ -215,7 +225,7 @@ func labRegistry() []byte {
 		"version": "1.0.0", "include": []string{"wait", chat},
 		"overrides": object{chat: object{"timeout_ms": 30_000, "retry": object{"max_attempts": 20, "backoff_ms": 10}}},
 		"tools": []object{entry(write, "none"), entry(writeOnce, "keyed"), entry(send, "none"), entry(charge, "keyed"),
-			entry(ping, "safe-retry"), entry(flow, "none"), entry(unbuilt, "none")},
+			entry(ping, "safe-retry"), entry(tell, "safe-retry"), entry(flow, "none"), entry(unbuilt, "none")},
 	})
 	if err != nil {
 		panic(err)

@@ -19,6 +19,7 @@ import (
 	"github.com/gemworker/gem/handlers/llm"
 	"github.com/gemworker/gem/handlers/wait"
 	"github.com/gemworker/gem/internal/postgres/pgpool"
+	"github.com/gemworker/gem/notify"
 	"github.com/gemworker/gem/registry"
 	"github.com/gemworker/gem/rules"
 	"github.com/gemworker/gem/worker"
@@ -99,8 +100,12 @@ func runWorker(ctx context.Context) error {
 			return err
 		}
 	}
+	told, err := notify.Parse([]byte(labNotify))
+	if err != nil {
+		return err
+	}
 	w, err := worker.New(worker.Options{
-		Calls: calls, Control: control, ListenURL: j.Database, Registry: reg, Rules: set, Handlers: bound,
+		Notify: told, Calls: calls, Control: control, ListenURL: j.Database, Registry: reg, Rules: set, Handlers: bound,
 		Name: j.Name, Concurrency: concurrency, ShutdownGrace: j.Grace, Log: logger(j.Verbose),
 	})
 	if err != nil {

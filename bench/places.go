@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// gemFive is GEM with a rule that lets five calls of bench.nap run at the same time.
+var gemFive = gemWorker{rules: `{"name": "five", "tools": ["bench.nap"], "action": "wait", "running": {"max": 5}, "at_most": "24h"}`}
+
+// insertCalls inserts n calls of a tool at once.
+func insertCalls(ctx context.Context, db *pgxpool.Pool, tool string, n int) error {
+	_, err := db.Exec(ctx, "insert into core_tool_calls (tool_name, input) select $1, $2 from generate_series(1, $3::int)",
+		tool, jsonOf(newPayload(0, false)), n)
+	return err
+}
+
+// placesAtOnce measures a long queue for the places of a rule: how often its calls are claimed, and what it leaves to
+// other tools.
+func placesAtOnce(ctx context.Context, b *bench, _ contestant) ([]figure, error) {
+	s, err := b.lab.stage(ctx, gemFive)
+	if err != nil {
+		return nil, err
+	}
+	defer s.drop()
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	rest := make(chan struct{})
+	wake := sync.OnceFunc(func() { close(rest) })
+	defer wake()
+	var handled atomic.Int64
+	stop, err := gemFive.Start(ctx, work{URL: s.url, Conns: 20, Slots: 100, Handled: &handled, Fail: fail, Rest: rest})
+	if err != nil {
+		return nil, fmt.Errorf("start: %w", err)
+	}
+	defer stop()
+	handle := func(n int) error { // without queries to the database
+		for want := handled.Load() + int64(n); handled.Load() < want; {
+			if err := sleepUntil(ctx, time.Now().Add(time.Millisecond)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	others := func() (perSecond float64, err error) {
+		began := time.Now()
+		if err := insertCalls(ctx, s.db, "bench.answer", b.sizes.beside); err != nil {
+			return 0, err
+		}
+		if err := handle(b.sizes.beside); err != nil {
+			return 0, err
+		}
+		return float64(b.sizes.beside) / time.Since(began).Seconds(), nil
+	}
+	if _, err := others(); err != nil { // the caches are filled
+		return nil, err
+	}
+	var alone, beside []float64
+	measure := func(into *[]float64) error {
+		for range 5 {
+			perSecond, err := others()
+			if err != nil {
+				return err
+			}
+			*into = append(*into, perSecond)
+		}
+		return nil
+	}
+	if err := measure(&alone); err != nil {
+		return nil, err
+	}
+	if err := insertCalls(ctx, s.db, "bench.nap", b.sizes.inLine); err != nil {
+		return nil, err
+	}
+	for parked := 0; parked < b.sizes.inLine-5; {
+		if err := sleepUntil(ctx, time.Now().Add(time.Second)); err != nil {
+			return nil, err
+		}
+		if err := s.db.QueryRow(ctx, "select count(*) from core_tool_calls where status = 'waiting'").Scan(&parked); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.settle(ctx); err != nil {
+		return nil, err
+	}
+	if err := measure(&beside); err != nil {
+		return nil, err
+	}
+	wake()
+	if err := handle(b.sizes.inLine); err != nil {
+		return nil, err
+	}
+	var claims int
+	err = s.db.QueryRow(ctx, `select max(n) from (select count(*)::int as n from core_tool_events where event = 'claimed'
+		group by call_id) each`).Scan(&claims)
+	return []figure{
+		{measure: "places-claims", unit: "claims", value: float64(claims)},
+		{measure: "places-others", unit: "ratio", value: median(beside) / median(alone), singles: beside},
+	}, err
+}
