@@ -81,17 +81,9 @@ type effects struct {
 // which each may be missing. If any part is wrong, it adds nothing and returns an error: then the call ends
 // as output_invalid.
 func AddEffects(call *handlers.Call, said json.RawMessage) error {
-	var e effects
-	d := json.NewDecoder(bytes.NewReader(said))
-	d.DisallowUnknownFields()
-	err := d.Decode(&e)
-	if err == nil {
-		err = e.wrong()
-	}
+	e, err := ReadEffects(call.Tool, said)
 	if err != nil {
-		return &handlers.Failure{Code: string(receipts.OutputInvalid),
-			Message: fmt.Sprintf("The effects that %s reports cannot be taken: %s. It has run.",
-				call.Tool, value.OneLine(err.Error()))}
+		return err
 	}
 	for _, w := range e.DBWrites {
 		call.Wrote(w.Table, w.Action, w.ID)
@@ -109,6 +101,29 @@ func AddEffects(call *handlers.Call, said json.RawMessage) error {
 		call.Called(c.Service, c.Endpoint, c.StatusCode)
 	}
 	return nil
+}
+
+// ReadEffects reads the effects that a tool of a backend reports: see [AddEffects].
+func ReadEffects(tool string, said json.RawMessage) (read receipts.HandlerEffects, _ error) {
+	var e effects
+	d := json.NewDecoder(bytes.NewReader(said))
+	d.DisallowUnknownFields()
+	err := d.Decode(&e)
+	if err == nil {
+		err = e.wrong()
+	}
+	if err != nil {
+		return read, &handlers.Failure{Code: string(receipts.OutputInvalid),
+			Message: fmt.Sprintf("The effects that %s reports cannot be taken: %s. It has run.",
+				tool, value.OneLine(err.Error()))}
+	}
+	read = receipts.HandlerEffects{DBWrites: e.DBWrites, DBReads: e.DBReads, MessagesSent: e.MessagesSent,
+		FilesWritten: e.FilesWritten}
+	for _, c := range e.ExternalCalls {
+		read.ExternalCalls = append(read.ExternalCalls,
+			receipts.ExternalCall{Service: c.Service, Endpoint: c.Endpoint, StatusCode: c.StatusCode})
+	}
+	return read, nil
 }
 
 func (e *effects) wrong() error {

@@ -40,6 +40,8 @@ type Service struct {
 	URLEnv string
 	// HeaderEnv names the variables of further headers, by the header's name.
 	HeaderEnv map[string]string
+	// Durable lists the methods whose handlers are durable: see docs/sdk.md.
+	Durable []string
 }
 
 // Server is a domain in an MCP server: at a URL, or a program that is started.

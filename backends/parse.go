@@ -4,6 +4,7 @@ import (
 	_ "embed"
 	"fmt"
 	"maps"
+	"net/netip"
 	"net/url"
 	"regexp"
 	"slices"
@@ -132,9 +133,33 @@ func (p *parser) service(at string, entry map[string]any) Service {
 		URL:       strings.TrimRight(p.url(at, entry), "/"),
 		SecretEnv: schema.As[string](entry["secret_env"]),
 		URLEnv:    schema.As[string](entry["url_env"]),
+		Durable:   p.durable(at, entry),
 		HeaderEnv: p.headers(at, entry, "Webhook-Id", "Webhook-Timestamp", "Webhook-Signature", "Idempotency-Key",
 			"Traceparent"),
 	}
+}
+
+// durable reads the methods of a service that are durable. Their requests have the journal, which others must not read.
+func (p *parser) durable(at string, entry map[string]any) []string {
+	methods := schema.Texts(entry["durable"])
+	if _, hasVariable := entry["url_env"]; hasVariable && len(methods) > 0 {
+		p.add(at+"/durable", "belongs to a service with url: one with url_env answers nothing that is read")
+	}
+	u, err := url.Parse(schema.As[string](entry["url"]))
+	if err == nil && len(methods) > 0 && u.Scheme == "http" && !isPrivate(u.Hostname()) {
+		p.add(at+"/durable", "needs https: the requests have the results of other tools")
+	}
+	return methods
+}
+
+// isPrivate reports whether a host is this machine, an address in a private network, or a name without a dot, as Docker
+// gives them.
+func isPrivate(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	if err != nil {
+		return !strings.Contains(host, ".")
+	}
+	return ip.IsLoopback() || ip.IsPrivate() || ip.IsLinkLocalUnicast()
 }
 
 func (p *parser) server(at string, entry map[string]any) Server {

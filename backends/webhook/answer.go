@@ -41,16 +41,11 @@ func (w *webhook) read(call *handlers.Call, status int, header http.Header, body
 	case w.once && hasResult(body):
 		return nil, w.outcomeUnknown(call, fmt.Sprintf("it answered %d with a result: %s", status, w.quote(body)))
 	case status == http.StatusNotImplemented:
-		return nil, backends.NotConfigured(body, handlers.NotConfigured{
-			Reason: fmt.Sprintf("%s answered 501: it does not have %s, or not all that it needs.", w.domain, call.Tool),
-			NextSteps: []string{fmt.Sprintf("Let the service at %s serve the tool: it said %q.", w.shown, w.quote(body)),
-				"Make the call again."},
-		})
+		return nil, w.unconfigured(call, body)
 	case w.once && (status == http.StatusBadGateway || status == http.StatusGatewayTimeout):
 		return nil, w.outcomeUnknown(call, fmt.Sprintf("something before it gave up on its answer (%d: %s)", status,
 			w.quote(body)))
-	case status == http.StatusRequestTimeout || status == http.StatusTooEarly || status == http.StatusTooManyRequests ||
-		status >= 500:
+	case mayPass(status):
 		return nil, handlers.TransientAfter(fmt.Errorf("%s answered %d: %s", w.domain, status, w.quote(body)),
 			retryAfter(header.Get("Retry-After"), time.Now()))
 	case status >= 400:
@@ -59,6 +54,21 @@ func (w *webhook) read(call *handlers.Call, status int, header http.Header, body
 		}
 	}
 	return nil, w.unexpected(status, fmt.Sprintf("%s answered %d: %s", w.domain, status, w.quote(body)))
+}
+
+// unconfigured returns the end of a call whose service answered 501.
+func (w *webhook) unconfigured(call *handlers.Call, body []byte) error {
+	return backends.NotConfigured(body, handlers.NotConfigured{
+		Reason: fmt.Sprintf("%s answered 501: it does not have %s, or not all that it needs.", w.domain, call.Tool),
+		NextSteps: []string{fmt.Sprintf("Let the service at %s serve the tool: it said %q.", w.shown, w.quote(body)),
+			"Make the call again."},
+	})
+}
+
+// mayPass reports whether the same request may succeed later, by the status of the answer.
+func mayPass(status int) bool {
+	return status == http.StatusRequestTimeout || status == http.StatusTooEarly ||
+		status == http.StatusTooManyRequests || status >= 500
 }
 
 // success reads the answer of a tool that ran.

@@ -82,23 +82,29 @@ func (w *webhook) run(ctx context.Context, _ handlers.Tx, call *handlers.Call) (
 
 // encode returns the body of the request.
 func encode(call *handlers.Call) ([]byte, error) {
+	return plainjson.Encode(struct {
+		Call  about           `json:"call"`
+		Input json.RawMessage `json:"input"`
+	}{aboutCall(call), call.Input})
+}
+
+// about is what a service learns of a call.
+type about struct {
+	ID        string  `json:"id"`
+	Tool      string  `json:"tool"`
+	Attempt   int     `json:"attempt"`
+	SessionID *string `json:"session_id"`
+	CreatedBy *string `json:"created_by"`
+}
+
+func aboutCall(call *handlers.Call) about {
 	orNull := func(s string) *string {
 		if s == "" {
 			return nil
 		}
 		return &s
 	}
-	type about struct {
-		ID        string  `json:"id"`
-		Tool      string  `json:"tool"`
-		Attempt   int     `json:"attempt"`
-		SessionID *string `json:"session_id"`
-		CreatedBy *string `json:"created_by"`
-	}
-	return plainjson.Encode(struct {
-		Call  about           `json:"call"`
-		Input json.RawMessage `json:"input"`
-	}{about{call.ID, call.Tool, call.Attempt, orNull(call.SessionID), orNull(call.CreatedBy)}, call.Input})
+	return about{call.ID, call.Tool, call.Attempt, orNull(call.SessionID), orNull(call.CreatedBy)}
 }
 
 func (w *webhook) request(ctx context.Context, id string, body []byte) (*http.Request, error) {

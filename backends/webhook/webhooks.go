@@ -13,6 +13,7 @@ import (
 	"crypto/tls"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -48,6 +49,9 @@ func New(r *registry.Registry, services map[string]backends.Service, lookup func
 				t.shown = t.url
 			}
 			p.byTool[tool.Name] = binding.NewHandler("HTTP", t.shown, false, t.run)
+			if slices.Contains(services[domain].Durable, method) {
+				p.byTool[tool.Name] = binding.NewDurableHandler("HTTP", t.shown, t.converse)
+			}
 		}
 	}
 	return p

@@ -5,10 +5,10 @@ import (
 	"encoding/json"
 
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/exchange"
 )
 
-// Backend has tools that are not Go methods: SQL functions, tools behind HTTP, or tools of an MCP server. They cannot
-// be durable.
+// Backend has tools that are not Go methods: SQL functions, tools behind HTTP, or tools of an MCP server.
 type Backend interface {
 	// For returns the handler of a tool, and whether the backend has the tool. It is called before each attempt of a
 	// call, by many goroutines at once, and its result may change.
@@ -29,5 +29,12 @@ func NewHandler(file, fn string, transactional bool,
 	return &Handler{File: file, Func: fn, Transactional: transactional, Remote: !transactional, run: run}
 }
 
+// NewDurableHandler returns the handler of a durable tool of a backend. It is Remote. run gets the attempt, which has
+// the journal and records what the service answers.
+func NewDurableHandler(file, fn string,
+	run func(ctx context.Context, call *handlers.Call, attempt exchange.Attempt) (json.RawMessage, error)) *Handler {
+	return &Handler{File: file, Func: fn, Durable: true, Remote: true, converse: run}
+}
+
 // UsesBackend reports whether a backend runs the tool. Such a handler has no Input and Output.
-func (h *Handler) UsesBackend() bool { return h.run != nil }
+func (h *Handler) UsesBackend() bool { return h.run != nil || h.converse != nil }

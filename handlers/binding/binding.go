@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/exchange"
 	"github.com/gemworker/gem/internal/plainjson"
 	"github.com/gemworker/gem/receipts"
 )
@@ -36,6 +37,8 @@ type Handler struct {
 	fn reflect.Value
 	// run is set instead of fn for a tool in a backend.
 	run func(context.Context, handlers.Tx, *handlers.Call) (json.RawMessage, error)
+	// converse is set instead for a durable tool in a backend.
+	converse func(context.Context, *handlers.Call, exchange.Attempt) (json.RawMessage, error)
 }
 
 // Check calls the input's Check, if it is a [handlers.Checked]. It does not recover from a panic.
@@ -67,8 +70,11 @@ func (h *Handler) decode(call *handlers.Call) (reflect.Value, error) {
 // handlers use the journal. Run does not recover from a panic: the caller does this, because it has the transaction.
 func (h *Handler) Run(ctx context.Context, call *handlers.Call, tx handlers.Tx,
 	journal handlers.Journal) (json.RawMessage, error) {
-	if h.UsesBackend() {
+	switch {
+	case h.run != nil:
 		return h.run(ctx, tx, call)
+	case h.converse != nil:
+		return h.converse(ctx, call, journal.(interface{ Remote() exchange.Attempt }).Remote())
 	}
 	in, err := h.decode(call)
 	if err != nil {

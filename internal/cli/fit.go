@@ -98,13 +98,15 @@ func fit(r *registry.Registry, bound *binding.Handlers) (without string, err err
 	return without, errors.Join(faults...)
 }
 
-// unfitBackend returns the faults of an entry whose tool runs in a backend: fields that only durable handlers,
-// which are Go methods, have.
+// unfitBackend returns the faults of an entry whose tool runs in a backend: fields that only durable handlers have.
 func unfitBackend(tool *registry.Tool, h *binding.Handler) (faults []error) {
+	if h.Durable {
+		return nil
+	}
 	for _, field := range tool.Durable() {
 		faults = append(faults, fmt.Errorf("%s: %s is for durable handlers, and the tool runs in a backend (%s %s), where "+
-			"it "+
-			"is one attempt: remove it", tool.Name, field, h.File, h.Func))
+			"it is one attempt: remove it, or let its service have an SDK of GEM's, and list it under `durable` in "+
+			"domains.json (docs/sdk.md)", tool.Name, field, h.File, h.Func))
 	}
 	return faults
 }

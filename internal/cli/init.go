@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -19,10 +20,12 @@ import (
 	"strings"
 
 	"github.com/gemworker/gem/internal/plainfile"
+	"github.com/gemworker/gem/sdk"
 	"github.com/spf13/cobra"
 )
 
-// first holds the files of gem init: those common to all kinds in shared, and those of each kind.
+// first holds the files of gem init: those common to the kinds in shared or, with a durable tool, in durable; and those
+// of each kind.
 //
 //go:embed first
 var first embed.FS
@@ -32,39 +35,56 @@ var firstNames = map[string]string{"env": ".env", "gitignore": ".gitignore"}
 
 // firstKind is a kind of tools that gem init begins with.
 type firstKind struct {
-	permission string // of the tool
-	next       string // the commands after gem init
+	permission string    // of the tool
+	next       string    // the commands after gem init
+	sdk        *embed.FS // for durable tools; nil for others
 }
 
 var firstKinds = map[string]firstKind{
 	"sql": {"write:db", `  gem dev                       # a private Postgres and a worker, until Ctrl-C
   gem call shop.refund '{"order_id": 1, "amount": 20}' --wait     # in a second terminal, in this folder
-  gem rules test rules.test.json`},
+  gem rules test rules.test.json`, nil},
 	"http": {"pay:money", `  node --env-file=.env server.mjs
   gem dev                       # in a second terminal: a private Postgres and a worker, until Ctrl-C
-  gem call shop.refund '{"order_id": 1, "amount": 20}' --wait     # in a third one`},
+  gem call shop.refund '{"order_id": 1, "amount": 20}' --wait     # in a third one`, nil},
 	"go": {"write:db", `  go mod tidy
   go run . dev                  # a private Postgres and a worker, until Ctrl-C
-  go run . call shop.refund '{"order_id": 1, "amount": 20}' --wait     # in a second terminal, in this folder`},
+  go run . call shop.refund '{"order_id": 1, "amount": 20}' --wait     # in a second terminal, in this folder`, nil},
+	"typescript": {"", `  node --env-file=.env --test
+  node --env-file=.env shop.ts
+  gem dev                       # in a second terminal: a private Postgres and a worker, until Ctrl-C
+  gem call shop.refund '{"order_id": 1, "amount": 20}' --wait     # in a third one
+  gem call shop.refund '{"order_id": 2, "amount": 150}' --wait    # gem dev prints how to approve it`, &sdk.TypeScript},
+	"python": {"", `  set -a; . ./.env; set +a
+  python3 -m unittest
+  python3 shop.py
+  gem dev                       # in a second terminal: a private Postgres and a worker, until Ctrl-C
+  gem call shop.refund '{"order_id": 1, "amount": 20}' --wait     # in a third one
+  gem call shop.refund '{"order_id": 2, "amount": 150}' --wait    # gem dev prints how to approve it`, &sdk.Python},
 }
 
 func initCommand() *cobra.Command {
 	var clone string
 	cmd := &cobra.Command{
-		Use:   "init [sql|http|go]",
+		Use:   "init [sql|http|go|typescript|python]",
 		Short: "Write the first files for your own tools into this folder",
 		Long: `
 The files are a registry with one tool, the code of the tool, a rule that asks
 for an approval, a test and .env. The tool is a function in SQL (the default), a
-service behind HTTP in JavaScript, or a method in Go. It overwrites nothing: if
-one of the files exists, it writes none.`,
+service behind HTTP in JavaScript, or a method in Go.
+
+With typescript or python, the tool is durable: it asks for an approval itself,
+calls another tool, and continues after a crash. The files of the SDK are among
+those written.
+
+It overwrites nothing: if one of the files exists, it writes none.`,
 		Example: "  mkdir shop && cd shop && gem init sql",
-		Args:    takes("sql, http or go, or nothing", 0, 1),
+		Args:    takes("sql, http, go, typescript or python, or nothing", 0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name := cmp.Or(strings.Join(args, ""), "sql")
 			kind, known := firstKinds[name]
 			if !known {
-				return usage("%q is not a kind of tool: use sql, http or go", name)
+				return usage("%q is not a kind of tool: use sql, http, go, typescript or python", name)
 			}
 			files, err := firstFiles(name, kind, clone)
 			if err == nil {
@@ -103,7 +123,22 @@ func firstFiles(name string, kind firstKind, clone string) (map[string]string, e
 		}
 		fill = append(fill, "GEM_VERSION", version+replace)
 	}
-	for _, folder := range []string{"first/shared", "first/" + name} {
+	shared := "first/shared"
+	if kind.sdk != nil {
+		shared = "first/durable"
+		err := fs.WalkDir(kind.sdk, ".", func(file string, e fs.DirEntry, err error) error {
+			if err == nil && !e.IsDir() {
+				var text []byte
+				text, err = kind.sdk.ReadFile(file)
+				files[path.Base(file)] = string(text)
+			}
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	for _, folder := range []string{shared, "first/" + name} {
 		entries, err := fs.ReadDir(first, folder)
 		if err != nil {
 			return nil, err

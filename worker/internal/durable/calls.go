@@ -39,6 +39,11 @@ func (r *Run) Start(name, tool string, chosen bool, input func() (json.RawMessag
 	if found {
 		return unique, made.ID, nil
 	}
+	return unique, r.start(unique, tool, chosen, input), nil
+}
+
+// start begins a call that the journal lacks. It returns the id of the call, or "" if the call is refused.
+func (r *Run) start(unique, tool string, chosen bool, input func() (json.RawMessage, error)) (id string) {
 	encoded, refusal := r.inputOf(tool, chosen, input)
 	start := store.Start{ID: uuid.Must(uuid.NewV7()).String(), Name: unique, Tool: tool, Input: encoded, Chosen: chosen}
 	if refusal == nil && r.options.Open != nil {
@@ -47,7 +52,7 @@ func (r *Run) Start(name, tool string, chosen bool, input func() (json.RawMessag
 	if r.options.Traceparent != nil {
 		start.Traceparent = r.options.Traceparent()
 	}
-	return unique, r.calls.add(start, refusal), nil
+	return r.calls.add(start, refusal)
 }
 
 // inputOf returns the input of a call that the handler makes, or the error that prevents the call. A call that the

@@ -144,6 +144,13 @@ func (c *course) stop() *Exit {
 	return c.left
 }
 
+// tries records the effects of a step that is not kept.
+func (c *course) tries(effects receipts.HandlerEffects) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.tried.Add(effects)
+}
+
 // takePending returns the effects since the end of the last step. c.mu is locked.
 func (c *course) takePending() receipts.HandlerEffects {
 	effects := c.pending

@@ -25,6 +25,7 @@ type Journal struct {
 	bytes        int
 	seen         int // the last event that was read
 	began, ended map[string]stepData
+	endedAt      map[string]int // the places of the ends of steps
 	children     map[string]child
 	arrived      map[string]handlers.Arrival
 	until        map[string]string       // the time limit of each name
@@ -49,6 +50,7 @@ const first = -1
 // claimed. An event that cannot be read ends the attempt.
 func Read(steps int, events []store.Event) (*Journal, *Exit) {
 	j := &Journal{events: steps, began: map[string]stepData{}, ended: map[string]stepData{},
+		endedAt:  map[string]int{},
 		children: map[string]child{}, arrived: map[string]handlers.Arrival{}, until: map[string]string{},
 		cancelled: map[string]bool{}, large: map[string]string{}, seqs: map[string]int{}, used: map[string]int{},
 		read: map[string]bool{}}
@@ -113,7 +115,7 @@ func (j *Journal) take(e store.Event) error {
 		if data.Kind == refusedCall {
 			j.takeRefused(data)
 		} else {
-			j.ended[data.Name] = data
+			j.ended[data.Name], j.endedAt[data.Name] = data, e.Seq
 		}
 	default:
 		return j.takeWait(e)
@@ -187,7 +189,7 @@ func (j *Journal) wrote(event string, data stepData, size int) {
 	if event == store.StepBegan {
 		j.began[data.Name] = data
 	} else if data.Kind != refusedCall && data.Kind != cancelledWait {
-		j.ended[data.Name] = data
+		j.ended[data.Name], j.endedAt[data.Name] = data, j.seen+1 // at least
 	}
 	j.events++
 	j.bytes += size

@@ -42,8 +42,9 @@ type life struct {
 	timer   Timer // of the timeout
 
 	mu       sync.Mutex
-	limits   []Timer // the deadline, and the end of the clean-up
-	cleaning bool    // the call's cancellation was requested
+	last     time.Time // of progress
+	limits   []Timer   // the deadline, and the end of the clean-up
+	cleaning bool      // the call's cancellation was requested
 	stopped  bool
 }
 
@@ -52,7 +53,7 @@ func (l *life) begin(claimed, whole context.Context, end context.CancelCauseFunc
 	cancelled bool) context.Context {
 	l.whole, l.end = whole, end
 	l.handler, l.cancel = context.WithCancelCause(whole)
-	l.timer = l.clock.AfterFunc(l.timeout, func() { l.end(context.DeadlineExceeded) })
+	l.timer, l.last = l.clock.AfterFunc(l.timeout, func() { l.end(context.DeadlineExceeded) }), time.Now()
 	l.endIn(left, ErrDeadline)
 	context.AfterFunc(claimed, func() {
 		if errors.Is(context.Cause(claimed), handlers.ErrCancelled) {
@@ -102,7 +103,19 @@ func (l *life) endIn(left time.Duration, cause error) {
 }
 
 // progress restarts the tool's timeout.
-func (l *life) progress() { l.timer.Reset(l.timeout) }
+func (l *life) progress() {
+	l.timer.Reset(l.timeout)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.last = time.Now()
+}
+
+// left returns the time until the timeout.
+func (l *life) left() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.timeout - time.Since(l.last)
+}
 
 // within returns the context of a step: it ends with the run, and is marked as the context of a step.
 func (l *life) within(ctx context.Context) (context.Context, func()) {

@@ -184,13 +184,23 @@ func (s *step) keep(ctx context.Context, result json.RawMessage, err error) (jso
 		s.data.Kind != handlers.AtMostOnce {
 		course.leave(&Exit{Why: Retried, Err: err})
 	}
+	if refused := s.write(result, err); refused != nil {
+		return nil, refused
+	}
+	return s.data.outcome()
+}
+
+// write writes the end of a step into the journal, with the effects since the last one. If Postgres rejects the result,
+// the journal gets the reason as the step's error.
+func (s *step) write(result json.RawMessage, err error) (refused error) {
+	course, pen := &s.run.course, &s.run.pen
 	s.data.describe(result, err)
 	course.mu.Lock()
 	effects := course.takePending()
 	course.journal.kept.Add(effects)
 	course.mu.Unlock()
 	s.data.Effects = encodeEffects(effects)
-	refused := pen.write(store.StepEnded, &s.data)
+	refused = pen.write(store.StepEnded, &s.data)
 	if refused != nil {
 		s.data.describe(nil, refused)
 		if refused = pen.write(store.StepEnded, &s.data); refused != nil { // the result is storable, but an effect is not
@@ -198,8 +208,5 @@ func (s *step) keep(ctx context.Context, result json.RawMessage, err error) (jso
 			refused = pen.write(store.StepEnded, &s.data)
 		}
 	}
-	if refused != nil {
-		return nil, refused
-	}
-	return s.data.outcome()
+	return refused
 }

@@ -1,0 +1,375 @@
+package webhook
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/gemworker/gem/backends"
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/exchange"
+	"github.com/gemworker/gem/handlers/value"
+	"github.com/gemworker/gem/internal/outbound"
+	"github.com/gemworker/gem/internal/plainjson"
+	"github.com/gemworker/gem/receipts"
+)
+
+// Limits of an exchange.
+const (
+	maxExchange   = 4 << 20 // bytes, of a request and of an answer
+	maxOperations = 1000    // of an answer
+)
+
+// protocol is the version of the requests and answers.
+const protocol = 1
+
+// dialogue is one attempt of a durable call: requests with the journal, and answers with operations, one after the
+// other.
+type dialogue struct {
+	*webhook
+	call    *handlers.Call
+	attempt exchange.Attempt
+	number  int      // of the exchange
+	mayRun  []string // steps that must not run twice, and whose beginning this attempt has just recorded
+	codes   []string // error codes in the journal
+}
+
+// converse runs one attempt of a durable call.
+func (w *webhook) converse(_ context.Context, call *handlers.Call, attempt exchange.Attempt) (json.RawMessage, error) {
+	d := &dialogue{webhook: w, call: call, attempt: attempt}
+	if w.missing != nil && attempt.State().Steps > 0 {
+		attempt.DoesNotFit("", w.missing.Reason)
+	}
+	if w.missing != nil {
+		return nil, w.missing
+	}
+	for {
+		d.number++
+		answer, err := d.exchange()
+		if err != nil {
+			return nil, err
+		}
+		result, done, err := d.take(answer)
+		if err != nil || done {
+			return result, err
+		}
+	}
+}
+
+// exchangeBody is the body of a request.
+type exchangeBody struct {
+	GEM      int              `json:"gem"`
+	Call     about            `json:"call"`
+	Input    json.RawMessage  `json:"input"`
+	Exchange exchangeState    `json:"exchange"`
+	Journal  []exchange.Entry `json:"journal"`
+}
+
+type exchangeState struct {
+	Number    int      `json:"number"`
+	LeftMS    int64    `json:"left_ms"`
+	Cancelled bool     `json:"cancelled"`
+	Replay    bool     `json:"replay"`
+	MayRun    []string `json:"may_run"`
+	Steps     int      `json:"steps"`
+}
+
+// exchangeAnswer is the body of an answer.
+type exchangeAnswer struct {
+	GEM           int             `json:"gem"`
+	Steps         *int            `json:"steps"`
+	Operations    []operation     `json:"ops"`
+	Wait          *wait           `json:"wait"`
+	Result        json.RawMessage `json:"result"`
+	Error         *failure        `json:"error"`
+	NotConfigured json.RawMessage `json:"not_configured"`
+	Misfit        *misfit         `json:"misfit"`
+	Stopped       string          `json:"stopped"`
+	Unread        []string        `json:"unread"`
+	Effects       json.RawMessage `json:"effects"`
+}
+
+type operation struct {
+	Do            exchange.Verb   `json:"op"`
+	Name          string          `json:"name"`
+	Kind          exchange.Kind   `json:"kind"`
+	Result        json.RawMessage `json:"result"`
+	Error         *failure        `json:"error"`
+	NotConfigured json.RawMessage `json:"not_configured"`
+	Transient     bool            `json:"transient"`
+	AfterMS       int64           `json:"after_ms"`
+	Effects       json.RawMessage `json:"effects"`
+	Tool          string          `json:"tool"`
+	Input         json.RawMessage `json:"input"`
+	Approved      string          `json:"approved"`
+	By            []string        `json:"by"`
+	Text          string          `json:"text"`
+	OwnerToo      bool            `json:"owner_too"`
+	Until         time.Time       `json:"until"`
+	CleanUp       bool            `json:"cleanup"`
+}
+
+type wait struct {
+	Need    int     `json:"need"`
+	For     []await `json:"for"`
+	CleanUp bool    `json:"cleanup"`
+}
+
+type await struct {
+	Name     string     `json:"name"`
+	WithinMS int64      `json:"within_ms"`
+	Until    *time.Time `json:"until"`
+}
+
+type failure struct {
+	Code    string          `json:"error_code"`
+	Message string          `json:"message"`
+	Details json.RawMessage `json:"details"`
+}
+
+type misfit struct {
+	Name    string `json:"name"`
+	Message string `json:"message"`
+}
+
+// exchange makes one request, and returns the answer. A request without an answer that counts ends the attempt.
+func (d *dialogue) exchange() (*exchangeAnswer, error) {
+	entries, err := d.attempt.Entries()
+	if err != nil {
+		return nil, err
+	}
+	state := d.attempt.State()
+	d.codes = d.codes[:0]
+	for _, e := range entries {
+		if e.Error != nil {
+			d.codes = append(d.codes, string(e.Error.Code))
+		}
+	}
+	// The service has a little less time than the attempt, so that the attempt can still record the answer's absence.
+	left := state.Left - min(state.Left/10, time.Second)
+	body, err := plainjson.Encode(exchangeBody{GEM: protocol, Call: aboutCall(d.call), Input: d.call.Input,
+		Exchange: exchangeState{d.number, left.Milliseconds(), state.Cancelled, state.Replay,
+			append([]string{}, d.mayRun...), state.Steps},
+		Journal: append([]exchange.Entry{}, entries...)})
+	if err != nil {
+		return nil, err
+	}
+	if len(body) > maxExchange {
+		return nil, &handlers.Failure{Code: string(receipts.JournalFull), Message: fmt.Sprintf("The request with the "+
+			"journal would have %d bytes, and can have %d (4 MiB): keep smaller results, or let the handler make calls that "+
+			"have journals of their own.", len(body), maxExchange)}
+	}
+	ctx, cancel := context.WithTimeout(d.attempt.Life(), left)
+	defer cancel()
+	status, header, answer, err := d.post(ctx, body)
+	if err != nil {
+		return nil, d.attempt.Unanswered(err)
+	}
+	switch {
+	case status == http.StatusOK:
+		read, err := decodeAnswer(answer)
+		if err != nil {
+			return nil, d.misfit(fmt.Sprintf("%s answered 200, and not as a durable handler does (%s): %s", d.domain,
+				value.OneLine(err.Error(), d.secrets...), d.quote(answer)))
+		}
+		return read, nil
+	case status == http.StatusNotImplemented && state.Steps == 0:
+		return nil, d.unconfigured(d.call, answer)
+	case mayPass(status):
+		return nil, d.attempt.Unanswered(handlers.TransientAfter(fmt.Errorf("%s answered %d: %s", d.domain, status,
+			d.quote(answer)), retryAfter(header.Get("Retry-After"), time.Now())))
+	}
+	return nil, d.misfit(fmt.Sprintf("%s answered %d: %s", d.domain, status, d.quote(answer)))
+}
+
+// misfit lets the call wait for code.
+func (d *dialogue) misfit(why string) error {
+	d.attempt.DoesNotFit("", why)
+	return errors.New(why)
+}
+
+// post sends a request. If no byte of it could be sent, and a step would never run if the attempt ended now, it tries
+// again while there is time.
+func (d *dialogue) post(ctx context.Context, body []byte) (status int, header http.Header, answer []byte, err error) {
+	id := fmt.Sprintf("%s-%d-%d", d.call.ID, d.call.Attempt, d.number)
+	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
+		var sent atomic.Bool
+		traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: func() { sent.Store(true) }})
+		req, err := d.request(traced, id, body)
+		if err != nil {
+			return 0, nil, nil, err
+		}
+		resp, err := outbound.Once(d.transport).RoundTrip(req)
+		if err == nil {
+			answer, err = io.ReadAll(io.LimitReader(resp.Body, maxExchange+1))
+			_ = resp.Body.Close()
+			if err == nil && len(answer) > maxExchange {
+				return 0, nil, nil, d.misfit(fmt.Sprintf("%s answered %d with more than %d bytes (4 MiB).", d.domain,
+					resp.StatusCode, maxExchange))
+			}
+			if err == nil {
+				return resp.StatusCode, resp.Header, d.withoutSecrets(answer), nil
+			}
+		}
+		if sent.Load() || len(d.mayRun) == 0 || ctx.Err() != nil {
+			return 0, nil, nil, handlers.Transient(fmt.Errorf("no answer from %s: %s", d.domain,
+				value.OneLine(err.Error(), d.secrets...)))
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
+}
+
+// decodeAnswer reads the body of a 200.
+func decodeAnswer(body []byte) (*exchangeAnswer, error) {
+	answer := &exchangeAnswer{}
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.DisallowUnknownFields()
+	if err := d.Decode(answer); err != nil {
+		return nil, err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("it has more than one value")
+	}
+	ends := 0
+	for _, has := range []bool{answer.Wait != nil, answer.Result != nil, answer.Error != nil, answer.NotConfigured != nil,
+		answer.Misfit != nil, answer.Stopped != ""} {
+		if has {
+			ends++
+		}
+	}
+	switch {
+	case answer.GEM != protocol:
+		return nil, fmt.Errorf(`it has "gem": %d, and this worker speaks %d`, answer.GEM, protocol)
+	case ends > 1:
+		return nil, errors.New("it has more than one end")
+	case len(answer.Operations) > maxOperations:
+		return nil, fmt.Errorf("it has %d operations, and can have %d", len(answer.Operations), maxOperations)
+	case ends == 0 && len(answer.Operations) == 0:
+		return nil, errors.New("it has neither operations nor an end")
+	}
+	return answer, nil
+}
+
+// take records the operations of an answer, and continues as its end says. done means that the handler has returned.
+func (d *dialogue) take(answer *exchangeAnswer) (result json.RawMessage, done bool, err error) {
+	state := d.attempt.State()
+	switch {
+	case state.Replay && answer.Stopped != "":
+		d.attempt.Stopped(answer.Stopped)
+	case answer.Stopped != "" || state.Replay && len(answer.Operations) > 0:
+		return nil, false, d.misfit(d.domain + " mistook a replay for a run, or a run for a replay.")
+	}
+	if answer.Steps != nil && *answer.Steps != state.Steps {
+		return nil, false, d.misfit(fmt.Sprintf("%s counted %d steps in the journal, and there are %d.", d.domain,
+			*answer.Steps, state.Steps))
+	}
+	operations := make([]exchange.Operation, len(answer.Operations))
+	d.mayRun = nil
+	for i, op := range answer.Operations {
+		if operations[i], err = d.operation(op); err != nil {
+			return nil, false, d.misfit(err.Error())
+		}
+		if op.Do == exchange.Begin {
+			d.mayRun = append(d.mayRun, op.Name)
+		}
+	}
+	if len(operations) > 0 {
+		if err := d.attempt.Record(operations); err != nil {
+			return nil, false, d.misfit(fmt.Sprintf("%s answered what cannot be recorded: %v.", d.domain, err))
+		}
+	}
+	if len(answer.Effects) > 0 {
+		if err := backends.AddEffects(d.call, answer.Effects); err != nil {
+			return nil, false, err
+		}
+	}
+	switch {
+	case answer.Wait != nil:
+		return nil, false, d.wait(answer.Wait)
+	case answer.Misfit != nil:
+		d.attempt.DoesNotFit(answer.Misfit.Name, receipts.Shorten(answer.Misfit.Message, 500))
+	case answer.Result == nil && answer.Error == nil && answer.NotConfigured == nil:
+		return nil, false, nil
+	}
+	d.attempt.Finished(answer.Unread)
+	switch {
+	case answer.Error != nil:
+		err = d.failure(answer.Error)
+	case answer.NotConfigured != nil:
+		err = backends.NotConfigured(answer.NotConfigured, handlers.NotConfigured{
+			Reason: fmt.Sprintf("%s lacks what %s needs.", d.domain, d.call.Tool)})
+	}
+	return answer.Result, true, err
+}
+
+// wait waits as the service asks.
+func (d *dialogue) wait(w *wait) error {
+	names := make([]handlers.Await, len(w.For))
+	for i, one := range w.For {
+		names[i] = handlers.Await{Name: one.Name, Until: one.Until,
+			Within: time.Duration(min(max(one.WithinMS, 0), maxWaitMS)) * time.Millisecond}
+	}
+	if w.Need < 1 || w.Need > len(names) {
+		return d.misfit(fmt.Sprintf("%s waits for %d of %d names.", d.domain, w.Need, len(names)))
+	}
+	if err := d.attempt.Wait(w.Need, names, w.CleanUp); err != nil {
+		return d.misfit(fmt.Sprintf("%s asked for a wait that Postgres rejects: %v.", d.domain, err))
+	}
+	return nil
+}
+
+// maxWaitMS is the longest time of a wait: 366 days.
+const maxWaitMS = 366 * 24 * 60 * 60 * 1000
+
+// operation reads an operation.
+func (d *dialogue) operation(op operation) (exchange.Operation, error) {
+	read := exchange.Operation{Do: op.Do, Name: op.Name, Kind: op.Kind, Result: op.Result, Tool: op.Tool, Input: op.Input,
+		Approved: op.Approved, CleanUp: op.CleanUp,
+		Approval: handlers.Approval{By: op.By, Text: op.Text, OwnerToo: op.OwnerToo, Until: op.Until}}
+	if op.Do == exchange.End && op.Kind != exchange.Step && op.Kind != exchange.Once {
+		return read, fmt.Errorf("the kind of the step %.100q is %.50q, and may be step or once", op.Name, op.Kind)
+	}
+	switch {
+	case op.Error != nil && op.Kind == exchange.Once && op.Error.Code == string(receipts.OutcomeUnknown):
+		read.Err = handlers.ErrUnknown
+	case op.Error != nil:
+		read.Err = d.failure(op.Error)
+	case op.NotConfigured != nil:
+		read.Err = backends.NotConfigured(op.NotConfigured, handlers.NotConfigured{
+			Reason: fmt.Sprintf("%s lacks what the step %s needs.", d.domain, op.Name)})
+	case op.Do == exchange.End && op.Result == nil:
+		read.Result = json.RawMessage("null")
+	}
+	if op.Transient && read.Err != nil {
+		read.Err = handlers.TransientAfter(read.Err, time.Duration(min(max(op.AfterMS, 0), maxPauseMS))*time.Millisecond)
+	}
+	if len(op.Effects) > 0 {
+		var err error
+		if read.Effects, err = backends.ReadEffects(d.call.Tool, op.Effects); err != nil {
+			return read, err
+		}
+	}
+	return read, nil
+}
+
+// maxPauseMS is the longest pause before another attempt: a day.
+const maxPauseMS = 24 * 60 * 60 * 1000
+
+// failure is an error that the service reports. It may have a code of GEM's if the journal has an error with that code.
+func (d *dialogue) failure(said *failure) error {
+	if slices.Contains(d.codes, said.Code) {
+		return &handlers.Failure{Code: said.Code, Message: said.Message, Details: said.Details}
+	}
+	return backends.Failure(said.Code, said.Message, said.Details)
+}

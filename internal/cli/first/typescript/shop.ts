@@ -1,0 +1,37 @@
+// The tools shop.refund and shop.pay. It needs Node.js 22.18 or newer: node --env-file=.env shop.ts
+import { Failure, durable, serve, tool } from './gem-handlers.js'
+
+type Refund = { order_id: number; amount: number }
+
+// In your own service, both are tables of a database.
+const left = new Map([[1, 40], [2, 250], [3, 300]]) // what can still be refunded
+const payments = new Map<string, string>() // by the id of the call, which is the same if GEM sends it again
+
+export const service = serve({ secret: process.env.SHOP_SECRET!, tools: {
+  // It runs from its beginning whenever something that it waited for has come. What the journal has is not done again.
+  'shop.refund': durable(async (call, { order_id, amount }: Refund) => {
+    const most = await call.step('look', () => left.get(order_id) ?? 0)
+    if (amount > most) {
+      throw new Failure(`There is no order ${order_id} with ${amount} left to refund.`, { code: 'not_refundable' })
+    }
+    if (amount <= 100) return { refunded: amount, ...await call.run('pay', 'shop.pay', { order_id, amount }) }
+    const approval = call.approve('approval', {
+      tool: 'shop.pay', input: { order_id, amount }, by: ['role:manager'], text: `Refund ${amount} of order ${order_id}?`,
+    })
+    await approval // nothing runs until a manager has decided, and a denial makes the next line throw
+    return { refunded: amount, ...await call.startApproved('pay', approval) }
+  }),
+
+  'shop.pay': tool(({ order_id, amount }: Refund, call) => {
+    if (!payments.has(call.id)) {
+      left.set(order_id, (left.get(order_id) ?? 0) - amount)
+      payments.set(call.id, `payment ${payments.size + 1}`)
+    }
+    return { payment: payments.get(call.id) }
+  }),
+} })
+
+if (process.argv[1] === import.meta.filename) {
+  await service.listen(Number(process.env.PORT))
+  console.log(`listening on 127.0.0.1:${process.env.PORT}`)
+}

@@ -1,0 +1,122 @@
+package sdks
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gemworker/gem/handlers/handlertest"
+	"github.com/gemworker/gem/internal/testing/testdb"
+	"github.com/google/go-cmp/cmp"
+)
+
+// each runs a test with the service of each language.
+func each(t *testing.T, test func(t *testing.T, env *handlertest.Env, s *service)) {
+	t.Helper()
+	t.Parallel()
+	for language := range languages {
+		t.Run(language, func(t *testing.T) {
+			t.Parallel()
+			s := serve(t, language)
+			test(t, begin(t, s.url()), s)
+		})
+	}
+}
+
+// A refund asks a question and for an approval, and then makes exactly the approved call.
+func TestAServiceAsksAndMakesTheApprovedCall(t *testing.T) {
+	each(t, func(t *testing.T, env *handlertest.Env, _ *service) {
+		testdb.Exec(t, env.DB, "insert into gem.roles (subject, role) values ('boss', 'boss')")
+		id := env.Insert(handlertest.Call{Tool: "remote.refund", Input: `{"order": "A7"}`, CreatedBy: "ann"})
+		question := child(t, env, id, "reason")
+		testdb.Exec(t, env.DB, `select answer_tool_call($1, '"broken"')`, question)
+		approval := child(t, env, id, "approval")
+		if text := testdb.Value[string](t, env.DB, "select input ->> 'text' from core_tool_calls where id = $1",
+			approval); text != "broken" {
+			t.Errorf("the approval asks %q", text)
+		}
+		testdb.Exec(t, env.DB, `begin; set local role gem_frontend;
+			set local request.jwt.claims = '{"sub": "boss", "role": "gem_frontend"}';
+			select answer_tool_call('`+approval+`', '{"approved": true}'); commit`)
+		if got := told(env.Await(id)); got != `succeeded {"paid": 4200}` {
+			t.Error(got)
+		}
+		if pay := child(t, env, id, "pay"); testdb.Value[string](t, env.DB,
+			"select input::text from core_tool_calls where id = $1", pay) != `{"cents": 4200, "order": "A7"}` {
+			t.Error("the call has another input")
+		}
+	})
+}
+
+// child waits for a child of a call, and returns its id.
+func child(t *testing.T, env *handlertest.Env, parent, step string) (id string) {
+	t.Helper()
+	env.Until("the child "+step, func() bool {
+		return env.DB.QueryRow(t.Context(), "select id::text from core_tool_calls where parent_call_id = $1 and "+
+			"parent_step = $2 and status <> 'queued'", parent, step).Scan(&id) == nil
+	})
+	return id
+}
+
+func TestAServiceCannotForgeAnApproval(t *testing.T) {
+	each(t, func(t *testing.T, env *handlertest.Env, _ *service) {
+		if got := told(env.Run(handlertest.Call{Tool: "remote.forge"})); !strings.Contains(got, `"not_allowed"`) {
+			t.Error(got)
+		}
+	})
+}
+
+// play runs a program of operations.
+func play(t *testing.T, env *handlertest.Env, program string) string {
+	t.Helper()
+	return told(env.Run(handlertest.Call{Tool: "remote.play", Input: `{"program": ` + program + `}`}))
+}
+
+func TestOperationsReturnWhatTheJournalHas(t *testing.T) {
+	each(t, func(t *testing.T, env *handlertest.Env, _ *service) {
+		for program, want := range map[string]string{
+			`[]`: `{"out": []}`,
+			`[{"do": "step", "name": "a", "value": 1}, {"do": "step", "name": "a", "value": 2}]`: `{"out": [1, 2]}`,
+			`[{"do": "once", "name": "a", "value": {"x": null}}]`:                                `{"out": [{"x": null}]}`,
+			`[{"do": "call", "name": "c", "value": "é"}]`:                                        `{"out": ["é"]}`,
+			`[{"do": "all", "of": [{"name": "c", "value": 1}, {"name": "c", "value": 2}]}]`:      `{"out": [[1, 2]]}`,
+			`[{"do": "together", "ops": [{"do": "step", "name": "a", "value": 1}, {"do": "call", "name": "c", "value": 2},
+				{"do": "sleep", "name": "s"}, {"do": "once", "name": "o", "value": 3}]}]`: `{"out": [[1, 2, null, 3]]}`,
+			`[{"do": "step", "name": "a", "error": "no"}, {"do": "step", "name": "b", "value": 1}]`: `{"out": ["of_mine: no", 1]}`,
+			`[{"do": "step", "name": "a", "transient": 2, "value": 1}]`:                             `{"out": [1]}`,
+			`[{"do": "late", "name": "a"}]`:                                                         `{"out": ["timeout: Nothing arrived within the time limit of the wait."]}`,
+			`[{"do": "version", "name": "v", "value": 3}]`:                                          `{"out": [3]}`,
+			`[{"do": "tools", "name": "t"}]`:                                                        `{"out": [["go.echo", "remote.pay", "wait.answer", "wait.approval"]]}`,
+		} {
+			if got := play(t, env, program); got != "succeeded "+want {
+				t.Errorf("%s: %s", program, got)
+			}
+		}
+		failed := play(t, env, `[{"do": "fail", "error": "no", "fatal": true}]`)
+		var got struct{ Error map[string]any }
+		if err := json.Unmarshal([]byte(strings.TrimPrefix(failed, "failed ")), &got); err != nil {
+			t.Fatal(failed, err)
+		}
+		if diff := cmp.Diff(map[string]any{"error_code": "of_mine", "message": "no", "details": []any{1.0}},
+			got.Error); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+// A service that dies in a step that must not run twice does not run it again.
+func TestAStepThatMustNotRunTwiceIsUnknownAfterItsServiceDied(t *testing.T) {
+	each(t, func(t *testing.T, env *handlertest.Env, s *service) {
+		id := env.Insert(handlertest.Call{Tool: "remote.unknown"})
+		env.Until("the service is gone", func() bool {
+			return strings.Contains(strings.Join(env.Journal(id), " "), "retried")
+		})
+		s.kill()
+		s.start()
+		env.Pass(2 * time.Minute) // the attempts may be used up by now
+		if got := told(env.Await(id)); got != `succeeded "unknown"` {
+			t.Error(got)
+		}
+	})
+}

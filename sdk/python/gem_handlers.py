@@ -1,0 +1,586 @@
+"""Serves tools to a worker of GEM over HTTP, as an ASGI or WSGI application or with Python's own server.
+
+A durable tool runs in exchanges. Each request has the journal of the call. The handler runs from its beginning, and
+what the journal has returns at once. Anything new is an operation for the answer, and never returns: the worker writes
+it into the journal, and the next request has it. docs/sdk.md has examples.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import inspect
+import json
+import time
+from datetime import datetime, timedelta, timezone
+from typing import Any, Awaitable, Callable, Iterable, Mapping, Optional, Union
+
+TOLERANCE = 5 * 60  # seconds that the clocks of the worker and of the service may differ
+
+
+class Failure(Exception):
+    """An error with a code and details, for the receipt."""
+
+    code, text = "execution_error", ""
+
+    def __init__(self, message: str = "", code: str = "", details: Any = None) -> None:
+        super().__init__(message or self.text)
+        self.code, self.details = code or self.code, details
+
+
+class Unknown(Failure):
+    """A step_once may or may not have taken effect."""
+
+    code = "outcome_unknown"
+    text = "A step that must not run twice had begun, and was lost: whether it took effect is not known."
+
+
+class Timeout(Failure):
+    """Nothing arrived in time."""
+
+    code, text = "timeout", "Nothing arrived within the time limit of the wait."
+
+
+class Cancelled(Failure):
+    """Someone asked to cancel the call."""
+
+    code, text = "cancelled", "Someone asked to cancel the call."
+
+
+class NotConfigured(Exception):
+    """The tool lacks its setup."""
+
+    def __init__(self, reason: str, required_env: Iterable[str] = (), next_steps: Iterable[str] = ()) -> None:
+        super().__init__(reason)
+        self.reason, self.required_env, self.next_steps = reason, list(required_env), list(next_steps)
+
+
+class Transient(Exception):
+    """An error that another attempt may resolve, after a pause of at least `after` seconds."""
+
+    def __init__(self, cause: Union[Exception, str], after: float = 0) -> None:
+        super().__init__(str(cause))
+        self.after = after
+
+
+def durable(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """Marks a handler `async def handler(call, input)` of a tool that domains.json lists under `durable`."""
+    handler.__gem_durable__ = True  # type: ignore[attr-defined]
+    return handler
+
+
+def _described(error: BaseException) -> dict[str, Any]:
+    if isinstance(error, Failure):
+        details = {} if error.details is None else {"details": error.details}
+        return {"error_code": error.code, "message": str(error), **details}
+    return {"error_code": "execution_error", "message": str(error) or type(error).__name__}
+
+
+def _unconfigured(error: NotConfigured) -> dict[str, Any]:
+    return {"reason": error.reason, "required_env": error.required_env, "next_steps": error.next_steps}
+
+
+def _is_transient(error: BaseException) -> bool:
+    # Postgres asks to run a transaction again with these states, which psycopg and asyncpg have as sqlstate
+    return isinstance(error, Transient) or getattr(error, "sqlstate", None) in ("40001", "40P01")
+
+
+def _time(at: Optional[datetime]) -> Optional[str]:
+    if at is not None and at.tzinfo is None:
+        raise ValueError(f"The time {at} has no zone: use datetime.now(timezone.utc), for example.")
+    return None if at is None else at.astimezone(timezone.utc).isoformat()
+
+
+def _milliseconds(limit: Union[float, timedelta]) -> int:
+    seconds = limit.total_seconds() if isinstance(limit, timedelta) else limit
+    return max(1, round(seconds * 1000))
+
+
+class Call:
+    """What a handler knows of its call, and where it records its effects for the receipt."""
+
+    def __init__(self, said: Mapping[str, Any]) -> None:
+        about = said["call"]
+        self.id: str = about["id"]  # the same in every attempt: give it to services that take an idempotency key
+        self.tool: str = about["tool"]
+        self.attempt: int = about["attempt"]
+        self.session_id: Optional[str] = about["session_id"]
+        self.created_by: Optional[str] = about["created_by"]
+        self._effects: dict[str, list[Any]] = {}
+
+    def _note_effect(self, effects: str, effect: Any) -> None:
+        self._effects.setdefault(effects, []).append(effect)
+
+    def wrote(self, table: str, action: str, id: Any) -> None:
+        """Records a row that was written. The action is insert, update or delete."""
+        self._note_effect("db_writes", {"table": table, "action": action, "id": str(id)})
+
+    def read(self, table: str, count: int) -> None:
+        """Records how many rows of a table were read."""
+        self._note_effect("db_reads", {"table": table, "count": count})
+
+    def sent(self, type: str, recipient: str, message_id: str) -> None:
+        """Records a message that a service accepted. The type is email or sms."""
+        self._note_effect("messages_sent", {"type": type, "recipient": recipient, "message_id": message_id})
+
+    def wrote_file(self, path: str) -> None:
+        self._note_effect("files_written", path)
+
+    def called(self, service: str, endpoint: str, status_code: int = 0) -> None:
+        """Records a request to a service. The endpoint must not contain secrets."""
+        self._note_effect("external_calls", {"service": service, "endpoint": endpoint, "status_code": status_code})
+
+    def _take_effects(self) -> dict[str, list[Any]]:
+        effects, self._effects = self._effects, {}
+        return effects
+
+
+class Child:
+    """Something that a durable handler waits for. Awaiting it gives its result, or raises its error."""
+
+    def __init__(self, call: "DurableCall", id: str, kind: str, tool: Optional[str] = None,
+                 field: Optional[str] = None, asked: Optional[dict[str, Any]] = None) -> None:
+        self._call, self.id, self.kind, self.tool, self.field, self.asked = call, id, kind, tool, field, asked
+        self.limit: dict[str, Any] = {}
+
+    def within(self, limit: Union[float, timedelta]) -> "Child":
+        """Limits the wait, in seconds from the first wait for it. After it, awaiting raises Timeout in every run."""
+        self.limit = {"within_ms": _milliseconds(limit)}
+        return self
+
+    def until(self, at: datetime) -> "Child":
+        """Ends the wait at a time, by Postgres's clock."""
+        self.limit = {"until": _time(at)}
+        return self
+
+    def __await__(self):  # type: ignore[no-untyped-def]
+        return self._result().__await__()
+
+    async def _result(self) -> Any:
+        await self._call._wait([self], 1)
+        return self._call._result_of(self)
+
+
+class DurableCall(Call):
+    """The call of a durable handler. The handler runs from its beginning again and again; what the journal has returns
+    at once. So everything with an effect belongs into a step, and outside of steps the handler awaits only the methods
+    below. Two operations with the same name get the names `name` and `name#2` in the journal."""
+
+    def __init__(self, said: Mapping[str, Any]) -> None:
+        super().__init__(said)
+        self._state = said["exchange"]
+        self._entries = {entry["name"]: entry for entry in said["journal"]}
+        self._read: set[str] = set()
+        self._used: dict[str, int] = {}
+        self._ops: list[dict[str, Any]] = []
+        self._waits: list[dict[str, Any]] = []
+        self._end: Optional[dict[str, Any]] = None  # of the exchange, if the handler has not returned
+        self._running = self._cleaning = self._changes = 0
+        self._closed = False
+        self._changed_event = asyncio.Event()
+
+    async def step(self, name: str, fn: Callable[[], Any]) -> Any:
+        """Runs fn at least once and records its result, JSON of at most 1 MiB. fn may be a plain function, which runs
+        in a thread, or an async one. A Transient error runs the call again."""
+        return await self._step("step", name, fn)
+
+    async def step_once(self, name: str, fn: Callable[[], Any]) -> Any:
+        """A step that never runs twice. If it began and its end is not known, it raises Unknown in every later run."""
+        return await self._step("once", name, fn)
+
+    async def _step(self, kind: str, name: str, fn: Callable[[], Any]) -> Any:
+        id = self._unique(name)
+        entry = await self._found(id, kind)
+        if entry and entry["ended"] is not None:
+            return _outcome(entry)
+        if entry and id not in self._state["may_run"]:
+            return await self._add({"op": "step", "name": id, "kind": kind, "error": _described(Unknown())})
+        self._may_begin()
+        if self._state["replay"]:
+            return await self._stop({"stopped": f"the step {id}"})
+        # calls are made before the next step begins
+        if self._running == 0 and any(op["op"] in ("call", "approve") for op in self._ops):
+            return await self._park()
+        if kind == "once" and not entry:
+            return await self._add({"op": "began", "name": id})
+        self._running += 1
+        op: dict[str, Any] = {"op": "step", "name": id, "kind": kind}
+        try:
+            result = await fn() if inspect.iscoroutinefunction(fn) else await asyncio.to_thread(fn)
+            op["result"] = await result if inspect.isawaitable(result) else result
+            json.dumps(op, allow_nan=False)
+        except NotConfigured as error:
+            op["not_configured"] = _unconfigured(error)
+        except Exception as error:
+            op.pop("result", None)
+            op["error"] = _described(error)
+            if _is_transient(error):
+                op.update(transient=True, after_ms=int(getattr(error, "after", 0) * 1000))
+        finally:
+            self._running -= 1
+        if effects := self._take_effects():
+            op["effects"] = effects
+        return await self._add(op)
+
+    def start(self, name: str, tool: str, input: Mapping[str, Any], **more: Any) -> Child:
+        """Makes a call, once. The tool must be listed in `calls` of this tool's entry in the registry."""
+        id = self._unique(name)
+        if not self._find(id, "call", tool) and self._opens():
+            self._note({"op": "call", "name": id, "tool": tool, "input": input, **more})
+        return Child(self, id, "call", tool)
+
+    async def run(self, name: str, tool: str, input: Mapping[str, Any]) -> Any:
+        """Makes a call and waits for its result."""
+        return await self.start(name, tool, input)
+
+    def ask(self, name: str, text: str, schema: Optional[Mapping[str, Any]] = None, by: Optional[list[str]] = None,
+            others: Optional[bool] = None, until: Optional[datetime] = None) -> Child:
+        """Asks a person. Without a schema, the answer is a text."""
+        asked = {"text": text, "schema": schema or {"type": "string"}, "by": by, "others": others,
+                 "until": _time(until)}
+        child = self.start(name, "wait.answer", {key: value for key, value in asked.items() if value is not None})
+        child.field = "answer"
+        return child
+
+    def approve(self, name: str, tool: str, input: Mapping[str, Any], by: list[str], text: str = "",
+                owner_too: bool = False, until: Optional[datetime] = None) -> Child:
+        """Asks people to approve a call. A denial is a decision ({"approved": False, …}), not an error."""
+        id = self._unique(name)
+        if not self._find(id, "call", "wait.approval") and self._opens():
+            limit = {} if until is None else {"until": _time(until)}
+            self._note({"op": "approve", "name": id, "tool": tool, "input": input, "by": by, "text": text,
+                        "owner_too": owner_too, **limit})
+        return Child(self, id, "call", "wait.approval", asked={"tool": tool, "input": input})
+
+    def start_approved(self, name: str, approval: Child) -> Child:
+        """Makes exactly the approved call. Awaiting it raises a Failure, not_allowed, if people denied it."""
+        return self.start(name, **(approval.asked or {}), approved=approval.id)
+
+    def receive(self, name: str) -> Child:
+        """Waits for an answer that somebody sends to this call under a name. Nobody has checked it."""
+        return Child(self, self._unique(name, "#"), "answer", field="value")
+
+    async def sleep(self, name: str, limit: Union[float, timedelta]) -> None:
+        """Pauses the call for some seconds. No process runs it in the meantime."""
+        child = Child(self, self._unique(name), "time").within(limit)
+        await self._wait([child], 1)
+
+    async def version(self, name: str, current: int) -> int:
+        """The version of the code that this call must run here; 0 if it passed this place before there was one."""
+        id = self._unique(name)
+        entry = await self._found(id, "version")
+        if entry:
+            return entry["result"]
+        if self._unread():
+            return 0  # an earlier run continued from here
+        if self._state["replay"]:
+            return await self._stop({"stopped": f"the version {id}"})
+        return await self._add({"op": "version", "name": id, "result": current})
+
+    async def tools(self, name: str) -> list[dict[str, Any]]:
+        """The tools that this handler may call, as they were when it first asked."""
+        id = self._unique(name)
+        entry = await self._found(id, "step")
+        if entry:
+            return _outcome(entry)
+        self._may_begin()
+        if self._state["replay"]:
+            return await self._stop({"stopped": f"the step {id}"})
+        return await self._add({"op": "tools", "name": id})
+
+    async def all(self, *children: Child) -> list[Any]:
+        """Waits for all children, and returns their results. Raises the first error, in their order."""
+        await self._wait(children, len(children))
+        return [self._result_of(child) for child in children]
+
+    async def first(self, *children: Child) -> int:
+        """Waits until one of the children has ended, and returns its index."""
+        await self._wait(children, 1)
+        ended = [self._entries.get(child.id, {}).get("ended") for child in children]
+        return min((at, i) for i, at in enumerate(ended) if at is not None)[1]
+
+    async def cleanup(self, fn: Callable[[], Awaitable[Any]]) -> Any:
+        """Runs fn, whose operations may still begin after the call was cancelled."""
+        self._cleaning += 1
+        try:
+            return await fn()
+        finally:
+            self._cleaning -= 1
+
+    def _result_of(self, child: Child) -> Any:
+        result = _outcome(self._entries[child.id])
+        return result.get(child.field) if child.field and isinstance(result, dict) else result
+
+    async def _wait(self, of: Iterable[Child], need: int) -> None:
+        of = list(of)
+        ended = {child.id for child in of
+                 if (self._find(child.id, child.kind, child.tool) or {}).get("ended") is not None}
+        if self._end is not None:
+            await self._park()
+        missing = need - sum(child.id in ended for child in of)
+        if missing <= 0:
+            return
+        name, cleanup = _cancel_name(need, of), self._cleaning > 0
+        if name in self._entries and not cleanup:
+            raise Cancelled()
+        if self._state["cancelled"] and not cleanup:
+            await self._add({"op": "cancelled", "name": name})
+        if self._state["replay"]:
+            await self._stop({"stopped": "the wait for " + ", ".join(child.id for child in of)})
+        self._waits.append({"need": missing, "cleanup": cleanup,
+                            "for": [{"name": child.id, **child.limit} for child in of if child.id not in ended]})
+        await self._park()
+
+    async def _idle(self, task: "asyncio.Task[Any]") -> None:
+        """Returns when no step runs and the handler cannot continue, after it has set the end of the exchange."""
+        before = -1
+        while not task.done() and (self._running > 0 or before != self._changes or not (self._ops or self._waits)):
+            before = self._changes
+            if self._running > 0 or not (self._ops or self._waits):
+                self._changed_event.clear()
+                changed = asyncio.ensure_future(self._changed_event.wait())
+                await asyncio.wait([changed, task], return_when=asyncio.FIRST_COMPLETED)
+                changed.cancel()
+            await asyncio.sleep(0.001)
+        if task.done() or self._end is not None:
+            return
+        self._end = {}
+        if not self._waits or any(op["op"] not in ("call", "approve") for op in self._ops):
+            return
+        names = {one["name"]: one for wait in self._waits for one in wait["for"]}
+        self._end = {"wait": {"need": 1 if len(self._waits) > 1 else self._waits[0]["need"],
+                              "for": list(names.values()), "cleanup": any(wait["cleanup"] for wait in self._waits)}}
+
+    def _unread(self) -> list[str]:
+        return [name for name in self._entries if name not in self._read and not name.startswith("cancelled#")]
+
+    def _changed(self) -> None:
+        self._changes += 1
+        self._changed_event.set()
+
+    def _note(self, op: dict[str, Any]) -> None:
+        if self._cleaning > 0:
+            op["cleanup"] = True
+        self._ops.append(op)
+        self._changed()
+
+    async def _park(self) -> Any:
+        if self._closed:  # the handler goes on although its task was cancelled
+            raise asyncio.CancelledError()
+        self._changed()
+        await asyncio.get_running_loop().create_future()
+
+    async def _add(self, op: dict[str, Any]) -> Any:
+        self._note(op)
+        return await self._park()
+
+    async def _stop(self, end: dict[str, Any]) -> Any:
+        self._end = self._end or end
+        return await self._park()
+
+    def _opens(self) -> bool:
+        """Reports whether new operations may begin."""
+        return not self._state["cancelled"] or self._cleaning > 0
+
+    def _may_begin(self) -> None:
+        if not self._opens():
+            raise Cancelled()
+
+    def _unique(self, name: str, prefix: str = "") -> str:
+        if not isinstance(name, str) or not 1 <= len(name) <= 200 or "#" in name or "\0" in name:
+            raise Failure(f"A name has 1 to 200 characters, and no # among them: {name!r} cannot be one.",
+                          details={"reason": "step_name"})
+        n = self._used[prefix + name] = self._used.get(prefix + name, 0) + 1
+        id = prefix + (f"{name}#{n}" if n > 1 else name)
+        self._read.add(id)
+        return id
+
+    async def _found(self, id: str, kind: str) -> Optional[dict[str, Any]]:
+        entry = self._find(id, kind)
+        return entry if self._end is None else await self._park()
+
+    def _find(self, id: str, kind: str, tool: Optional[str] = None) -> Optional[dict[str, Any]]:
+        """Returns the entry of an operation. If the journal has another one under its name, the exchange ends."""
+        entry = self._entries.get(id)
+        if entry and (entry["kind"] != kind or tool is not None and entry.get("tool") != tool):
+            has = f"a call to {entry['tool']}" if entry.get("tool") else f"an entry of the kind {entry['kind']}"
+            wants = f"a call to {tool}" if tool else f"one of the kind {kind}"
+            self._end = self._end or {"misfit": {"name": id, "message": f"The journal has {has} under this name, and "
+                                                 f"the handler asks for {wants}."}}
+            self._changed()
+        return entry
+
+
+def _cancel_name(need: int, of: list[Child]) -> str:
+    """The name under which the journal has a wait that a cancellation ended."""
+    names = json.dumps([child.id for child in of], ensure_ascii=False, separators=(",", ":"))
+    name = f"cancelled#{need} of {names}"
+    if len(name) <= 200:
+        return name
+    value = 14695981039346656037
+    for byte in name.encode():
+        value = (value ^ byte) * 1099511628211 % 2**64
+    return f"cancelled#{need} of {len(of)}: {value:x}"
+
+
+def _outcome(entry: Mapping[str, Any]) -> Any:
+    """Returns the result of an entry that has ended, or raises its error."""
+    if entry.get("timed_out") and entry["kind"] != "time":
+        raise Timeout()
+    if missing := entry.get("not_configured"):
+        raise NotConfigured(missing["reason"], missing["required_env"], missing["next_steps"])
+    if not (error := entry.get("error")):
+        return entry.get("result")
+    if error["error_code"] == "outcome_unknown" and entry["kind"] == "once":
+        raise Unknown(error["message"])
+    raise Failure(error["message"], error["error_code"], error.get("details"))
+
+
+def serve(*, secret: Union[str, list[str]], tools: Mapping[str, Callable[..., Any]]) -> "Service":
+    """Serves tools. The secret is that of secret_env in domains.json; give two while you change it."""
+    return Service([secret] if isinstance(secret, str) else secret, tools)
+
+
+class Service:
+    """An ASGI application. `wsgi` is the same for WSGI, and `run` serves with Python's own server."""
+
+    def __init__(self, secrets: list[str], tools: Mapping[str, Callable[..., Any]]) -> None:
+        self._keys = [base64.b64decode(secret.removeprefix("whsec_")) for secret in secrets]
+        if not self._keys or any(len(key) < 24 for key in self._keys):
+            raise ValueError("The secret must be whsec_ followed by at least 24 bytes in base64.")
+        self._tools = dict(tools)
+
+    def _is_signed(self, headers: Mapping[str, str], body: bytes) -> bool:
+        """Verifies the signature of a request, by the specification of Standard Webhooks."""
+        id, at = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
+        if not id or not at.isdigit() or abs(time.time() - int(at)) > TOLERANCE:
+            return False
+        given = [part[3:] for part in headers.get("webhook-signature", "").split(" ") if part.startswith("v1,")]
+        for key in self._keys:
+            right = base64.b64encode(hmac.new(key, f"{id}.{at}.".encode() + body, hashlib.sha256).digest()).decode()
+            if any(hmac.compare_digest(right.encode(), one.encode()) for one in given):
+                return True
+        return False
+
+    async def answer(self, method: str, headers: Mapping[str, str], body: bytes) -> tuple[int, dict[str, str], bytes]:
+        """Answers one request. The headers have names in lower case."""
+        status, said, more = await self._answer(method, headers, body)
+        return status, {"content-type": "application/json", **more}, json.dumps(said, allow_nan=False).encode()
+
+    async def _answer(self, method: str, headers: Mapping[str, str],
+                      body: bytes) -> tuple[int, dict[str, Any], dict[str, str]]:
+        if method != "POST":
+            return 405, {"error": "Only POST is served here."}, {}
+        if not self._is_signed(headers, body):
+            return 401, {"error": "The request is not signed."}, {}
+        return await self.said(json.loads(body))
+
+    async def said(self, said: Mapping[str, Any]) -> tuple[int, dict[str, Any], dict[str, str]]:
+        """Answers a request whose signature was checked. gem_testing uses it, which signs nothing."""
+        name = said["call"]["tool"]
+        handler = self._tools.get(name)
+        if handler is None:
+            return 501, {"reason": f"This service has no tool {name}."}, {}
+        is_durable = hasattr(handler, "__gem_durable__")
+        if is_durable != ("gem" in said):
+            return 500, {"error": f"{name} is {'' if is_durable else 'not '}durable here: compare domains.json"}, {}
+        return await (_exchange(handler, said) if is_durable else _once(handler, said))
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            while True:
+                event = (await receive())["type"]
+                await send({"type": event + ".complete"})
+                if event == "lifespan.shutdown":
+                    return
+        if scope["type"] != "http":
+            raise ValueError(f"{scope['type']} is not served here")
+        body, more = b"", True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            body, more = body + message.get("body", b""), message.get("more_body", False)
+        headers = {key.decode("latin-1").lower(): value.decode("latin-1") for key, value in scope["headers"]}
+        status, headers, answer = await self.answer(scope["method"], headers, body)
+        await send({"type": "http.response.start", "status": status,
+                    "headers": [(key.encode(), value.encode()) for key, value in headers.items()]})
+        await send({"type": "http.response.body", "body": answer})
+
+    def wsgi(self, environ: Mapping[str, Any], start_response: Any) -> list[bytes]:
+        from http import HTTPStatus
+        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        headers = {key[5:].replace("_", "-").lower(): value for key, value in environ.items() if key[:5] == "HTTP_"}
+        status, headers, answer = asyncio.run(self.answer(environ["REQUEST_METHOD"], headers, body))
+        start_response(f"{status} {HTTPStatus(status).phrase}",
+                       [*headers.items(), ("content-length", str(len(answer)))])
+        return [answer]
+
+    def run(self, port: int, host: str = "127.0.0.1") -> None:
+        """Serves until the program ends, on 127.0.0.1 unless a host is given."""
+        self.server(port, host).serve_forever()
+
+    def server(self, port: int, host: str = "127.0.0.1") -> Any:
+        """Returns a server of the standard library, which serve_forever starts."""
+        from socketserver import ThreadingMixIn
+        from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+        class Server(ThreadingMixIn, WSGIServer):
+            daemon_threads = True
+
+        class Quiet(WSGIRequestHandler):
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        return make_server(host, port, self.wsgi, Server, Quiet)  # type: ignore[arg-type]
+
+
+def _after(error: BaseException) -> dict[str, str]:
+    after = getattr(error, "after", 0)
+    return {"retry-after": str(-int(-after // 1))} if after > 0 else {}
+
+
+async def _once(handler: Callable[..., Any], said: Any) -> tuple[int, dict[str, Any], dict[str, str]]:
+    """Serves a plain tool: `def handler(input, call)`, plain or async."""
+    call = Call(said)
+    try:
+        if inspect.iscoroutinefunction(handler):
+            result = await handler(said["input"], call)
+        else:
+            result = await asyncio.to_thread(handler, said["input"], call)
+        return 200, {"result": result, "effects": call._take_effects()}, {}
+    except NotConfigured as error:
+        return 501, _unconfigured(error), {}
+    except Exception as error:
+        if _is_transient(error):
+            return 503, {"error": str(error)}, _after(error)
+        return 422, {"error": _described(error)}, {}
+
+
+async def _exchange(handler: Callable[..., Any], said: Any) -> tuple[int, dict[str, Any], dict[str, str]]:
+    """Runs a durable handler as far as the journal reaches, and one operation further."""
+    call = DurableCall(said)
+    task = asyncio.ensure_future(handler(call, said["input"]))
+    await call._idle(task)
+    answer: dict[str, Any] = {"gem": 1, "steps": said["exchange"]["steps"], "ops": call._ops}
+    if not task.done() or call._end is not None:
+        call._closed = True
+        task.cancel()
+        await asyncio.wait([task])
+        return 200, {**answer, **(call._end or {})}, {}
+    error = task.exception()
+    if error is not None and _is_transient(error):
+        return (200, answer, {}) if call._ops else (503, {"error": str(error)}, _after(error))
+    # calls that nobody waits for would be cancelled at once
+    answer["ops"] = [op for op in call._ops if op["op"] not in ("call", "approve")]
+    if error is None:
+        answer["result"] = task.result()
+    elif isinstance(error, NotConfigured):
+        answer["not_configured"] = _unconfigured(error)
+    else:
+        answer["error"] = _described(error)
+    if effects := call._take_effects():
+        answer["effects"] = effects
+    return 200, {**answer, "unread": call._unread()}, {}

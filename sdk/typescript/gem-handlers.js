@@ -1,0 +1,408 @@
+// Serves tools to a worker of GEM over HTTP. gem-handlers.d.ts describes every function, and docs/sdk.md has examples.
+//
+// A durable tool runs in exchanges. Each request has the journal of the call. The handler runs from its beginning, and
+// what the journal has returns at once. Anything new is an operation for the answer, and its promise never settles: the
+// worker writes it into the journal, and the next request has it.
+
+const TOLERANCE = 5 * 60 // seconds that the clocks of the worker and of the service may differ
+
+export class Failure extends Error {
+  name = 'Failure'
+  constructor(message, { code = 'execution_error', details = null } = {}) {
+    super(message)
+    Object.assign(this, { code, details })
+  }
+}
+
+const failure = (name, code, text) => class extends Failure {
+  name = name
+  constructor(message = text) { super(message, { code }) }
+}
+export const Unknown = failure('Unknown', 'outcome_unknown',
+  'A step that must not run twice had begun, and was lost: whether it took effect is not known.')
+export const Timeout = failure('Timeout', 'timeout', 'Nothing arrived within the time limit of the wait.')
+export const Cancelled = failure('Cancelled', 'cancelled', 'Someone asked to cancel the call.')
+
+export class NotConfigured extends Error {
+  name = 'NotConfigured'
+  constructor(reason, { requiredEnv = [], nextSteps = [] } = {}) {
+    super(reason)
+    Object.assign(this, { requiredEnv, nextSteps })
+  }
+}
+
+export class Transient extends Error {
+  name = 'Transient'
+  constructor(cause, afterMs = 0) {
+    super(cause instanceof Error ? cause.message : String(cause), { cause })
+    this.afterMs = afterMs
+  }
+}
+
+export const tool = run => ({ run, durable: false })
+export const durable = run => ({ run, durable: true })
+
+export function serve({ secret, tools }) {
+  const secrets = [secret].flat().map(keyOf)
+  const answer = async request => {
+    if (request.method !== 'POST') return reply(405, { error: 'Only POST is served here.' })
+    const body = await request.text()
+    if (!await isSigned(request.headers, body, secrets)) return reply(401, { error: 'The request is not signed.' })
+    return answer.said(JSON.parse(body))
+  }
+  // for gem-testing.js, which signs nothing
+  answer.said = async said => {
+    const served = Object.hasOwn(tools, said.call.tool) ? tools[said.call.tool] : undefined
+    if (!served) return reply(501, { reason: `This service has no tool ${said.call.tool}.` })
+    if (served.durable !== (said.gem !== undefined)) {
+      return reply(500, { error: `${said.call.tool} is ${served.durable ? '' : 'not '}durable here: compare domains.json` })
+    }
+    return served.durable ? exchange(served.run, said) : once(served.run, said)
+  }
+  // for node:http
+  answer.node = async (req, res) => {
+    const parts = await req.toArray()
+    const answered = await answer(new Request(`http://localhost${req.url}`, { method: req.method,
+      headers: req.headers, body: req.method === 'POST' ? Buffer.concat(parts) : undefined }))
+    res.writeHead(answered.status, Object.fromEntries(answered.headers)).end(await answered.text())
+  }
+  answer.listen = async (port, host = '127.0.0.1') => {
+    const { createServer } = await import('node:http')
+    const server = createServer(answer.node)
+    await new Promise((resolve, reject) => server.once('error', reject).listen(port, host, resolve))
+    return server
+  }
+  return answer
+}
+
+const bytesOf = base64 => Uint8Array.from(atob(base64), c => c.charCodeAt(0))
+
+function keyOf(secret) {
+  const key = bytesOf(String(secret ?? '').replace(/^whsec_/, ''))
+  if (key.length < 24) throw new Error('The secret must be whsec_ followed by at least 24 bytes in base64.')
+  return key
+}
+
+// isSigned verifies the signature of a request, by the specification of Standard Webhooks.
+async function isSigned(headers, body, secrets) {
+  const [id, at, signatures] = ['webhook-id', 'webhook-timestamp', 'webhook-signature'].map(name => headers.get(name))
+  if (!id || !signatures || !(Math.abs(Date.now() / 1000 - Number(at)) <= TOLERANCE)) return false
+  const signed = new TextEncoder().encode(`${id}.${at}.${body}`)
+  for (const secret of secrets) {
+    const key = await crypto.subtle.importKey('raw', secret, { name: 'HMAC', hash: 'SHA-256' }, false, ['verify'])
+    for (const signature of signatures.split(' ').filter(s => /^v1,[\w+/]{43}=$/.test(s))) {
+      if (await crypto.subtle.verify('HMAC', key, bytesOf(signature.slice(3)), signed)) return true
+    }
+  }
+  return false
+}
+
+const reply = (status, body, headers = {}) =>
+  new Response(JSON.stringify(body), { status, headers: { 'content-type': 'application/json', ...headers } })
+
+// notes are the effects that a handler records.
+class Notes {
+  effects = {}
+  #note(list, effect) { (this.effects[list] ??= []).push(effect) }
+  wrote(table, action, id) { this.#note('db_writes', { table, action, id: String(id) }) }
+  read(table, count) { this.#note('db_reads', { table, count }) }
+  sent(type, recipient, messageId) { this.#note('messages_sent', { type, recipient, message_id: messageId }) }
+  wroteFile(path) { this.#note('files_written', path) }
+  called(service, endpoint, statusCode = 0) {
+    this.#note('external_calls', { service, endpoint, status_code: statusCode })
+  }
+  take() {
+    const all = this.effects
+    this.effects = {}
+    return Object.keys(all).length > 0 ? all : undefined
+  }
+}
+
+const aboutOf = said => ({ id: said.call.id, tool: said.call.tool, attempt: said.call.attempt,
+  sessionId: said.call.session_id, createdBy: said.call.created_by })
+
+// once serves a plain tool.
+async function once(run, said) {
+  const call = Object.assign(new Notes(), aboutOf(said))
+  try {
+    const result = await run(said.input, call)
+    return reply(200, { result: result ?? null, effects: call.take() ?? {} })
+  } catch (error) {
+    if (error instanceof NotConfigured) return reply(501, unconfigured(error))
+    if (isTransient(error)) return reply(503, { error: error.message }, retryAfter(error))
+    return reply(422, { error: described(error) })
+  }
+}
+
+const retryAfter = error => error.afterMs > 0 ? { 'retry-after': String(Math.ceil(error.afterMs / 1000)) } : {}
+const unconfigured = e => ({ reason: e.message, required_env: e.requiredEnv, next_steps: e.nextSteps })
+const described = e => ({ error_code: e instanceof Failure ? e.code : 'execution_error',
+  message: e instanceof Error ? e.message : String(e), details: e instanceof Failure && e.details || undefined })
+// Postgres asks to run a transaction again with these states.
+const isTransient = e => e instanceof Transient || ['40001', '40P01'].includes(e?.code)
+
+// exchange runs a durable handler as far as the journal reaches, and one operation further.
+async function exchange(run, said) {
+  const call = new Call(said)
+  let end
+  const running = Promise.resolve().then(() => run(call, said.input)).then(
+    result => { end = { result: result ?? null } }, error => { end = { error } }).then(() => call.changed())
+  for (;;) {
+    await call.idle()
+    if (end || call.end) break
+  }
+  void running
+  const answer = { gem: 1, steps: said.exchange.steps, ops: call.ops, ...call.end }
+  if (!call.end && 'error' in end && isTransient(end.error)) {
+    if (call.ops.length === 0) return reply(503, { error: end.error.message }, retryAfter(end.error))
+  } else if (!call.end) {
+    // calls that nobody waits for would be cancelled at once
+    answer.ops = call.ops.filter(op => op.op !== 'call' && op.op !== 'approve')
+    Object.assign(answer, 'result' in end ? end : end.error instanceof NotConfigured
+      ? { not_configured: unconfigured(end.error) } : { error: described(end.error) },
+    { unread: call.unread(), effects: call.notes.take() })
+  }
+  return reply(200, answer)
+}
+
+const timeOf = date => date && new Date(date).toISOString()
+
+// Child is something that a handler waits for.
+class Child {
+  #call
+  constructor(call, id, { kind, field, asked, tool } = {}) {
+    this.#call = call
+    Object.assign(this, { id, kind, field, asked, tool, limit: {} })
+  }
+  within(ms) { this.limit = { within_ms: Math.max(1, Math.round(ms)) }; return this }
+  until(date) { this.limit = { until: timeOf(date) }; return this }
+  then(...settled) { return this.#call.first(this).then(() => this.#call.resultOf(this)).then(...settled) }
+  catch(rejected) { return this.then(undefined, rejected) }
+  finally(done) { return this.then().finally(done) }
+}
+
+class Call {
+  ops = []
+  waits = []
+  end // of the exchange, if the handler has not returned
+  notes = new Notes()
+  #entries
+  #read = new Set()
+  #used = new Map()
+  #state
+  #running = 0
+  #cleaning = 0
+  #changes = 0
+  #wake = () => {}
+
+  constructor(said) {
+    Object.assign(this, aboutOf(said))
+    this.#state = said.exchange
+    this.#entries = new Map(said.journal.map(entry => [entry.name, entry]))
+    this.signal = AbortSignal.timeout(said.exchange.left_ms)
+    for (const effect of ['wrote', 'read', 'sent', 'wroteFile', 'called']) {
+      this[effect] = (...about) => this.notes[effect](...about)
+    }
+  }
+
+  step(name, fn) { return this.#step('step', name, fn) }
+  stepOnce(name, fn) { return this.#step('once', name, fn) }
+
+  async #step(kind, name, fn) {
+    const id = this.#unique(name)
+    const entry = await this.#found(id, kind)
+    if (entry && entry.ended !== null) return outcome(entry)
+    if (entry && !this.#state.may_run.includes(id)) {
+      return this.#add({ op: 'step', name: id, kind, error: described(new Unknown()) })
+    }
+    this.#mayBegin()
+    if (this.#state.replay) return this.#stop({ stopped: `the step ${id}` })
+    // calls are made before the next step begins
+    if (this.#running === 0 && this.ops.some(op => op.op === 'call' || op.op === 'approve')) return this.#park()
+    if (kind === 'once' && !entry) return this.#add({ op: 'began', name: id })
+    this.#running++
+    let op
+    try {
+      const result = await fn(this.signal)
+      op = { op: 'step', name: id, kind, result: result ?? null }
+      JSON.stringify(op)
+    } catch (error) {
+      op = { op: 'step', name: id, kind, ...(error instanceof NotConfigured ? { not_configured: unconfigured(error) }
+        : { error: described(error), transient: isTransient(error) || undefined, after_ms: error?.afterMs }) }
+    }
+    this.#running--
+    return this.#add({ ...op, effects: this.notes.take() })
+  }
+
+  start(name, tool, input = {}, approved) {
+    const id = this.#unique(name)
+    if (!this.#find(id, 'call', tool) && this.#opens()) this.#note({ op: 'call', name: id, tool, input, approved })
+    return new Child(this, id, { kind: 'call', tool })
+  }
+
+  run(name, tool, input) { return this.start(name, tool, input).then() }
+
+  ask(name, { text, schema = { type: 'string' }, by, others, until }) {
+    const child = this.start(name, 'wait.answer', { text, schema, by, others, until: timeOf(until) })
+    child.field = 'answer'
+    return child
+  }
+
+  approve(name, { tool, input = {}, by, text, ownerToo, until }) {
+    const id = this.#unique(name)
+    if (!this.#find(id, 'call', 'wait.approval') && this.#opens()) {
+      this.#note({ op: 'approve', name: id, tool, input, by, text, owner_too: ownerToo, until: timeOf(until) })
+    }
+    return new Child(this, id, { kind: 'call', tool: 'wait.approval', asked: { tool, input } })
+  }
+
+  startApproved(name, approval) { return this.start(name, approval.asked.tool, approval.asked.input, approval.id) }
+
+  receive(name) { return new Child(this, this.#unique(name, '#'), { kind: 'answer', field: 'value' }) }
+
+  sleep(name, ms) {
+    const child = new Child(this, this.#unique(name), { kind: 'time' })
+    this.#find(child.id, 'time')
+    return this.first(child.within(ms)).then(() => {})
+  }
+
+  async version(name, current) {
+    const id = this.#unique(name)
+    const entry = await this.#found(id, 'version')
+    if (entry) return entry.result
+    if (this.unread().length > 0) return 0 // an earlier run continued from here
+    if (this.#state.replay) return this.#stop({ stopped: `the version ${id}` })
+    return this.#add({ op: 'version', name: id, result: current })
+  }
+
+  async tools(name) {
+    const id = this.#unique(name)
+    const entry = await this.#found(id, 'step')
+    if (entry) return outcome(entry)
+    this.#mayBegin()
+    return this.#state.replay ? this.#stop({ stopped: `the step ${id}` }) : this.#add({ op: 'tools', name: id })
+  }
+
+  async all(...children) {
+    const of = children.flat()
+    await this.#wait(of, of.length)
+    return of.map(child => this.resultOf(child))
+  }
+
+  async first(...children) {
+    const of = children.flat()
+    await this.#wait(of, 1)
+    const at = child => this.#entries.get(child.id)?.ended ?? Infinity
+    return of.reduce((best, child, i) => at(child) < at(of[best]) ? i : best, 0)
+  }
+
+  async cleanup(fn) {
+    this.#cleaning++
+    try {
+      return await fn()
+    } finally {
+      this.#cleaning--
+    }
+  }
+
+  resultOf(child) {
+    const result = outcome(this.#entries.get(child.id))
+    return child.field && result ? result[child.field] : result
+  }
+
+  async #wait(of, need) {
+    const open = of.filter(child => (this.#find(child.id, child.kind, child.tool)?.ended ?? null) === null)
+    if (this.end) return this.#park()
+    const missing = need - (of.length - open.length)
+    if (missing <= 0) return
+    const cleanup = this.#cleaning > 0 || undefined
+    const name = cancelName(need, of)
+    if (this.#entries.has(name) && !cleanup) throw new Cancelled()
+    if (this.#state.cancelled && !cleanup) return this.#add({ op: 'cancelled', name })
+    if (this.#state.replay) return this.#stop({ stopped: `the wait for ${of.map(child => child.id).join(', ')}` })
+    this.waits.push({ need: missing, for: open.map(child => ({ name: child.id, ...child.limit })), cleanup })
+    return this.#park()
+  }
+
+  // idle returns when no step runs and the handler cannot continue, after it has set the end of the exchange.
+  async idle() {
+    for (let before = -1; this.#running > 0 || before !== this.#changes; ) {
+      before = this.#changes
+      if (this.#running > 0) await new Promise(resolve => { this.#wake = resolve })
+      await new Promise(resolve => setTimeout(resolve))
+    }
+    if (this.end || this.ops.length === 0 && this.waits.length === 0) {
+      if (!this.end) await new Promise(resolve => setTimeout(resolve, 1))
+      return
+    }
+    this.end = {}
+    if (this.waits.length === 0 || this.ops.some(op => op.op !== 'call' && op.op !== 'approve')) return
+    const names = new Map(this.waits.flatMap(wait => wait.for).map(one => [one.name, one]))
+    this.end.wait = { need: this.waits.length > 1 ? 1 : this.waits[0].need, for: [...names.values()],
+      cleanup: this.waits.some(wait => wait.cleanup) || undefined }
+  }
+
+  changed() { this.#changes++; this.#wake() }
+
+  unread() { return [...this.#entries.keys()].filter(name => !this.#read.has(name) && !name.startsWith('cancelled#')) }
+
+  #note(op) { this.ops.push({ ...op, cleanup: this.#cleaning > 0 || undefined }); this.changed() }
+  #add(op) { this.#note(op); return new Promise(() => {}) }
+  #park() { this.changed(); return new Promise(() => {}) }
+  #stop(end) { this.end ??= end; return this.#park() }
+
+  // opens reports whether new calls may be made.
+  #opens() { return !this.#state.cancelled || this.#cleaning > 0 }
+  #mayBegin() { if (!this.#opens()) throw new Cancelled() }
+
+  #unique(name, prefix = '') {
+    if (typeof name !== 'string' || name === '' || [...name].length > 200 || /[#\0]/.test(name)) {
+      throw new Failure(`A name has 1 to 200 characters, and no # among them: ${JSON.stringify(name)} cannot be one.`,
+        { details: { reason: 'step_name' } })
+    }
+    const n = (this.#used.get(prefix + name) ?? 0) + 1
+    this.#used.set(prefix + name, n)
+    const id = prefix + (n > 1 ? `${name}#${n}` : name)
+    this.#read.add(id)
+    return id
+  }
+
+  async #found(id, kind) {
+    const entry = this.#find(id, kind)
+    return this.end ? this.#park() : entry
+  }
+
+  // find returns the entry of an operation. If the journal has another one under its name, the exchange ends.
+  #find(id, kind, tool) {
+    const entry = this.#entries.get(id)
+    if (entry && (entry.kind !== kind || tool !== undefined && entry.tool !== tool)) {
+      const has = entry.tool ? `a call to ${entry.tool}` : `an entry of the kind ${entry.kind}`
+      this.end ??= { misfit: { name: id, message: `The journal has ${has} under this name, and the handler asks for ${
+        tool ? `a call to ${tool}` : `one of the kind ${kind}`}.` } }
+      this.changed()
+    }
+    return entry
+  }
+}
+
+// cancelName is the name under which the journal has a wait that a cancellation ended.
+function cancelName(need, of) {
+  const name = `cancelled#${need} of ${JSON.stringify(of.map(child => child.id))}`
+  if ([...name].length <= 200) return name
+  let hash = 14695981039346656037n
+  for (const byte of new TextEncoder().encode(name)) hash = BigInt.asUintN(64, (hash ^ BigInt(byte)) * 1099511628211n)
+  return `cancelled#${need} of ${of.length}: ${hash.toString(16)}`
+}
+
+// outcome returns the result of an entry that has ended, or throws its error.
+function outcome(entry) {
+  if (entry.timed_out && entry.kind !== 'time') throw new Timeout()
+  if (entry.not_configured) {
+    const { reason, required_env: requiredEnv, next_steps: nextSteps } = entry.not_configured
+    throw new NotConfigured(reason, { requiredEnv, nextSteps })
+  }
+  if (!entry.error) return entry.result
+  const { error_code: code, message, details } = entry.error
+  if (code === 'outcome_unknown' && entry.kind === 'once') throw new Unknown(message)
+  throw new Failure(message, { code, details })
+}
