@@ -42,6 +42,8 @@ type Service struct {
 	HeaderEnv map[string]string
 	// Durable lists the methods whose handlers are durable: see docs/sdk.md.
 	Durable []string
+	// SQL gives these methods tokens with which they write steps in their own transactions.
+	SQL bool
 }
 
 // Server is a domain in an MCP server: at a URL, or a program that is started.

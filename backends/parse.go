@@ -134,6 +134,7 @@ func (p *parser) service(at string, entry map[string]any) Service {
 		SecretEnv: schema.As[string](entry["secret_env"]),
 		URLEnv:    schema.As[string](entry["url_env"]),
 		Durable:   p.durable(at, entry),
+		SQL:       schema.As[bool](entry["sql"]),
 		HeaderEnv: p.headers(at, entry, "Webhook-Id", "Webhook-Timestamp", "Webhook-Signature", "Idempotency-Key",
 			"Traceparent"),
 	}
@@ -144,6 +145,9 @@ func (p *parser) durable(at string, entry map[string]any) []string {
 	methods := schema.Texts(entry["durable"])
 	if _, hasVariable := entry["url_env"]; hasVariable && len(methods) > 0 {
 		p.add(at+"/durable", "belongs to a service with url: one with url_env answers nothing that is read")
+	}
+	if _, hasSQL := entry["sql"]; hasSQL && len(methods) == 0 {
+		p.add(at+"/sql", "belongs to a service with durable methods: remove it, or list them in durable")
 	}
 	u, err := url.Parse(schema.As[string](entry["url"]))
 	if err == nil && len(methods) > 0 && u.Scheme == "http" && !isPrivate(u.Hostname()) {

@@ -26,7 +26,8 @@ func (o object) key() string {
 }
 
 // The roles of functions/create_roles.sql, which all databases of a server share.
-var roles = []string{"gem_worker", "gem_monitor", "gem_operator", "gem_frontend", "gem_mcp", "gem_scheduler"}
+var roles = []string{"gem_worker", "gem_monitor", "gem_operator", "gem_frontend", "gem_mcp", "gem_scheduler",
+	"gem_handler"}
 
 const (
 	identifier = `(?:[a-z_][a-z0-9_$]*|"(?:[^"]|"")+")`

@@ -286,10 +286,10 @@ func TestRolesThatComeLaterGetTheirRights(t *testing.T) {
 		!strings.Contains(notes, "gem_mcp was not created") {
 		t.Fatalf("%v, with these notes: %s", err, notes)
 	}
-	all := strings.Fields("gem_worker gem_monitor gem_operator gem_frontend gem_mcp gem_scheduler")
+	all := strings.Fields("gem_worker gem_monitor gem_operator gem_frontend gem_mcp gem_scheduler gem_handler")
 	testdb.Exec(t, admin, "create role gem_worker nologin; create role gem_monitor nologin; create role gem_operator "+
 		"nologin; create role gem_frontend nologin; create role gem_mcp nologin noinherit; "+
-		"create role gem_scheduler nologin; grant "+strings.Join(all, ", ")+" to migrator with admin option")
+		"create role gem_scheduler nologin; create role gem_handler nologin noinherit; grant "+strings.Join(all, ", ")+" to migrator with admin option")
 	mine := testdb.Pool(t, u.String())
 	if _, err := mine.Exec(t.Context(), printed(t)); err == nil ||
 		!strings.Contains(err.Error(), "role gem_worker: GEM would have to") {

@@ -47,7 +47,7 @@ const functionsNumber = 1
 // functionFiles are applied in this order: the rights and the states first, because the others use them.
 var functionFiles = []string{"create_roles.sql", "roles.sql", "refuse.sql", "earlier.sql", "states.sql", "steps.sql",
 	"waits.sql", "answers.sql", "places.sql", "rules.sql", "admit.sql", "guards.sql", "servers.sql", "workers.sql",
-	"rules_versions.sql", "llm.sql", "progress.sql", "hook.sql", "tools.sql", "operate.sql", "cron.sql",
+	"rules_versions.sql", "llm.sql", "progress.sql", "hook.sql", "tools.sql", "exchanges.sql", "operate.sql", "cron.sql",
 	"schedules.sql", "user_schedules.sql", "notices.sql", "frontends.sql", "prune.sql", "watch.sql",
 	"watch_calls.sql"}
 

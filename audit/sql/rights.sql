@@ -147,7 +147,7 @@ from (
 ) s
 where case schema
   when 'gem' then may <> 'usage' or grantee not in ('gem_worker', 'gem_monitor', 'gem_operator', 'gem_mcp',
-    'gem_scheduler', 'authenticated', 'gem_frontend', 'service_role')
+    'gem_scheduler', 'gem_handler', 'authenticated', 'gem_frontend', 'service_role')
   else may = 'create' and grantee in ('public', 'anon', 'authenticated', 'gem_frontend') end
 group by schema, grantee
 union all
@@ -155,7 +155,8 @@ select 'rights', m.rolname || '.' || g.rolname, format('%s is a member of %s: re
   g.rolname)
 from pg_auth_members a join pg_roles m on m.oid = a.member join pg_roles g on g.oid = a.roleid
 where m.rolname in ('anon', 'authenticated', 'gem_frontend')
-  and g.rolname in ('gem_worker', 'gem_monitor', 'gem_operator', 'gem_mcp', 'gem_scheduler', 'service_role')
+  and g.rolname in ('gem_worker', 'gem_monitor', 'gem_operator', 'gem_mcp', 'gem_scheduler', 'gem_handler',
+    'service_role')
 union all
 select 'rights', p.proname || '.' || coalesce(g.rolname, 'public'), format('%s may execute %s, which GEM did not '
   'grant: revoke execute on function %2$s from %1$s', coalesce(g.rolname, 'public'), p.oid::regprocedure)
@@ -167,7 +168,8 @@ where (a.grantee = 0 or g.rolname in ('anon', 'authenticated', 'gem_frontend', '
     or p.proname not in ('open_questions', 'part_of', 'answer_schema', 'schedules_of_caller')
   when 'public'::regnamespace then (a.grantee = 0 or g.rolname = 'anon') and p.proname in ('enqueue_tool_call',
     'get_receipt', 'cancel_tool_call', 'answer_tool_call', 'find_open_questions', 'list_tools', 'schedule_tool_call',
-    'pause_tool_schedule', 'resume_tool_schedule', 'remove_tool_schedule') end
+    'pause_tool_schedule', 'resume_tool_schedule', 'remove_tool_schedule')
+    or g.rolname is distinct from 'service_role' and p.proname = 'keep_tool_step' end
 union all
 select 'rights', rel, format('the view %s has the rights of its owner: alter view %1$s set (security_invoker = true)',
   name)

@@ -38,6 +38,7 @@ type dialogue struct {
 	call    *handlers.Call
 	attempt exchange.Attempt
 	number  int      // of the exchange
+	token   string   // for SQL, or empty
 	mayRun  []string // steps that must not run twice, and whose beginning this attempt has just recorded
 	codes   []string // error codes in the journal
 }
@@ -50,6 +51,12 @@ func (w *webhook) converse(_ context.Context, call *handlers.Call, attempt excha
 	}
 	if w.missing != nil {
 		return nil, w.missing
+	}
+	if w.sql && !attempt.State().Replay {
+		var err error
+		if d.token, err = attempt.Token(); err != nil {
+			return nil, err
+		}
 	}
 	for {
 		d.number++
@@ -80,6 +87,7 @@ type exchangeState struct {
 	Replay    bool     `json:"replay"`
 	MayRun    []string `json:"may_run"`
 	Steps     int      `json:"steps"`
+	Token     string   `json:"token,omitempty"`
 }
 
 // exchangeAnswer is the body of an answer.
@@ -95,6 +103,7 @@ type exchangeAnswer struct {
 	Stopped       string          `json:"stopped"`
 	Unread        []string        `json:"unread"`
 	Effects       json.RawMessage `json:"effects"`
+	isEmpty       bool            // it has neither operations nor an end
 }
 
 type operation struct {
@@ -157,7 +166,7 @@ func (d *dialogue) exchange() (*exchangeAnswer, error) {
 	left := state.Left - min(state.Left/10, time.Second)
 	body, err := plainjson.Encode(exchangeBody{GEM: protocol, Call: aboutCall(d.call), Input: d.call.Input,
 		Exchange: exchangeState{d.number, left.Milliseconds(), state.Cancelled, state.Replay,
-			append([]string{}, d.mayRun...), state.Steps},
+			append([]string{}, d.mayRun...), state.Steps, d.token},
 		Journal: append([]exchange.Entry{}, entries...)})
 	if err != nil {
 		return nil, err
@@ -255,9 +264,8 @@ func decodeAnswer(body []byte) (*exchangeAnswer, error) {
 		return nil, errors.New("it has more than one end")
 	case len(answer.Operations) > maxOperations:
 		return nil, fmt.Errorf("it has %d operations, and can have %d", len(answer.Operations), maxOperations)
-	case ends == 0 && len(answer.Operations) == 0:
-		return nil, errors.New("it has neither operations nor an end")
 	}
+	answer.isEmpty = ends == 0 && len(answer.Operations) == 0
 	return answer, nil
 }
 
@@ -269,6 +277,21 @@ func (d *dialogue) take(answer *exchangeAnswer) (result json.RawMessage, done bo
 		d.attempt.Stopped(answer.Stopped)
 	case answer.Stopped != "" || state.Replay && len(answer.Operations) > 0:
 		return nil, false, d.misfit(d.domain + " mistook a replay for a run, or a run for a replay.")
+	}
+	failed := slices.ContainsFunc(answer.Operations, func(op operation) bool { return op.Kind == exchange.Tx })
+	counted := state.Steps
+	if d.sql && (answer.Steps != nil && *answer.Steps != counted || failed) {
+		if err := d.attempt.Reread(); err != nil {
+			return nil, false, d.misfit(err.Error())
+		}
+		state = d.attempt.State()
+	}
+	if failed && state.Steps > counted { // the transaction of the step has committed nevertheless
+		return nil, false, nil
+	}
+	if answer.isEmpty && state.Steps == counted {
+		return nil, false, d.misfit(fmt.Sprintf("%s answered with neither operations nor an end. A stepTx must end with "+
+			"keep_tool_step, and its transaction must commit.", d.domain))
 	}
 	if answer.Steps != nil && *answer.Steps != state.Steps {
 		return nil, false, d.misfit(fmt.Sprintf("%s counted %d steps in the journal, and there are %d.", d.domain,
@@ -337,8 +360,8 @@ func (d *dialogue) operation(op operation) (exchange.Operation, error) {
 	read := exchange.Operation{Do: op.Do, Name: op.Name, Kind: op.Kind, Result: op.Result, Tool: op.Tool, Input: op.Input,
 		Approved: op.Approved, CleanUp: op.CleanUp,
 		Approval: handlers.Approval{By: op.By, Text: op.Text, OwnerToo: op.OwnerToo, Until: op.Until}}
-	if op.Do == exchange.End && op.Kind != exchange.Step && op.Kind != exchange.Once {
-		return read, fmt.Errorf("the kind of the step %.100q is %.50q, and may be step or once", op.Name, op.Kind)
+	if op.Do == exchange.End && !slices.Contains([]exchange.Kind{exchange.Step, exchange.Once, exchange.Tx}, op.Kind) {
+		return read, fmt.Errorf("the kind of the step %.100q is %.50q, and may be step, once or tx", op.Name, op.Kind)
 	}
 	switch {
 	case op.Error != nil && op.Kind == exchange.Once && op.Error.Code == string(receipts.OutcomeUnknown):

@@ -20,6 +20,7 @@ import (
 type service struct {
 	domain, url string
 	shown       string // the URL, or its variable if it is a secret
+	sql         bool   // durable methods get tokens
 	plain       bool   // each tool posts its input to the URL, unsigned
 	transport   http.RoundTripper
 	signer      *standardwebhooks.Webhook
@@ -34,8 +35,8 @@ const leastSecret = 24
 
 func newService(domain string, from backends.Service, lookup func(string) string,
 	transport http.RoundTripper) *service {
-	s := &service{domain: domain, url: from.URL, shown: from.URL, plain: from.URLEnv != "", transport: transport,
-		header: http.Header{}}
+	s := &service{domain: domain, url: from.URL, shown: from.URL, sql: from.SQL, plain: from.URLEnv != "",
+		transport: transport, header: http.Header{}}
 	var variables, reasons []string
 	lacks := func(variable, reason string) {
 		variables, reasons = append(variables, variable), append(reasons, variable+" "+reason)

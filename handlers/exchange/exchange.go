@@ -48,7 +48,7 @@ const (
 type Operation struct {
 	Do   Verb
 	Name string // as of an [Entry]
-	// Kind is Step or Once, for End.
+	// Kind is Step, Once or, for a step that failed, Tx, for End.
 	Kind Kind
 	// Result and Err are the end of a step, or the result of a Version.
 	Result  json.RawMessage
@@ -93,6 +93,10 @@ type Attempt interface {
 	State() State
 	// Entries returns the journal, in the order of its events.
 	Entries() ([]Entry, error)
+	// Token returns the token with which the service may write steps in its own transactions.
+	Token() (string, error)
+	// Reread reads the journal again: the service may have written into it.
+	Reread() error
 	// Record writes operations into the journal. It returns an error for an operation that does not fit the journal or
 	// that no service may report.
 	Record(operations []Operation) error

@@ -47,6 +47,19 @@ func HasStep(ctx context.Context, db DB, a Attempt, name string) (there bool, er
 	return there, err
 }
 
+// ExchangeToken returns the token with which a service may write steps of the attempt, which must hold its call.
+func ExchangeToken(ctx context.Context, db DB, a Attempt) (token string, err error) {
+	err = db.QueryRow(ctx, "select gem.exchange_token($1, $2, $3)", a.CallID, a.Number, a.WorkerID).Scan(&token)
+	return token, err
+}
+
+// StepsOf returns the number of steps and waits in the journal of the attempt's call. It waits for a transaction of the
+// attempt that is about to commit.
+func StepsOf(ctx context.Context, db DB, a Attempt) (steps int, err error) {
+	err = db.QueryRow(ctx, "select gem.steps_of($1, $2, $3)", a.CallID, a.Number, a.WorkerID).Scan(&steps)
+	return steps, err
+}
+
 // Event is an event of a call's journal.
 type Event struct {
 	Seq    int             `json:"seq"`

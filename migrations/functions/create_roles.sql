@@ -6,7 +6,7 @@ declare
   ours     constant text := 'Made by GEM. All databases of this server that have GEM share it.';
 begin
   foreach new_role in array array['gem_worker', 'gem_monitor', 'gem_operator', 'gem_frontend', 'gem_mcp',
-    'gem_scheduler'] loop
+    'gem_scheduler', 'gem_handler'] loop
     begin
       if not exists (select from pg_roles where rolname = new_role) then
         -- gem_mcp has a user's rights only after it becomes that user; the other two have the rights of their groups

@@ -17,6 +17,9 @@
 --                  ended. It has no other rights.
 --   gem_scheduler  makes the calls of signed-in users' schedules: see user_schedules.sql. It is a member of
 --                  gem_frontend and of authenticated. Nobody connects as this role.
+--   gem_handler    for services with durable handlers: create role my_service login password '…' in role gem_handler;
+--                  It writes the ends of its steps, with the tokens of its requests: see exchanges.sql. It has no other
+--                  rights on GEM's tables and functions. Grant the service's own tables to the login.
 --   anon, authenticated, service_role
 --                  the roles of Supabase's API, if they exist: see frontends.sql.
 --

@@ -179,6 +179,8 @@ class DurableCall(Call):
         self._end: Optional[dict[str, Any]] = None  # of the exchange, if the handler has not returned
         self._running = self._cleaning = self._changes = 0
         self._closed = False
+        self._alone = False  # a transaction runs, or has run
+        self._steps: int = self._state["steps"]
         self._changed_event = asyncio.Event()
 
     async def step(self, name: str, fn: Callable[[], Any]) -> Any:
@@ -190,7 +192,12 @@ class DurableCall(Call):
         """A step that never runs twice. If it began and its end is not known, it raises Unknown in every later run."""
         return await self._step("once", name, fn)
 
-    async def _step(self, kind: str, name: str, fn: Callable[[], Any]) -> Any:
+    async def step_tx(self, name: str, fn: Callable[[dict[str, Any]], Any]) -> Any:
+        """A step whose rows and end commit together, once. fn gets a dict, and runs its own transaction, whose last
+        statement is `select keep_tool_step(step, result)` with both as JSON. It returns the result."""
+        return await self._step("tx", name, fn)
+
+    async def _step(self, kind: str, name: str, fn: Callable[..., Any]) -> Any:
         id = self._unique(name)
         entry = await self._found(id, kind)
         if entry and entry["ended"] is not None:
@@ -203,12 +210,20 @@ class DurableCall(Call):
         # calls are made before the next step begins
         if self._running == 0 and any(op["op"] in ("call", "approve") for op in self._ops):
             return await self._park()
+        # nothing else happens beside a transaction
+        if self._alone or kind == "tx" and (self._running > 0 or self._ops):
+            return await self._park()
+        if kind == "tx" and "token" not in self._state:
+            raise Failure('step_tx needs "sql": true in domains.json.', details={"reason": "no_token"})
+        self._alone = kind == "tx"
         if kind == "once" and not entry:
             return await self._add({"op": "began", "name": id})
         self._running += 1
         op: dict[str, Any] = {"op": "step", "name": id, "kind": kind}
+        of = [{"token": self._state["token"], "before": self._state["steps"], "name": id,
+               "effects": self._effects}] if kind == "tx" else []
         try:
-            result = await fn() if inspect.iscoroutinefunction(fn) else await asyncio.to_thread(fn)
+            result = await fn(*of) if inspect.iscoroutinefunction(fn) else await asyncio.to_thread(fn, *of)
             op["result"] = await result if inspect.isawaitable(result) else result
             json.dumps(op, allow_nan=False)
         except NotConfigured as error:
@@ -220,6 +235,11 @@ class DurableCall(Call):
                 op.update(transient=True, after_ms=int(getattr(error, "after", 0) * 1000))
         finally:
             self._running -= 1
+        if kind == "tx" and "result" in op:  # keep_tool_step has written it
+            self._steps += 1
+            return await self._park()
+        if kind == "tx":
+            self._effects.pop("db_writes", None)  # they were rolled back
         if effects := self._take_effects():
             op["effects"] = effects
         return await self._add(op)
@@ -336,9 +356,9 @@ class DurableCall(Call):
     async def _idle(self, task: "asyncio.Task[Any]") -> None:
         """Returns when no step runs and the handler cannot continue, after it has set the end of the exchange."""
         before = -1
-        while not task.done() and (self._running > 0 or before != self._changes or not (self._ops or self._waits)):
+        while not task.done() and (self._running > 0 or before != self._changes or not (self._ops or self._waits or self._alone)):
             before = self._changes
-            if self._running > 0 or not (self._ops or self._waits):
+            if self._running > 0 or not (self._ops or self._waits or self._alone):
                 self._changed_event.clear()
                 changed = asyncio.ensure_future(self._changed_event.wait())
                 await asyncio.wait([changed, task], return_when=asyncio.FIRST_COMPLETED)
@@ -347,7 +367,7 @@ class DurableCall(Call):
         if task.done() or self._end is not None:
             return
         self._end = {}
-        if not self._waits or any(op["op"] not in ("call", "approve") for op in self._ops):
+        if not self._waits or self._alone or any(op["op"] not in ("call", "approve") for op in self._ops):
             return
         names = {one["name"]: one for wait in self._waits for one in wait["for"]}
         self._end = {"wait": {"need": 1 if len(self._waits) > 1 else self._waits[0]["need"],
@@ -564,12 +584,12 @@ async def _exchange(handler: Callable[..., Any], said: Any) -> tuple[int, dict[s
     call = DurableCall(said)
     task = asyncio.ensure_future(handler(call, said["input"]))
     await call._idle(task)
-    answer: dict[str, Any] = {"gem": 1, "steps": said["exchange"]["steps"], "ops": call._ops}
+    answer: dict[str, Any] = {"gem": 1, "ops": call._ops}
     if not task.done() or call._end is not None:
         call._closed = True
         task.cancel()
-        await asyncio.wait([task])
-        return 200, {**answer, **(call._end or {})}, {}
+        await asyncio.wait([task], timeout=1)  # it may ignore that it is cancelled
+        return 200, {"steps": call._steps, **answer, **(call._end or {})}, {}
     error = task.exception()
     if error is not None and _is_transient(error):
         return (200, answer, {}) if call._ops else (503, {"error": str(error)}, _after(error))

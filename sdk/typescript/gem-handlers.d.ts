@@ -62,6 +62,11 @@ export interface DurableCall<Tools extends Shapes = Shapes> extends Call {
   step<T>(name: string, fn: (signal: AbortSignal) => T | PromiseLike<T>): Promise<T>
   /** A step that never runs twice. If it began and its end is not known, it throws Unknown in every later run. */
   stepOnce<T>(name: string, fn: (signal: AbortSignal) => T | PromiseLike<T>): Promise<T>
+  /**
+   * A step whose rows and end commit together, once. `fn` runs its own transaction, whose last statement is
+   * `select keep_tool_step(step, result)` with both as JSON, and returns the result.
+   */
+  stepTx<T>(name: string, fn: (step: { token: string; before: number; name: string }) => PromiseLike<T>): Promise<T>
   /** Makes a call, once. The tool must be listed in `calls` of this tool's entry in the registry. */
   start<K extends keyof Tools & string>(name: string, tool: K, input: Tools[K]['input']): Child<Tools[K]['output']>
   /** Makes a call and waits for its result. */

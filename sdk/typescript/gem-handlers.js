@@ -152,7 +152,7 @@ async function exchange(run, said) {
     if (end || call.end) break
   }
   void running
-  const answer = { gem: 1, steps: said.exchange.steps, ops: call.ops, ...call.end }
+  const answer = { gem: 1, steps: call.steps, ops: call.ops, ...call.end }
   if (!call.end && 'error' in end && isTransient(end.error)) {
     if (call.ops.length === 0) return reply(503, { error: end.error.message }, retryAfter(end.error))
   } else if (!call.end) {
@@ -191,6 +191,7 @@ class Call {
   #used = new Map()
   #state
   #running = 0
+  #alone = false // a transaction runs, or has run
   #cleaning = 0
   #changes = 0
   #wake = () => {}
@@ -198,6 +199,7 @@ class Call {
   constructor(said) {
     Object.assign(this, aboutOf(said))
     this.#state = said.exchange
+    this.steps = said.exchange.steps
     this.#entries = new Map(said.journal.map(entry => [entry.name, entry]))
     this.signal = AbortSignal.timeout(said.exchange.left_ms)
     for (const effect of ['wrote', 'read', 'sent', 'wroteFile', 'called']) {
@@ -207,6 +209,7 @@ class Call {
 
   step(name, fn) { return this.#step('step', name, fn) }
   stepOnce(name, fn) { return this.#step('once', name, fn) }
+  stepTx(name, fn) { return this.#step('tx', name, fn) }
 
   async #step(kind, name, fn) {
     const id = this.#unique(name)
@@ -219,11 +222,17 @@ class Call {
     if (this.#state.replay) return this.#stop({ stopped: `the step ${id}` })
     // calls are made before the next step begins
     if (this.#running === 0 && this.ops.some(op => op.op === 'call' || op.op === 'approve')) return this.#park()
+    // nothing else happens beside a transaction
+    if (this.#alone || kind === 'tx' && (this.#running > 0 || this.ops.length > 0)) return this.#park()
+    if (kind === 'tx' && !this.#state.token) {
+      throw new Failure('stepTx needs "sql": true in domains.json.', { details: { reason: 'no_token' } })
+    }
+    this.#alone = kind === 'tx'
     if (kind === 'once' && !entry) return this.#add({ op: 'began', name: id })
     this.#running++
     let op
     try {
-      const result = await fn(this.signal)
+      const result = await fn(kind === 'tx' ? this.#stepFor(id) : this.signal)
       op = { op: 'step', name: id, kind, result: result ?? null }
       JSON.stringify(op)
     } catch (error) {
@@ -231,7 +240,18 @@ class Call {
         : { error: described(error), transient: isTransient(error) || undefined, after_ms: error?.afterMs }) }
     }
     this.#running--
+    if (kind === 'tx' && !op.error && !op.not_configured) { // keep_tool_step has written it
+      this.steps++
+      return this.#park()
+    }
+    if (kind === 'tx') delete this.notes.effects.db_writes // they were rolled back
     return this.#add({ ...op, effects: this.notes.take() })
+  }
+
+  // stepFor is the argument of keep_tool_step. Its effects are read when it is written as JSON.
+  #stepFor(name) {
+    const { token, steps: before } = this.#state
+    return { token, before, name, toJSON: () => ({ token, before, name, effects: this.notes.effects }) }
   }
 
   start(name, tool, input = {}, approved) {
@@ -331,12 +351,12 @@ class Call {
       if (this.#running > 0) await new Promise(resolve => { this.#wake = resolve })
       await new Promise(resolve => setTimeout(resolve))
     }
-    if (this.end || this.ops.length === 0 && this.waits.length === 0) {
+    if (this.end || this.ops.length === 0 && this.waits.length === 0 && !this.#alone) {
       if (!this.end) await new Promise(resolve => setTimeout(resolve, 1))
       return
     }
     this.end = {}
-    if (this.waits.length === 0 || this.ops.some(op => op.op !== 'call' && op.op !== 'approve')) return
+    if (this.waits.length === 0 || this.#alone || this.ops.some(op => op.op !== 'call' && op.op !== 'approve')) return
     const names = new Map(this.waits.flatMap(wait => wait.for).map(one => [one.name, one]))
     this.end.wait = { need: this.waits.length > 1 ? 1 : this.waits[0].need, for: [...names.values()],
       cleanup: this.waits.some(wait => wait.cleanup) || undefined }

@@ -3,9 +3,11 @@ package sdks
 import (
 	"bufio"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"net"
+	"net/url"
 	"os"
 	"os/exec"
 	"strings"
@@ -33,9 +35,10 @@ var languages = map[string][]string{
 
 // service is a running service.
 type service struct {
-	t       *testing.T
-	command []string
-	port    int
+	t        *testing.T
+	command  []string
+	port     int
+	database string // for its own transactions
 
 	mu      sync.Mutex
 	process *exec.Cmd
@@ -45,7 +48,7 @@ type service struct {
 func (s *service) start() {
 	s.t.Helper()
 	cmd := exec.Command(s.command[0], s.command[1:]...)
-	cmd.Env = append(os.Environ(), "SDK_SECRET="+secret, fmt.Sprint("SDK_PORT=", s.port))
+	cmd.Env = append(os.Environ(), "SDK_SECRET="+secret, "SDK_DATABASE="+s.database, fmt.Sprint("SDK_PORT=", s.port))
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err == nil {
@@ -79,9 +82,9 @@ func (s *service) url() string {
 }
 
 // serve starts a service in a language until the test ends.
-func serve(t *testing.T, language string) *service {
+func serve(t *testing.T, language, database string) *service {
 	t.Helper()
-	s := &service{t: t, command: languages[language]}
+	s := &service{t: t, command: languages[language], database: database}
 	s.start()
 	t.Cleanup(s.kill)
 	return s
@@ -97,27 +100,45 @@ var registryText = func() []byte {
 	calls := `, "deadline_ms": 600000, "calls": ["go.echo", "remote.pay"]`
 	return fmt.Appendf(nil, `{"version": "1", "tools": [%s]}`, strings.Join([]string{entry("go.echo", ""),
 		entry("go.play", calls), entry("remote.play", calls), entry("remote.refund", calls), entry("remote.pay", ""),
-		entry("remote.forge", calls), entry("remote.unknown", calls)}, ", "))
+		entry("remote.forge", calls), entry("remote.book", calls), entry("remote.unknown", calls)}, ", "))
 }()
 
 // durables are the durable tools of the services.
-var durables = []string{"play", "refund", "forge", "unknown"}
+var durables = []string{"play", "refund", "forge", "unknown", "book"}
 
-// begin starts a worker whose domain remote is at a URL.
-func begin(t *testing.T, url string) *handlertest.Env {
+// begin starts a service in a language, and a worker that calls it. The service has a login for step transactions.
+func begin(t *testing.T, language string) (*handlertest.Env, *service) {
 	t.Helper()
-	env := prepare(t, url)
-	env.StartWorker()
-	return env
+	database := testdb.New(t)
+	s := serve(t, language, loginOf(t, database))
+	env := handlertest.Start(t, handlertest.Options{Domains: []any{Go{}}, Registry: registryText, Database: database,
+		Worker: func(o *worker.Options) {
+			o.Handlers.Add(webhook.New(o.Registry, map[string]backends.Service{"remote": {URL: s.url(), SecretEnv: "S",
+				Durable: durables, SQL: true}}, func(string) string { return secret }))
+		}})
+	return env, s
 }
 
-func prepare(t *testing.T, url string) *handlertest.Env {
+// loginOf makes the table things and a login for the service, and returns its URL.
+func loginOf(t *testing.T, database string) string {
 	t.Helper()
-	return handlertest.Start(t, handlertest.Options{Domains: []any{Go{}}, Registry: registryText, NoWorker: true,
-		Worker: func(o *worker.Options) {
-			o.Handlers.Add(webhook.New(o.Registry, map[string]backends.Service{"remote": {URL: url, SecretEnv: "S",
-				Durable: durables}}, func(string) string { return secret }))
-		}})
+	db := testdb.Pool(t, database)
+	role := strings.ToLower("gem_test_sdk_" + rand.Text())
+	testdb.Exec(t, db, fmt.Sprintf(`create table things (call_id text); create role %[1]s login password 'x' in role
+		gem_handler; grant insert on things to %[1]s; alter table things enable row level security;
+		create policy all_rows on things using (true)`, role))
+	t.Cleanup(func() {
+		_, err := db.Exec(context.Background(), fmt.Sprintf("drop owned by %[1]s; drop role %[1]s", role))
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	u, err := url.Parse(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.UserPassword(role, "x")
+	return u.String()
 }
 
 // Go is the domain of the tools in Go.

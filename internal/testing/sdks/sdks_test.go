@@ -2,12 +2,15 @@ package sdks
 
 import (
 	"encoding/json"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/gemworker/gem/handlers/handlertest"
+	"github.com/gemworker/gem/internal/testing/npmrig"
 	"github.com/gemworker/gem/internal/testing/testdb"
+	"github.com/gemworker/gem/receipts"
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -18,8 +21,8 @@ func each(t *testing.T, test func(t *testing.T, env *handlertest.Env, s *service
 	for language := range languages {
 		t.Run(language, func(t *testing.T) {
 			t.Parallel()
-			s := serve(t, language)
-			test(t, begin(t, s.url()), s)
+			env, s := begin(t, language)
+			test(t, env, s)
 		})
 	}
 }
@@ -117,6 +120,49 @@ func TestAStepThatMustNotRunTwiceIsUnknownAfterItsServiceDied(t *testing.T) {
 		env.Pass(2 * time.Minute) // the attempts may be used up by now
 		if got := told(env.Await(id)); got != `succeeded "unknown"` {
 			t.Error(got)
+		}
+	})
+}
+
+// The rows and the end of a stepTx commit together, once, whatever the service says afterwards.
+func TestRowsAndTheirStepCommitTogether(t *testing.T) {
+	each(t, func(t *testing.T, env *handlertest.Env, _ *service) {
+		if _, err := exec.LookPath("psql"); err != nil {
+			npmrig.Missing(t, "psql is missing: install postgresql-client")
+		}
+		for input, want := range map[string]string{
+			`{}`:                `succeeded "x"`,
+			`{"text": "it's"}`:  `succeeded "it's"`,
+			`{"then": "throw"}`: `succeeded "x"`, // the step has ended
+			`{"then": "twice"}`: `this transaction has ended a step already`,
+		} {
+			before := testdb.Value[int](t, env.DB, "select count(*) from things")
+			r := env.Run(handlertest.Call{Tool: "remote.book", Input: input})
+			if got := told(r); !strings.Contains(got, want) {
+				t.Errorf("%s: %s", input, got)
+			}
+			rows := testdb.Value[int](t, env.DB, "select count(*) from things") - before
+			if ended := r.Status == receipts.Succeeded; ended != (rows == 1) || rows > 1 {
+				t.Errorf("%s: %d rows, %s", input, rows, r.Status)
+			}
+			if effects := string(r.Effects); r.Status == receipts.Succeeded &&
+				(!strings.Contains(effects, `"things"`) || !strings.Contains(effects, `"bank"`)) {
+				t.Errorf("%s: the effects are %s", input, effects)
+			}
+		}
+	})
+}
+
+// A service that does not end the step in its transaction, or does not commit, has made no progress.
+func TestAStepWithoutItsEndWaitsForCode(t *testing.T) {
+	each(t, func(t *testing.T, env *handlertest.Env, _ *service) {
+		id := env.Insert(handlertest.Call{Tool: "remote.book", Input: `{"forget": true}`})
+		env.Until("it waits for code", func() bool {
+			return testdb.Value[string](t, env.DB, "select coalesce(waits_for, '') from core_tool_calls where id = $1",
+				id) == "code"
+		})
+		if journal := strings.Join(env.Journal(id), " "); strings.Contains(journal, "step") {
+			t.Error(journal)
 		}
 	})
 }

@@ -1,4 +1,5 @@
 // The tools of the tests in TypeScript: node service.mjs prints its port.
+import { execFileSync } from 'node:child_process'
 import { Failure, Transient, Unknown, durable, serve, tool } from '../../../sdk/typescript/gem-handlers.js'
 
 // play runs a program: a list of operations, whose results it collects.
@@ -50,6 +51,19 @@ async function perform(call, op) {
   }
 }
 
+// psql inserts a row and ends the step in one transaction. It stands for a driver of Postgres.
+function psql(step, { then, text = 'x' }) {
+  const quoted = value => `'${JSON.stringify(value).replaceAll("'", "''")}'`
+  execFileSync('psql', ['-qAt', '-v', 'ON_ERROR_STOP=1', process.env.SDK_DATABASE, '-c', `begin;
+    insert into things (call_id) values (${quoted(step)}::jsonb ->> 'token');
+    select gem.wrote('things', 'insert', 7);
+    select keep_tool_step(${quoted(step)}, ${quoted(text)});
+    ${then === 'twice' ? `select keep_tool_step(${quoted(step)}, '1');` : ''}
+    commit`], { stdio: 'pipe' })
+  if (then === 'throw') throw new Error('after the commit')
+  return text
+}
+
 const service = serve({ secret: process.env.SDK_SECRET, tools: {
   'remote.play': durable(play),
   'remote.refund': durable(async (call, input) => {
@@ -64,6 +78,13 @@ const service = serve({ secret: process.env.SDK_SECRET, tools: {
   'remote.forge': durable(async call => {
     const asked = { id: 'no such approval', asked: { tool: 'remote.pay', input: { order: 'A7', cents: 1 } } }
     return call.startApproved('pay', asked)
+  }),
+  'remote.book': durable(async (call, input) => {
+    call.called('bank', 'https://bank.example.com', 200)
+    return call.stepTx('book', async step => {
+      if (input.forget) return 'forgotten'
+      return psql(step, input)
+    })
   }),
   'remote.unknown': durable(async call => {
     try {

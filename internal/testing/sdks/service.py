@@ -1,8 +1,10 @@
 """The tools of the tests in Python: python3 service.py prints its port."""
 import asyncio
+import json
 import os
 import pathlib
 import signal
+import subprocess
 import sys
 from collections import Counter
 
@@ -103,6 +105,32 @@ async def forge(call, input):
 
 
 @durable
+async def book(call, input):
+    call.called("bank", "https://bank.example.com", 200)
+
+    def run(step):
+        return "forgotten" if input.get("forget") else psql(step, **input)
+    return await call.step_tx("book", run)
+
+
+def psql(step, then="", text="x"):
+    """Inserts a row and ends the step in one transaction. It stands for a driver of Postgres."""
+    def quoted(value):
+        return "'" + json.dumps(value).replace("'", "''") + "'"
+    twice = f"select keep_tool_step({quoted(step)}, '1');" if then == "twice" else ""
+    done = subprocess.run(["psql", "-qAt", "-v", "ON_ERROR_STOP=1", os.environ["SDK_DATABASE"], "-c", f"""begin;
+        insert into things (call_id) values ({quoted(step)}::jsonb ->> 'token');
+        select gem.wrote('things', 'insert', 7);
+        select keep_tool_step({quoted(step)}, {quoted(text)});
+        {twice} commit"""], capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    if then == "throw":
+        raise RuntimeError("after the commit")
+    return text
+
+
+@durable
 async def unknown(call, input):
     def ring():
         if call.attempt == 1:
@@ -115,7 +143,7 @@ async def unknown(call, input):
 
 
 service = serve(secret=os.environ["SDK_SECRET"], tools={
-    "remote.play": play, "remote.refund": refund, "remote.pay": pay, "remote.forge": forge, "remote.unknown": unknown})
+    "remote.play": play, "remote.refund": refund, "remote.pay": pay, "remote.forge": forge, "remote.book": book, "remote.unknown": unknown})
 if __name__ == "__main__":
     server = service.server(int(os.environ.get("SDK_PORT", "0")))
     print(server.server_port, flush=True)

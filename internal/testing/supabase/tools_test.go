@@ -10,6 +10,10 @@ func TestEachIsToldTheToolsThatItMayCall(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, supabase.Options{OlderProject: true})
 	d.must("visitor", `rpc('list_tools')`, "401 42501")
+	const keep = `rpc('keep_tool_step', {step: {token: 'x', before: 0, name: 'x'}, result: 1})`
+	d.must("visitor", keep, "401 42501")
+	d.must("ada", keep, "403 42501")
+	d.must("server", keep, "409 PT409")
 	is := func(who, query, want string) {
 		t.Helper()
 		if got := d.must(who, query, "200").Data; string(got) != want {

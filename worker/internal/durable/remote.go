@@ -31,6 +31,40 @@ func (r Remote) State() exchange.State {
 		Replay: r.options.Replay}
 }
 
+// Token implements [exchange.Attempt].
+func (r Remote) Token() (string, error) {
+	token, err := r.pen.writer.token(r.pen.open)
+	if err != nil {
+		r.pen.leaveUnlessRefused(err)
+	}
+	return token, err
+}
+
+// Reread implements [exchange.Attempt].
+func (r Remote) Reread() error {
+	r.pen.writing.Lock()
+	defer r.pen.writing.Unlock()
+	r.pen.leaveIfClosed()
+	steps, events, err := r.pen.writer.journal(r.pen.open)
+	if err != nil {
+		r.pen.leaveUnlessRefused(err)
+		return err
+	}
+	r.course.mu.Lock()
+	defer r.course.mu.Unlock()
+	journal, exit := Read(steps, events)
+	if exit != nil {
+		return errors.New(exit.Misfit.Message)
+	}
+	if steps > r.course.journal.events {
+		r.course.progressed = true
+		defer r.life.progress()
+	}
+	journal.Key, journal.Ruling = r.course.journal.Key, r.course.journal.Ruling
+	*r.course.journal = *journal
+	return nil
+}
+
 // Entries implements [exchange.Attempt].
 func (r Remote) Entries() ([]exchange.Entry, error) {
 	r.course.mu.Lock()
@@ -126,6 +160,9 @@ func (r Remote) Record(operations []exchange.Operation) error {
 		var err error
 		switch op.Do {
 		case exchange.End:
+			if op.Kind == exchange.Tx && op.Err == nil {
+				return fmt.Errorf("only keep_tool_step may end %s, with its rows", op.Name)
+			}
 			if plain.IsTransient(op.Err) && op.Kind != exchange.Once && r.course.spent()+1 < r.options.MaxAttempts {
 				if again == nil {
 					again = op.Err

@@ -59,6 +59,26 @@ func (w *Writer) hasStep(ctx context.Context, name string) (there bool, err erro
 	return there, err
 }
 
+// token returns the token of the attempt for exchanges.
+func (w *Writer) token(ctx context.Context) (token string, err error) {
+	err = w.Persist(ctx, "make a token", func(ctx context.Context) (err error) {
+		token, err = store.ExchangeToken(ctx, w.DB, w.Attempt)
+		return err
+	})
+	return token, err
+}
+
+// journal reads the whole journal, after transactions of the attempt that are about to commit.
+func (w *Writer) journal(ctx context.Context) (steps int, events []store.Event, err error) {
+	err = w.Persist(ctx, "read the journal", func(ctx context.Context) (err error) {
+		if steps, err = store.StepsOf(ctx, w.DB, w.Attempt); err == nil {
+			events, err = store.Steps(ctx, w.DB, w.Attempt.CallID)
+		}
+		return err
+	})
+	return steps, events, err
+}
+
 // wait makes calls and waits, in one statement, and returns the new number of events of steps in the journal.
 func (w *Writer) wait(ctx context.Context, of store.Wait) (verdict store.WaitVerdict, events int, err error) {
 	of.Key = w.Key
