@@ -95,7 +95,7 @@ var registryText = func() []byte {
 	entry := func(name, more string) string {
 		return fmt.Sprintf(`{"name": %q, "description": "", "input_schema": {"type": "object"}, "permissions": [],
 			"output_schema": {}, "idempotency": {"mode": "none"}, "timeout_ms": 20000, "receipt_fields": [],
-			"retry": {"max_attempts": 4, "backoff_ms": 1}%s}`, name, more)
+			"retry": {"max_attempts": 20, "backoff_ms": 20}%s}`, name, more)
 	}
 	calls := `, "deadline_ms": 600000, "calls": ["go.echo", "remote.pay"]`
 	return fmt.Appendf(nil, `{"version": "1", "tools": [%s]}`, strings.Join([]string{entry("go.echo", ""),

@@ -22,7 +22,7 @@ async function play(call, { program }) {
 const failures = new Map() // of transient steps, by call and name
 
 async function perform(call, op) {
-  const child = of => call.start(of.name, 'go.echo', { value: of.value })
+  const child = of => call.start(of.name, 'go.echo', { value: of.value ?? null })
   switch (op.do) {
     case 'step':
     case 'once':

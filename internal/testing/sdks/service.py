@@ -38,7 +38,7 @@ async def play(call, input):
 
 async def perform(call, op):
     def child(of):
-        return call.start(of["name"], "go.echo", {"value": of["value"]})
+        return call.start(of["name"], "go.echo", {"value": of.get("value")})
 
     def work():
         key = call.id, op["name"]
