@@ -1,3 +1,4 @@
+// @ts-self-types="./gem-handlers.d.ts"
 // Serves tools to a worker of GEM over HTTP. gem-handlers.d.ts describes every function, and docs/sdk.md has examples.
 //
 // A durable tool runs in exchanges. Each request has the journal of the call. The handler runs from its beginning, and

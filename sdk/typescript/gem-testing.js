@@ -1,3 +1,4 @@
+// @ts-self-types="./gem-testing.d.ts"
 // A worker in memory, for the tests of durable tools. gem-testing.d.ts describes it.
 //
 //   const t = test(service)

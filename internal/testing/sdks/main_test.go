@@ -111,12 +111,17 @@ func begin(t *testing.T, language string) (*handlertest.Env, *service) {
 	t.Helper()
 	database := testdb.New(t)
 	s := serve(t, language, loginOf(t, database))
-	env := handlertest.Start(t, handlertest.Options{Domains: []any{Go{}}, Registry: registryText, Database: database,
+	return beginAt(t, database, s.url()), s
+}
+
+// beginAt starts a worker on a database, whose domain remote is at a URL.
+func beginAt(t *testing.T, database, url string) *handlertest.Env {
+	t.Helper()
+	return handlertest.Start(t, handlertest.Options{Domains: []any{Go{}}, Registry: registryText, Database: database,
 		Worker: func(o *worker.Options) {
-			o.Handlers.Add(webhook.New(o.Registry, map[string]backends.Service{"remote": {URL: s.url(), SecretEnv: "S",
+			o.Handlers.Add(webhook.New(o.Registry, map[string]backends.Service{"remote": {URL: url, SecretEnv: "S",
 				Durable: durables, SQL: true}}, func(string) string { return secret }))
 		}})
-	return env, s
 }
 
 // loginOf makes the table things and a login for the service, and returns its URL.

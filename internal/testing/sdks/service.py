@@ -144,6 +144,7 @@ async def unknown(call, input):
 
 service = serve(secret=os.environ["SDK_SECRET"], tools={
     "remote.play": play, "remote.refund": refund, "remote.pay": pay, "remote.forge": forge, "remote.book": book, "remote.unknown": unknown})
+application = service.wsgi
 if __name__ == "__main__":
     server = service.server(int(os.environ.get("SDK_PORT", "0")))
     print(server.server_port, flush=True)
