@@ -244,7 +244,7 @@ func TestOtherServersAndDrivers(t *testing.T) {
 	t.Parallel()
 	const python = "/usr/bin/python3" // which has Debian's packages
 	if err := exec.Command(python, "-c", "import uvicorn, gunicorn, psycopg").Run(); err != nil {
-		npmrig.Missing(t, "uvicorn, gunicorn or psycopg is missing: apt-get install python3-uvicorn gunicorn python3-psycopg")
+		npmrig.Missing(t, "missing: apt-get install python3-uvicorn gunicorn python3-psycopg")
 	}
 	for name, c := range map[string]struct {
 		files   map[string]string
@@ -254,7 +254,8 @@ func TestOtherServersAndDrivers(t *testing.T) {
 			return []string{python, "-m", "uvicorn", "--port", fmt.Sprint(port), "service:service"}
 		}},
 		"gunicorn": {nil, func(port int) []string {
-			return []string{python, "-m", "gunicorn", "--threads", "4", "-b", fmt.Sprint("127.0.0.1:", port), "service:application"}
+			return []string{python, "-m", "gunicorn", "--threads", "4", "-b", fmt.Sprint("127.0.0.1:", port),
+				"service:application"}
 		}},
 		"psycopg": {map[string]string{"booking.py": `
 import os, psycopg
@@ -286,7 +287,7 @@ await serve({ secret: process.env.SDK_SECRET, tools: { 'remote.book': durable(as
 		"pg": {map[string]string{"booking.mjs": `
 import pg from 'pg'
 import { durable, serve } from './gem-handlers.js'
-await serve({ secret: process.env.SDK_SECRET, tools: { 'remote.book': durable(async call => call.stepTx('book', async step => {
+const book = async step => {
   const db = new pg.Client(process.env.SDK_DATABASE)
   await db.connect()
   try {
@@ -298,7 +299,9 @@ await serve({ secret: process.env.SDK_SECRET, tools: { 'remote.book': durable(as
     await db.end()
   }
   return 'x'
-})) } }).listen(Number(process.env.SDK_PORT))
+}
+await serve({ secret: process.env.SDK_SECRET, tools: { 'remote.book': durable(call => call.stepTx('book', book)) } })
+  .listen(Number(process.env.SDK_PORT))
 `}, func(int) []string { return []string{"node", "booking.mjs"} }},
 	} {
 		t.Run(name, func(t *testing.T) {
