@@ -94,7 +94,8 @@ const provider = new MockLanguageModelV3({ doGenerate: async ({ prompt }) => {
   const results = prompt.filter(m => m.role === 'tool').flatMap(m => m.content)
   const usage = { inputTokens: { total: 1 }, outputTokens: { total: 1 } }
   if (results.length === 0) return { finishReason: { unified: 'tool-calls', raw: 'x' }, usage, warnings: [], content:
-    ['a', 'b'].map(item => ({ type: 'tool-call', toolCallId: item, toolName: 'stock', input: JSON.stringify({ item }) })) }
+    ['a', 'b'].map(item => ({ type: 'tool-call', toolCallId: item, toolName: 'stock',
+      input: JSON.stringify({ item }) })) }
   return { finishReason: { unified: 'stop', raw: 'x' }, usage, warnings: [],
     content: [{ type: 'text', text: JSON.stringify(results.map(r => r.output.value)) }] }
 } })
