@@ -121,7 +121,8 @@ func TestRequestsThatAnotherLibrarySigned(t *testing.T) {
 import { Webhook } from 'standardwebhooks'
 import { serve, tool } from './gem-handlers.js'
 const secret = process.env.SHOP_SECRET
-const body = JSON.stringify({ call: { id: 'c', tool: 'a.b', attempt: 1, session_id: null, created_by: null }, input: {} })
+const call = { id: 'c', tool: 'a.b', attempt: 1, session_id: null, created_by: null }
+const body = JSON.stringify({ call, input: {} })
 const send = async (by, sent = body, at = new Date()) => {
   const headers = { 'webhook-id': 'c', 'webhook-timestamp': String(Math.floor(at / 1000)),
     'webhook-signature': new Webhook(by).sign('c', at, body) }
