@@ -97,7 +97,7 @@ var registryText = func() []byte {
 			"output_schema": {}, "idempotency": {"mode": "none"}, "timeout_ms": 20000, "receipt_fields": [],
 			"retry": {"max_attempts": 20, "backoff_ms": 20}%s}`, name, more)
 	}
-	calls := `, "deadline_ms": 600000, "calls": ["go.echo", "remote.pay"]`
+	calls := `, "deadline_ms": 864000000, "calls": ["go.echo", "remote.pay"]`
 	return fmt.Appendf(nil, `{"version": "1", "tools": [%s]}`, strings.Join([]string{entry("go.echo", ""),
 		entry("go.play", calls), entry("remote.play", calls), entry("remote.refund", calls), entry("remote.pay", ""),
 		entry("remote.forge", calls), entry("remote.book", calls), entry("remote.unknown", calls)}, ", "))

@@ -215,13 +215,16 @@ func TestNothingIsLostWhenServicesAndWorkersDie(t *testing.T) {
 				w.Kill()
 			}
 		}
-		for _, id := range ids {
-			env.Until("the call to end", func() bool {
-				// without the pauses after failures, which grow
-				testdb.Exec(t, env.DB, "update core_tool_calls set wake_at = gem.now() where waits_for = 'code'; "+
-					"update core_tool_calls set run_at = gem.now() where status = 'queued' and run_at > gem.now()")
-				return testdb.Value[bool](t, env.DB, "select gem.is_final(status) from core_tool_calls where id = $1", id)
+		open := func(more string) int {
+			return testdb.Value[int](t, env.DB, "select count(*) from core_tool_calls where not gem.is_final(status)"+more)
+		}
+		for open("") > 0 { // the pauses after failures grow
+			env.Until("the calls that may run to do so", func() bool {
+				return open(" and not (status = 'queued' and run_at > gem.now() or coalesce(waits_for = 'code', false))") == 0
 			})
+			env.Pass(time.Minute)
+		}
+		for _, id := range ids {
 			r := env.Await(id)
 			if got := told(r); !slices.Contains([]string{`succeeded "x"`, `succeeded {"out": [1, 2, 3, null]}`}, got) &&
 				!strings.Contains(got, "outcome_unknown: ") && !strings.Contains(got, "must not run twice") {
