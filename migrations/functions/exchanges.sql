@@ -62,7 +62,7 @@ declare
 begin
   if token[1] ~ '^[0-9a-f-]{36}$' and token[2] ~ '^[0-9]{1,9}$' and cardinality(token) = 3
     and num_nulls(step ->> 'name', step ->> 'before') = 0 then
-    select c.id, c.attempt, c.claimed_by into call, attempt, worker from public.core_tool_calls c
+    select c.id, c.attempt, c.claimed_by, c.steps into call, attempt, worker, steps from public.core_tool_calls c
     where c.id = token[1]::uuid and coalesce(c.attempt = token[2]::integer and c.status = 'running', false);
   end if;
   -- hashed, so that the time of the comparison says nothing
@@ -74,8 +74,7 @@ begin
   if coalesce(current_setting('gem.kept_step', true), '') <> '' then
     perform gem.refuse('PT409', 'this transaction has ended a step already');
   end if;
-  steps := gem.steps_of(call, attempt, worker);
-  if steps <> (step ->> 'before')::integer then
+  if steps <> (step ->> 'before')::integer then -- gem.step looks again, and locks the row
     perform gem.refuse('PT409', 'the journal has %s steps, and had %s when the step began', null, steps::text,
       step ->> 'before');
   elsif octet_length(result::text) > 1048576 then
