@@ -6,11 +6,14 @@ select 'exchange', gem.hmac_key(k.key)
 from (select uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()) as key) k
 on conflict do nothing;
 
--- Returns the last part of the token of an attempt.
+-- Returns the last part of the token of an attempt. In PL/pgSQL, its query is planned once.
 create or replace function gem.exchange_code(p_call uuid, p_attempt integer, p_worker text) returns text
-language sql stable as $$
-  select encode(gem.hmac(s.value, convert_to(format('%s.%s.%s', p_call, p_attempt, p_worker), 'UTF8')), 'hex')
-  from gem.secrets s where s.name = 'exchange'
+language plpgsql stable as $$
+declare
+  secret bytea := (select s.value from gem.secrets s where s.name = 'exchange');
+begin
+  return encode(gem.hmac(secret, convert_to(p_call::text || '.' || p_attempt || '.' || p_worker, 'UTF8')), 'hex');
+end
 $$;
 
 -- Returns the token of an attempt, CALL.ATTEMPT.CODE. The attempt must hold its call.
@@ -58,7 +61,6 @@ declare
   worker  text;
   steps   integer;
   effects jsonb  := coalesce(step -> 'effects', '{}');
-  noted   jsonb;
 begin
   if token[1] ~ '^[0-9a-f-]{36}$' and token[2] ~ '^[0-9]{1,9}$' and cardinality(token) = 3
     and num_nulls(step ->> 'name', step ->> 'before') = 0 then
@@ -85,11 +87,13 @@ begin
   elsif length(step ->> 'name') not between 1 and 210 then
     perform gem.refuse('PT422', 'the name of the step has more than 200 characters, or none');
   end if;
-  noted := jsonb_strip_nulls(jsonb_build_object(
-    'db_writes', nullif(coalesce(effects -> 'db_writes', '[]') || gem.noted_effects('gem.wrote')::jsonb, '[]'),
-    'db_reads', nullif(coalesce(effects -> 'db_reads', '[]') || gem.noted_effects('gem.read')::jsonb, '[]')));
+  if current_setting('gem.wrote', true) <> '' or current_setting('gem.read', true) <> '' then
+    effects := effects || jsonb_strip_nulls(jsonb_build_object(
+      'db_writes', nullif(coalesce(effects -> 'db_writes', '[]') || gem.noted_effects('gem.wrote')::jsonb, '[]'),
+      'db_reads', nullif(coalesce(effects -> 'db_reads', '[]') || gem.noted_effects('gem.read')::jsonb, '[]')));
+  end if;
   perform gem.step(call, attempt, worker, 'step', jsonb_build_object('name', step ->> 'name', 'kind',
-    'tx', 'result', coalesce(result, 'null'), 'effects', effects || noted), steps, false);
+    'tx', 'result', coalesce(result, 'null'), 'effects', effects), steps, false);
   perform set_config('gem.kept_step', 'yes', true);
 end
 $$;
