@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"strings"
 	"time"
 
 	"github.com/gemworker/gem/handlers"
@@ -75,7 +76,7 @@ func (w *Worker) replay(ctx context.Context, r *store.Recorded) *ReplayResult {
 	result := &ReplayResult{Unread: a.steps.Unread()}
 	switch {
 	case end != nil && end.how == waitingForCode:
-		result.Misfit = fmt.Sprintf("%s: %s", end.misfit.Name, end.misfit.Message)
+		result.Misfit = strings.TrimPrefix(end.misfit.Name+": "+end.misfit.Message, ": ")
 		return result
 	case end != nil:
 		result.Stopped = end.lacks
