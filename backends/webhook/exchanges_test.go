@@ -116,12 +116,14 @@ func TestEachAnswerOfADurableHandlerHasItsMeaning(t *testing.T) {
 		"a step twice":               {[]answer{ok(step), ok(step)}, `the journal has a already`},
 		"an end of a step once that never began": {[]answer{ok(`{"gem": 1, "ops": [{"op": "step", "name": "o", "kind": "once", "result": 1}]}`)},
 			`the beginning of o is not in the journal`},
-		"a name that cannot be":      {[]answer{ok(`{"gem": 1, "ops": [{"op": "step", "name": "a#1", "kind": "step", "result": 1}]}`)}, `cannot be a name`},
-		"a tx without a token":       {[]answer{ok(`{"gem": 1, "ops": [{"op": "step", "name": "a", "kind": "tx", "result": 1}]}`)}, `only keep_tool_step`},
-		"an unknown operation":       {[]answer{ok(`{"gem": 1, "ops": [{"op": "drop", "name": "a"}]}`)}, `is no operation`},
-		"a clean-up without a cause": {[]answer{ok(`{"gem": 1, "ops": [{"op": "step", "name": "a", "kind": "step", "result": 1, "cleanup": true}]}`)}, `nobody has cancelled`},
-		"a wait for nothing":         {[]answer{ok(`{"gem": 1, "wait": {"need": 1, "for": []}}`)}, `waits for 1 of 0 names`},
-		"a misfit":                   {[]answer{ok(`{"gem": 1, "misfit": {"name": "a", "message": "another"}}`)}, `code: another`},
+		"a name that cannot be": {[]answer{ok(`{"gem": 1, "ops": [{"op": "step", "name": "a#1", "kind": "step", "result": 1}]}`)}, `cannot be a name`},
+		"a tx without a token":  {[]answer{ok(`{"gem": 1, "ops": [{"op": "step", "name": "a", "kind": "tx", "result": 1}]}`)}, `only keep_tool_step`},
+		"an unknown operation":  {[]answer{ok(`{"gem": 1, "ops": [{"op": "drop", "name": "a"}]}`)}, `is no operation`},
+		"a clean-up without a cancellation": {[]answer{ok(`{"gem": 1, "ops": [{"op": "step", "name": "a", "kind": "step", "result": 1, "cleanup": true}]}`),
+			ok(`{"gem": 1, "result": 1}`)}, `succeeded 1`},
+		"a name that is empty": {[]answer{ok(`{"gem": 1, "wait": {"need": 1, "for": [{"name": ""}]}}`)}, `cannot be a name`},
+		"a wait for nothing":   {[]answer{ok(`{"gem": 1, "wait": {"need": 1, "for": []}}`)}, `waits for 1 of 0 names`},
+		"a misfit":             {[]answer{ok(`{"gem": 1, "misfit": {"name": "a", "message": "another"}}`)}, `code: another`},
 		"a call that is not listed": {[]answer{ok(`{"gem": 1, "ops": [{"op": "call", "name": "c", "tool": "crm.plan", "input": {}}],
 			"wait": {"need": 1, "for": [{"name": "c"}]}}`), ok(`{"gem": 1, "result": 1}`)}, `succeeded 1`},
 		"effects that are none": {[]answer{ok(`{"gem": 1, "result": 1, "effects": {"db_writes": [{}]}}`)}, `failed output_invalid`},
@@ -186,5 +188,23 @@ func TestARequestHasTheJournal(t *testing.T) {
 	}
 	if want := fmt.Sprintf("%[1]s-1-4 %[1]s-1-4", id); s.ids[3] != want {
 		t.Errorf("%s, want %s", s.ids[3], want)
+	}
+}
+
+// A service that asks for an approval with the digest of another call is refused: people would see one call, and
+// approve the other.
+func TestAnApprovalHasTheDigestOfWhatItShows(t *testing.T) {
+	t.Parallel()
+	env, _ := startScripted(t)
+	const ask = `{"gem": 1, "ops": [{"op": "call", "name": "ap", "tool": "wait.approval", "input": {"tool": "crm.other",
+		"input": {"cents": 1}, "text": "Pay 1 cent?", "by": ["role:boss"], "others": true,
+		"digest": "0000000000000000000000000000000000000000000000000000000000000000"}}],
+		"wait": {"need": 1, "for": [{"name": "ap"}]}}`
+	id := env.Insert(handlertest.Call{Tool: "crm.plan", Input: input(answer{Status: 200, Body: ask},
+		answer{Status: 200, Body: `{"gem": 1, "result": 1}`})})
+	env.Await(id)
+	if got := testdb.Value[string](t, env.DB, "select data::text from core_tool_events where call_id = $1 and event = "+
+		"'step'", id); !strings.Contains(got, "The digest of the approval is not that of its tool and input.") {
+		t.Error(got)
 	}
 }

@@ -50,14 +50,14 @@ var firstKinds = map[string]firstKind{
 	"go": {"write:db", `  go mod tidy
   go run . dev                  # a private Postgres and a worker, until Ctrl-C
   go run . call shop.refund '{"order_id": 1, "amount": 20}' --wait     # in a second terminal, in this folder`, nil},
-	"typescript": {"", `  node --env-file=.env --test
-  node --env-file=.env shop.ts
+	"typescript": {"", `  node --env-file=.env --test   # Node.js 22.18 or newer
+  node --env-file=.env shop.ts  # the service, until Ctrl-C
   gem dev                       # in a second terminal: a private Postgres and a worker, until Ctrl-C
   gem call shop.refund '{"order_id": 1, "amount": 20}' --wait     # in a third one
   gem call shop.refund '{"order_id": 2, "amount": 150}' --wait    # gem dev prints how to approve it`, &sdk.TypeScript},
 	"python": {"", `  set -a; . ./.env; set +a
   python3 -m unittest
-  python3 shop.py
+  python3 shop.py               # the service, until Ctrl-C
   gem dev                       # in a second terminal: a private Postgres and a worker, until Ctrl-C
   gem call shop.refund '{"order_id": 1, "amount": 20}' --wait     # in a third one
   gem call shop.refund '{"order_id": 2, "amount": 150}' --wait    # gem dev prints how to approve it`, &sdk.Python},
@@ -73,12 +73,12 @@ The files are a registry with one tool, the code of the tool, a rule that asks
 for an approval, a test and .env. The tool is a function in SQL (the default), a
 service behind HTTP in JavaScript, or a method in Go.
 
-With typescript or python, the tool is durable: it asks for an approval itself,
-calls another tool, and continues after a crash. The files of the SDK are among
-those written.
+With typescript or python, there is no rule: the tool is durable, asks for the
+approval itself, calls a second tool, and continues after a crash. The SDK is
+written next to it, as plain files.
 
 It overwrites nothing: if one of the files exists, it writes none.`,
-		Example: "  mkdir shop && cd shop && gem init sql",
+		Example: "  mkdir shop && cd shop && gem init sql\n  mkdir shop && cd shop && gem init typescript",
 		Args:    takes("sql, http, go, typescript or python, or nothing", 0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name := cmp.Or(strings.Join(args, ""), "sql")

@@ -23,7 +23,7 @@ func TestInitWritesFilesThatWork(t *testing.T) {
 		"http": {"domains.json, rules.json, rules.test.json, server.mjs, tools.registry.json",
 			"node --env-file=.env, gem dev, gem call"},
 		"typescript": {"domains.json, gem-handlers.d.ts, gem-handlers.js, gem-testing.d.ts, gem-testing.js, package.json, " +
-			"shop.test.ts, shop.ts, tools.registry.json",
+			"shop.test.ts, shop.ts, tools.registry.json, tsconfig.json",
 			"node --env-file=.env, node --env-file=.env, gem dev, gem call, gem call"},
 		"python": {"domains.json, gem_handlers.py, gem_testing.py, shop.py, test_shop.py, tools.registry.json",
 			"python3 -m, python3 shop.py, gem dev, gem call, gem call"},

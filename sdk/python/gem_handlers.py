@@ -13,11 +13,19 @@ import hashlib
 import hmac
 import inspect
 import json
+import logging
+import math
 import time
+from contextvars import ContextVar
 from datetime import datetime, timedelta, timezone
 from typing import Any, Awaitable, Callable, Iterable, Mapping, Optional, Union
 
 TOLERANCE = 5 * 60  # seconds that the clocks of the worker and of the service may differ
+LARGEST = 4 << 20  # bytes of a request, and of an answer
+LARGEST_RESULT = 1 << 20  # bytes of a step's result
+log = logging.getLogger("gem_handlers")
+in_step: ContextVar[Optional[str]] = ContextVar("in_step", default=None)
+cleaning: ContextVar[bool] = ContextVar("cleaning", default=False)
 
 
 class Failure(Exception):
@@ -67,13 +75,30 @@ class Transient(Exception):
 
 def durable(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     """Marks a handler `async def handler(call, input)` of a tool that domains.json lists under `durable`."""
+    if not inspect.iscoroutinefunction(handler):
+        raise TypeError(f"{handler.__name__} must be async def, since it is durable.")
     handler.__gem_durable__ = True  # type: ignore[attr-defined]
     return handler
 
 
+def _encoded(what: str, value: Any, largest: int = LARGEST_RESULT) -> str:
+    """Returns a value as JSON, or raises a Failure."""
+    try:
+        text = json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Failure(f"The result of {what} cannot be written as JSON: {error}", "output_invalid") from error
+    if len(text) > largest:
+        raise Failure(f"The result of {what} takes {len(text)} bytes as JSON, and may take {largest}.",
+                      "output_invalid")
+    return text
+
+
 def _described(error: BaseException) -> dict[str, Any]:
     if isinstance(error, Failure):
-        details = {} if error.details is None else {"details": error.details}
+        try:
+            details = {} if error.details is None else {"details": json.loads(_encoded("details", error.details))}
+        except Failure:
+            details = {}
         return {"error_code": error.code, "message": str(error), **details}
     return {"error_code": "execution_error", "message": str(error) or type(error).__name__}
 
@@ -95,6 +120,8 @@ def _time(at: Optional[datetime]) -> Optional[str]:
 
 def _milliseconds(limit: Union[float, timedelta]) -> int:
     seconds = limit.total_seconds() if isinstance(limit, timedelta) else limit
+    if not math.isfinite(seconds) or seconds > 366 * 24 * 3600:
+        raise Failure(f"A wait may last 366 days: {seconds} seconds are not a time.")
     return max(1, round(seconds * 1000))
 
 
@@ -141,8 +168,10 @@ class Child:
     """Something that a durable handler waits for. Awaiting it gives its result, or raises its error."""
 
     def __init__(self, call: "DurableCall", id: str, kind: str, tool: Optional[str] = None,
-                 field: Optional[str] = None, asked: Optional[dict[str, Any]] = None) -> None:
+                 field: Optional[str] = None, asked: Optional[dict[str, Any]] = None,
+                 unmade: Optional[dict[str, Any]] = None) -> None:
         self._call, self.id, self.kind, self.tool, self.field, self.asked = call, id, kind, tool, field, asked
+        self._unmade = unmade  # begun before a clean-up, and not made
         self.limit: dict[str, Any] = {}
 
     def within(self, limit: Union[float, timedelta]) -> "Child":
@@ -165,7 +194,7 @@ class Child:
 
 class DurableCall(Call):
     """The call of a durable handler. The handler runs from its beginning again and again; what the journal has returns
-    at once. So everything with an effect belongs into a step, and outside of steps the handler awaits only the methods
+    at once. So everything with an effect belongs in a step, and outside of steps the handler awaits only the methods
     below. Two operations with the same name get the names `name` and `name#2` in the journal."""
 
     def __init__(self, said: Mapping[str, Any]) -> None:
@@ -177,7 +206,9 @@ class DurableCall(Call):
         self._ops: list[dict[str, Any]] = []
         self._waits: list[dict[str, Any]] = []
         self._end: Optional[dict[str, Any]] = None  # of the exchange, if the handler has not returned
-        self._running = self._cleaning = self._changes = 0
+        self._running = self._changes = self._size = 0
+        self._outside: dict[str, list[Any]] = {}  # effects outside of steps: each run records them again
+        self._deferred = False  # a step waits for calls to be made
         self._closed = False
         self._alone = False  # a transaction runs, or has run
         self._steps: int = self._state["steps"]
@@ -202,38 +233,44 @@ class DurableCall(Call):
         entry = await self._found(id, kind)
         if entry and entry["ended"] is not None:
             return _outcome(entry)
-        if entry and id not in self._state["may_run"]:
-            return await self._add({"op": "step", "name": id, "kind": kind, "error": _described(Unknown())})
-        self._may_begin()
         if self._state["replay"]:
             return await self._stop({"stopped": f"the step {id}"})
-        # calls are made before the next step begins
-        if self._running == 0 and any(op["op"] in ("call", "approve") for op in self._ops):
-            return await self._park()
-        # nothing else happens beside a transaction
-        if self._alone or kind == "tx" and (self._running > 0 or self._ops):
+        self._may_begin()
+        if entry and id not in self._state["may_run"]:
+            return await self._add({"op": "step", "name": id, "kind": kind, "error": _described(Unknown())})
+        # calls are made before the next step begins, and nothing else happens beside a transaction
+        if (self._running == 0 and any(op["op"] in ("call", "approve") for op in self._ops) or self._alone
+                or kind == "tx" and (self._running > 0 or self._ops)):
+            self._deferred = True
             return await self._park()
         if kind == "tx" and "token" not in self._state:
             raise Failure('step_tx needs "sql": true in domains.json.', details={"reason": "no_token"})
         self._alone = kind == "tx"
         if kind == "once" and not entry:
             return await self._add({"op": "began", "name": id})
+        if self._running == 0:
+            self._keep_outside()
         self._running += 1
         op: dict[str, Any] = {"op": "step", "name": id, "kind": kind}
         of = [{"token": self._state["token"], "before": self._state["steps"], "name": id,
                "effects": self._effects}] if kind == "tx" else []
+        inside = in_step.set(name)
         try:
             result = await fn(*of) if inspect.iscoroutinefunction(fn) else await asyncio.to_thread(fn, *of)
-            op["result"] = await result if inspect.isawaitable(result) else result
-            json.dumps(op, allow_nan=False)
+            result = await result if inspect.isawaitable(result) else result
+            text = _encoded(f"the step {id}", result, min(LARGEST_RESULT, LARGEST - 65_536 - self._size))
+            self._size += len(text)
+            op["result"] = json.loads(text)
         except NotConfigured as error:
             op["not_configured"] = _unconfigured(error)
         except Exception as error:
-            op.pop("result", None)
             op["error"] = _described(error)
             if _is_transient(error):
-                op.update(transient=True, after_ms=int(getattr(error, "after", 0) * 1000))
+                op.update(transient=True, after_ms=int(min(getattr(error, "after", 0), 86_400) * 1000))
+            elif not isinstance(error, Failure):
+                log.exception("the step %s of call %s failed", name, self.id)
         finally:
+            in_step.reset(inside)
             self._running -= 1
         if kind == "tx" and "result" in op:  # keep_tool_step has written it
             self._steps += 1
@@ -247,9 +284,11 @@ class DurableCall(Call):
     def start(self, name: str, tool: str, input: Mapping[str, Any], **more: Any) -> Child:
         """Makes a call, once. The tool must be listed in `calls` of this tool's entry in the registry."""
         id = self._unique(name)
-        if not self._find(id, "call", tool) and self._opens():
-            self._note({"op": "call", "name": id, "tool": tool, "input": input, **more})
-        return Child(self, id, "call", tool)
+        op = {"op": "call", "name": id, "tool": tool, "input": input, **more}
+        makes = not self._find(id, "call", tool)
+        if makes and self._opens():
+            self._note(op)
+        return Child(self, id, "call", tool, unmade=op if makes and not self._opens() else None)
 
     async def run(self, name: str, tool: str, input: Mapping[str, Any]) -> Any:
         """Makes a call and waits for its result."""
@@ -317,38 +356,46 @@ class DurableCall(Call):
 
     async def first(self, *children: Child) -> int:
         """Waits until one of the children has ended, and returns its index."""
+        if not children:
+            raise Failure("call.first needs something to wait for.")
         await self._wait(children, 1)
         ended = [self._entries.get(child.id, {}).get("ended") for child in children]
         return min((at, i) for i, at in enumerate(ended) if at is not None)[1]
 
     async def cleanup(self, fn: Callable[[], Awaitable[Any]]) -> Any:
         """Runs fn, whose operations may still begin after the call was cancelled."""
-        self._cleaning += 1
+        before = cleaning.set(True)
         try:
             return await fn()
         finally:
-            self._cleaning -= 1
+            cleaning.reset(before)
 
     def _result_of(self, child: Child) -> Any:
         result = _outcome(self._entries[child.id])
         return result.get(child.field) if child.field and isinstance(result, dict) else result
 
     async def _wait(self, of: Iterable[Child], need: int) -> None:
-        of = list(of)
+        self._not_in_step("A wait")
+        of = list({child.id: child for child in of}.values())
+        need = min(need, len(of))
         ended = {child.id for child in of
                  if (self._find(child.id, child.kind, child.tool) or {}).get("ended") is not None}
         if self._end is not None:
             await self._park()
-        missing = need - sum(child.id in ended for child in of)
-        if missing <= 0:
-            return
-        name, cleanup = _cancel_name(need, of), self._cleaning > 0
+        name, cleanup = _cancel_name(need, of), self._cleans()
         if name in self._entries and not cleanup:
             raise Cancelled()
-        if self._state["cancelled"] and not cleanup:
-            await self._add({"op": "cancelled", "name": name})
+        missing = need - len(ended)
+        if missing <= 0:
+            return
         if self._state["replay"]:
             await self._stop({"stopped": "the wait for " + ", ".join(child.id for child in of)})
+        if self._state["cancelled"] and not cleanup:
+            await self._add({"op": "cancelled", "name": name})
+        for child in of:
+            if child._unmade and child.id not in ended:
+                self._note(child._unmade)
+            child._unmade = None
         self._waits.append({"need": missing, "cleanup": cleanup,
                             "for": [{"name": child.id, **child.limit} for child in of if child.id not in ended]})
         await self._park()
@@ -356,18 +403,21 @@ class DurableCall(Call):
     async def _idle(self, task: "asyncio.Task[Any]") -> None:
         """Returns when no step runs and the handler cannot continue, after it has set the end of the exchange."""
         before = -1
-        while not task.done() and (self._running > 0 or before != self._changes or not (self._ops or self._waits or self._alone)):
+        while self._running > 0 or not task.done() and (
+                before != self._changes or not (self._ops or self._waits or self._alone)):
             before = self._changes
             if self._running > 0 or not (self._ops or self._waits or self._alone):
                 self._changed_event.clear()
                 changed = asyncio.ensure_future(self._changed_event.wait())
-                await asyncio.wait([changed, task], return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait([changed] if task.done() else [changed, task],
+                                   return_when=asyncio.FIRST_COMPLETED)
                 changed.cancel()
             await asyncio.sleep(0.001)
         if task.done() or self._end is not None:
             return
         self._end = {}
-        if not self._waits or self._alone or any(op["op"] not in ("call", "approve") for op in self._ops):
+        if (not self._waits or self._alone or self._deferred
+                or any(op["op"] not in ("call", "approve") for op in self._ops)):
             return
         names = {one["name"]: one for wait in self._waits for one in wait["for"]}
         self._end = {"wait": {"need": 1 if len(self._waits) > 1 else self._waits[0]["need"],
@@ -381,8 +431,10 @@ class DurableCall(Call):
         self._changed_event.set()
 
     def _note(self, op: dict[str, Any]) -> None:
-        if self._cleaning > 0:
-            op["cleanup"] = True
+        if self._closed:
+            return
+        if self._cleans():
+            op = {**op, "cleanup": True}
         self._ops.append(op)
         self._changed()
 
@@ -402,14 +454,29 @@ class DurableCall(Call):
 
     def _opens(self) -> bool:
         """Reports whether new operations may begin."""
-        return not self._state["cancelled"] or self._cleaning > 0
+        return not self._state["cancelled"] or self._cleans()
+
+    def _cleans(self) -> bool:
+        """Reports whether the operation belongs to a clean-up after a cancellation."""
+        return bool(self._state["cancelled"]) and cleaning.get()
+
+    def _not_in_step(self, name: str) -> None:
+        if (step := in_step.get()) is not None:
+            raise Failure(f"{name} was begun inside of the step {step}: begin it before the step, or after.",
+                          details={"reason": "step_in_step"})
+
+    def _keep_outside(self) -> None:
+        for effects, all in self._take_effects().items():
+            self._outside.setdefault(effects, []).extend(all)
 
     def _may_begin(self) -> None:
         if not self._opens():
             raise Cancelled()
 
     def _unique(self, name: str, prefix: str = "") -> str:
-        if not isinstance(name, str) or not 1 <= len(name) <= 200 or "#" in name or "\0" in name:
+        self._not_in_step(str(name))
+        if (not isinstance(name, str) or not 1 <= len(name) <= 200 or "#" in name or "\0" in name
+                or any("\ud800" <= c <= "\udfff" for c in name)):
             raise Failure(f"A name has 1 to 200 characters, and no # among them: {name!r} cannot be one.",
                           details={"reason": "step_name"})
         n = self._used[prefix + name] = self._used.get(prefix + name, 0) + 1
@@ -419,7 +486,7 @@ class DurableCall(Call):
 
     async def _found(self, id: str, kind: str) -> Optional[dict[str, Any]]:
         entry = self._find(id, kind)
-        return entry if self._end is None else await self._park()
+        return entry if self._end is None and not self._closed else await self._park()
 
     def _find(self, id: str, kind: str, tool: Optional[str] = None) -> Optional[dict[str, Any]]:
         """Returns the entry of an operation. If the journal has another one under its name, the exchange ends."""
@@ -475,12 +542,12 @@ class Service:
     def _is_signed(self, headers: Mapping[str, str], body: bytes) -> bool:
         """Verifies the signature of a request, by the specification of Standard Webhooks."""
         id, at = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
-        if not id or not at.isdigit() or abs(time.time() - int(at)) > TOLERANCE:
+        if not id or not at.isascii() or not at.isdigit() or len(at) > 12 or abs(time.time() - int(at)) > TOLERANCE:
             return False
         given = [part[3:] for part in headers.get("webhook-signature", "").split(" ") if part.startswith("v1,")]
         for key in self._keys:
             right = base64.b64encode(hmac.new(key, f"{id}.{at}.".encode() + body, hashlib.sha256).digest()).decode()
-            if any(hmac.compare_digest(right.encode(), one.encode()) for one in given):
+            if any(hmac.compare_digest(right.encode(), one.encode(errors="replace")) for one in given):
                 return True
         return False
 
@@ -493,8 +560,10 @@ class Service:
                       body: bytes) -> tuple[int, dict[str, Any], dict[str, str]]:
         if method != "POST":
             return 405, {"error": "Only POST is served here."}, {}
+        if len(body) > LARGEST:
+            return 413, {"error": "The request is too large."}, {}
         if not self._is_signed(headers, body):
-            return 401, {"error": "The request is not signed."}, {}
+            return 401, {"error": "The signature does not fit: the worker and the service need the same secret."}, {}
         return await self.said(json.loads(body))
 
     async def said(self, said: Mapping[str, Any]) -> tuple[int, dict[str, Any], dict[str, str]]:
@@ -505,7 +574,8 @@ class Service:
             return 501, {"reason": f"This service has no tool {name}."}, {}
         is_durable = hasattr(handler, "__gem_durable__")
         if is_durable != ("gem" in said):
-            return 500, {"error": f"{name} is {'' if is_durable else 'not '}durable here: compare domains.json"}, {}
+            return 404, {"error": f"{name} is {'' if is_durable else 'not '}@durable in the service, and "
+                                  f"{'not ' if is_durable else ''}listed under durable in domains.json."}, {}
         return await (_exchange(handler, said) if is_durable else _once(handler, said))
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -522,7 +592,7 @@ class Service:
             message = await receive()
             if message["type"] == "http.disconnect":
                 return
-            body, more = body + message.get("body", b""), message.get("more_body", False)
+            body, more = (body + message.get("body", b""))[:LARGEST + 1], message.get("more_body", False)
         headers = {key.decode("latin-1").lower(): value.decode("latin-1") for key, value in scope["headers"]}
         status, headers, answer = await self.answer(scope["method"], headers, body)
         await send({"type": "http.response.start", "status": status,
@@ -531,7 +601,8 @@ class Service:
 
     def wsgi(self, environ: Mapping[str, Any], start_response: Any) -> list[bytes]:
         from http import HTTPStatus
-        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        size = environ.get("CONTENT_LENGTH") or "0"
+        body = environ["wsgi.input"].read(min(int(size), LARGEST + 1) if size.isascii() and size.isdigit() else 0)
         headers = {key[5:].replace("_", "-").lower(): value for key, value in environ.items() if key[:5] == "HTTP_"}
         status, headers, answer = asyncio.run(self.answer(environ["REQUEST_METHOD"], headers, body))
         start_response(f"{status} {HTTPStatus(status).phrase}",
@@ -570,12 +641,15 @@ async def _once(handler: Callable[..., Any], said: Any) -> tuple[int, dict[str, 
             result = await handler(said["input"], call)
         else:
             result = await asyncio.to_thread(handler, said["input"], call)
+        _encoded(call.tool, result, LARGEST)
         return 200, {"result": result, "effects": call._take_effects()}, {}
     except NotConfigured as error:
         return 501, _unconfigured(error), {}
     except Exception as error:
         if _is_transient(error):
             return 503, {"error": str(error)}, _after(error)
+        if not isinstance(error, Failure):
+            log.exception("call %s failed", call.id)
         return 422, {"error": _described(error)}, {}
 
 
@@ -584,23 +658,29 @@ async def _exchange(handler: Callable[..., Any], said: Any) -> tuple[int, dict[s
     call = DurableCall(said)
     task = asyncio.ensure_future(handler(call, said["input"]))
     await call._idle(task)
-    answer: dict[str, Any] = {"gem": 1, "ops": call._ops}
+    call._closed = True
+    answer: dict[str, Any] = {"gem": 1, "steps": call._steps, "ops": call._ops}
     if not task.done() or call._end is not None:
-        call._closed = True
         task.cancel()
         await asyncio.wait([task], timeout=1)  # it may ignore that it is cancelled
-        return 200, {"steps": call._steps, **answer, **(call._end or {})}, {}
+        return 200, {**answer, **(call._end or {})}, {}
     error = task.exception()
     if error is not None and _is_transient(error):
         return (200, answer, {}) if call._ops else (503, {"error": str(error)}, _after(error))
     # calls that nobody waits for would be cancelled at once
     answer["ops"] = [op for op in call._ops if op["op"] not in ("call", "approve")]
-    if error is None:
-        answer["result"] = task.result()
-    elif isinstance(error, NotConfigured):
+    try:
+        if error is None:
+            answer["result"] = json.loads(_encoded(call.tool, task.result(), LARGEST))
+    except Failure as failure:
+        error = failure
+    if isinstance(error, NotConfigured):
         answer["not_configured"] = _unconfigured(error)
-    else:
+    elif error is not None:
         answer["error"] = _described(error)
-    if effects := call._take_effects():
-        answer["effects"] = effects
+        if not isinstance(error, Failure):
+            log.error("call %s failed", call.id, exc_info=error)
+    call._keep_outside()
+    if call._outside:
+        answer["effects"] = call._outside
     return 200, {**answer, "unread": call._unread()}, {}

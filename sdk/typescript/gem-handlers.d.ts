@@ -52,7 +52,7 @@ type Results<C> = { -readonly [K in keyof C]: C[K] extends PromiseLike<infer T> 
 
 /**
  * The call of a durable handler. The handler runs from its beginning again and again; what the journal has returns at
- * once. So everything with an effect belongs into a step, and outside of steps the handler awaits only the operations
+ * once. So everything with an effect belongs in a step, and outside of steps the handler awaits only the operations
  * below. Two operations with the same name get the names `name` and `name#2` in the journal.
  */
 export interface DurableCall<Tools extends Shapes = Shapes> extends Call {
@@ -77,7 +77,7 @@ export interface DurableCall<Tools extends Shapes = Shapes> extends Call {
   /** Asks people to approve a call. A denial is a Decision, not an error. */
   approve<K extends keyof Tools & string>(name: string, approval: { tool: K; input: Tools[K]['input']; by: string[];
     text?: string; ownerToo?: boolean; until?: Date | string | number }): Child<Decision>
-  /** Makes exactly the approved call. Its result is a Failure with the code not_allowed if people denied it. */
+  /** Makes exactly the approved call. Awaiting it throws a Failure with the code not_allowed if people denied it. */
   startApproved<T = any>(name: string, approval: Child<Decision>): Child<T>
   /** Waits for an answer that somebody sends to this call under a name. Nobody has checked it. */
   receive<T = unknown>(name: string): Child<T>

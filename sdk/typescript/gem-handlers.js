@@ -6,6 +6,12 @@
 // worker writes it into the journal, and the next request has it.
 
 const TOLERANCE = 5 * 60 // seconds that the clocks of the worker and of the service may differ
+const LARGEST = 4 << 20 // bytes of a request, and of an answer
+const LARGEST_RESULT = 1 << 20 // bytes of a step's result
+
+// where a step or a clean-up runs: { step: name } or { cleanup: true }. Not every platform has it.
+const { AsyncLocalStorage } = await import('node:async_hooks').catch(() => ({}))
+const scope = AsyncLocalStorage ? new AsyncLocalStorage() : { run: (_, fn) => fn(), getStore: () => undefined }
 
 export class Failure extends Error {
   name = 'Failure'
@@ -47,8 +53,14 @@ export function serve({ secret, tools }) {
   const secrets = [secret].flat().map(keyOf)
   const answer = async request => {
     if (request.method !== 'POST') return reply(405, { error: 'Only POST is served here.' })
-    const body = await request.text()
-    if (!await isSigned(request.headers, body, secrets)) return reply(401, { error: 'The request is not signed.' })
+    if (Number(request.headers.get('content-length')) > LARGEST) return reply(413, { error: 'It is too large.' })
+    return answer.text(request.headers, await request.text())
+  }
+  answer.text = async (headers, body) => {
+    if (body.length > LARGEST) return reply(413, { error: 'The request is too large.' })
+    if (!await isSigned(headers, body, secrets)) {
+      return reply(401, { error: 'The signature does not fit: the worker and the service need the same secret.' })
+    }
     return answer.said(JSON.parse(body))
   }
   // for gem-testing.js, which signs nothing
@@ -56,15 +68,26 @@ export function serve({ secret, tools }) {
     const served = Object.hasOwn(tools, said.call.tool) ? tools[said.call.tool] : undefined
     if (!served) return reply(501, { reason: `This service has no tool ${said.call.tool}.` })
     if (served.durable !== (said.gem !== undefined)) {
-      return reply(500, { error: `${said.call.tool} is ${served.durable ? '' : 'not '}durable here: compare domains.json` })
+      return reply(404, { error: `${said.call.tool} is ${served.durable ? '' : 'not '}durable(…) in the service, and ` +
+        `${served.durable ? 'not ' : ''}listed under durable in domains.json.` })
     }
     return served.durable ? exchange(served.run, said) : once(served.run, said)
   }
   // for node:http
   answer.node = async (req, res) => {
-    const parts = await req.toArray()
-    const answered = await answer(new Request(`http://localhost${req.url}`, { method: req.method,
-      headers: req.headers, body: req.method === 'POST' ? Buffer.concat(parts) : undefined }))
+    let answered
+    try {
+      const parts = []
+      let size = 0
+      for await (const part of req) if ((size += part.length) <= LARGEST) parts.push(part)
+      answered = req.method !== 'POST' ? reply(405, { error: 'Only POST is served here.' })
+        : size > LARGEST ? reply(413, { error: 'The request is too large.' })
+          : await answer.text(new Headers(Object.entries(req.headers).map(([name, value]) => [name, String(value)])),
+            Buffer.concat(parts).toString())
+    } catch (error) { // also of a request that was cut
+      console.error(error)
+      answered = reply(500, { error: 'The service failed: see its output.' })
+    }
     res.writeHead(answered.status, Object.fromEntries(answered.headers)).end(await answered.text())
   }
   answer.listen = async (port, host = '127.0.0.1') => {
@@ -101,6 +124,20 @@ async function isSigned(headers, body, secrets) {
 const reply = (status, body, headers = {}) =>
   new Response(JSON.stringify(body), { status, headers: { 'content-type': 'application/json', ...headers } })
 
+// encoded returns a value as JSON, or throws a Failure.
+function encoded(what, value, largest = LARGEST_RESULT) {
+  let text
+  try {
+    text = JSON.stringify(value ?? null) ?? 'null'
+  } catch (error) {
+    throw new Failure(`The result of ${what} cannot be written as JSON: ${error.message}`, { code: 'output_invalid' })
+  }
+  const size = new TextEncoder().encode(text).length
+  if (size <= largest) return text
+  throw new Failure(`The result of ${what} takes ${size} bytes as JSON, and may take ${largest}.`,
+    { code: 'output_invalid' })
+}
+
 // notes are the effects that a handler records.
 class Notes {
   effects = {}
@@ -112,6 +149,7 @@ class Notes {
   called(service, endpoint, statusCode = 0) {
     this.#note('external_calls', { service, endpoint, status_code: statusCode })
   }
+  add(effects = {}) { for (const [list, all] of Object.entries(effects)) (this.effects[list] ??= []).push(...all) }
   take() {
     const all = this.effects
     this.effects = {}
@@ -127,18 +165,28 @@ async function once(run, said) {
   const call = Object.assign(new Notes(), aboutOf(said))
   try {
     const result = await run(said.input, call)
+    encoded(said.call.tool, result, LARGEST)
     return reply(200, { result: result ?? null, effects: call.take() ?? {} })
   } catch (error) {
     if (error instanceof NotConfigured) return reply(501, unconfigured(error))
     if (isTransient(error)) return reply(503, { error: error.message }, retryAfter(error))
+    if (!(error instanceof Failure)) console.error(error)
     return reply(422, { error: described(error) })
   }
 }
 
 const retryAfter = error => error.afterMs > 0 ? { 'retry-after': String(Math.ceil(error.afterMs / 1000)) } : {}
 const unconfigured = e => ({ reason: e.message, required_env: e.requiredEnv, next_steps: e.nextSteps })
-const described = e => ({ error_code: e instanceof Failure ? e.code : 'execution_error',
-  message: e instanceof Error ? e.message : String(e), details: e instanceof Failure && e.details || undefined })
+function described(e) {
+  let details = e instanceof Failure && e.details || undefined
+  try {
+    details = details && JSON.parse(encoded('details', details))
+  } catch {
+    details = undefined
+  }
+  return { error_code: e instanceof Failure ? e.code : 'execution_error',
+    message: e instanceof Error ? e.message : String(e), details }
+}
 // Postgres asks to run a transaction again with these states.
 const isTransient = e => e instanceof Transient || ['40001', '40P01'].includes(e?.code)
 
@@ -147,12 +195,15 @@ async function exchange(run, said) {
   const call = new Call(said)
   let end
   const running = Promise.resolve().then(() => run(call, said.input)).then(
-    result => { end = { result: result ?? null } }, error => { end = { error } }).then(() => call.changed())
+    result => { end = { result: JSON.parse(encoded(said.call.tool, result, LARGEST)) } })
+    .catch(error => { end = { error } }).then(() => call.changed())
   for (;;) {
     await call.idle()
     if (end || call.end) break
   }
   void running
+  call.closed = true
+  if (end?.error && !(end.error instanceof Failure || end.error instanceof NotConfigured)) console.error(end.error)
   const answer = { gem: 1, steps: call.steps, ops: call.ops, ...call.end }
   if (!call.end && 'error' in end && isTransient(end.error)) {
     if (call.ops.length === 0) return reply(503, { error: end.error.message }, retryAfter(end.error))
@@ -161,7 +212,7 @@ async function exchange(run, said) {
     answer.ops = call.ops.filter(op => op.op !== 'call' && op.op !== 'approve')
     Object.assign(answer, 'result' in end ? end : end.error instanceof NotConfigured
       ? { not_configured: unconfigured(end.error) } : { error: described(end.error) },
-    { unread: call.unread(), effects: call.notes.take() })
+    { unread: call.unread(), effects: call.allNotes() })
   }
   return reply(200, answer)
 }
@@ -171,11 +222,18 @@ const timeOf = date => date && new Date(date).toISOString()
 // Child is something that a handler waits for.
 class Child {
   #call
-  constructor(call, id, { kind, field, asked, tool } = {}) {
+  constructor(call, id, { kind, field, asked, tool, unmade } = {}) {
     this.#call = call
-    Object.assign(this, { id, kind, field, asked, tool, limit: {} })
+    Object.assign(this, { id, kind, field, asked, tool, unmade, limit: {} })
   }
-  within(ms) { this.limit = { within_ms: Math.max(1, Math.round(ms)) }; return this }
+  within(ms) {
+    if (!Number.isFinite(ms) || ms > 366 * 24 * 60 * 60 * 1000) {
+      throw new Failure(`A wait may last 366 days: ${ms} milliseconds are not a time.`)
+    }
+    this.limit = { within_ms: Math.max(1, Math.round(ms)) }
+    return this
+  }
+
   until(date) { this.limit = { until: timeOf(date) }; return this }
   then(...settled) { return this.#call.first(this).then(() => this.#call.resultOf(this)).then(...settled) }
   catch(rejected) { return this.then(undefined, rejected) }
@@ -186,7 +244,11 @@ class Call {
   ops = []
   waits = []
   end // of the exchange, if the handler has not returned
-  notes = new Notes()
+  notes = new Notes() // since the last step
+  closed = false // the exchange has ended
+  #outside = new Notes() // of steps: each run records them again
+  #deferred = false // a step waits for calls to be made
+  #size = 0 // of results
   #entries
   #read = new Set()
   #used = new Map()
@@ -216,29 +278,35 @@ class Call {
     const id = this.#unique(name)
     const entry = await this.#found(id, kind)
     if (entry && entry.ended !== null) return outcome(entry)
+    if (this.#state.replay) return this.#stop({ stopped: `the step ${id}` })
+    this.#mayBegin()
     if (entry && !this.#state.may_run.includes(id)) {
       return this.#add({ op: 'step', name: id, kind, error: described(new Unknown()) })
     }
-    this.#mayBegin()
-    if (this.#state.replay) return this.#stop({ stopped: `the step ${id}` })
-    // calls are made before the next step begins
-    if (this.#running === 0 && this.ops.some(op => op.op === 'call' || op.op === 'approve')) return this.#park()
-    // nothing else happens beside a transaction
-    if (this.#alone || kind === 'tx' && (this.#running > 0 || this.ops.length > 0)) return this.#park()
+    // calls are made before the next step begins, and nothing else happens beside a transaction
+    if (this.#running === 0 && this.ops.some(op => op.op === 'call' || op.op === 'approve') || this.#alone ||
+      kind === 'tx' && (this.#running > 0 || this.ops.length > 0)) {
+      this.#deferred = true
+      return this.#park()
+    }
     if (kind === 'tx' && !this.#state.token) {
       throw new Failure('stepTx needs "sql": true in domains.json.', { details: { reason: 'no_token' } })
     }
     this.#alone = kind === 'tx'
     if (kind === 'once' && !entry) return this.#add({ op: 'began', name: id })
+    if (this.#running === 0) this.#outside.add(this.notes.take())
     this.#running++
     let op
     try {
-      const result = await fn(kind === 'tx' ? this.#stepFor(id) : this.signal)
-      op = { op: 'step', name: id, kind, result: result ?? null }
-      JSON.stringify(op)
+      const result = await scope.run({ step: name }, () => fn(kind === 'tx' ? this.#stepFor(id) : this.signal))
+      const text = encoded(`the step ${id}`, result, Math.min(LARGEST_RESULT, LARGEST - 65_536 - this.#size))
+      this.#size += text.length
+      op = { op: 'step', name: id, kind, result: JSON.parse(text) }
     } catch (error) {
+      if (!(error instanceof Failure || error instanceof NotConfigured || isTransient(error))) console.error(error)
       op = { op: 'step', name: id, kind, ...(error instanceof NotConfigured ? { not_configured: unconfigured(error) }
-        : { error: described(error), transient: isTransient(error) || undefined, after_ms: error?.afterMs }) }
+        : { error: described(error), transient: isTransient(error) || undefined,
+          after_ms: error instanceof Transient ? Math.ceil(error.afterMs) || undefined : undefined }) }
     }
     this.#running--
     if (kind === 'tx' && !op.error && !op.not_configured) { // keep_tool_step has written it
@@ -249,6 +317,11 @@ class Call {
     return this.#add({ ...op, effects: this.notes.take() })
   }
 
+  allNotes() {
+    this.#outside.add(this.notes.take())
+    return this.#outside.take()
+  }
+
   // stepFor is the argument of keep_tool_step. Its effects are read when it is written as JSON.
   #stepFor(name) {
     const { token, steps: before } = this.#state
@@ -257,8 +330,10 @@ class Call {
 
   start(name, tool, input = {}, approved) {
     const id = this.#unique(name)
-    if (!this.#find(id, 'call', tool) && this.#opens()) this.#note({ op: 'call', name: id, tool, input, approved })
-    return new Child(this, id, { kind: 'call', tool })
+    const op = { op: 'call', name: id, tool, input, approved }
+    const makes = !this.#find(id, 'call', tool)
+    if (makes && this.#opens()) this.#note(op)
+    return new Child(this, id, { kind: 'call', tool, unmade: makes && !this.#opens() ? op : undefined })
   }
 
   run(name, tool, input) { return this.start(name, tool, input).then() }
@@ -312,6 +387,7 @@ class Call {
 
   async first(...children) {
     const of = children.flat()
+    if (of.length === 0) throw new Failure('call.first needs something to wait for.')
     await this.#wait(of, 1)
     const at = child => this.#entries.get(child.id)?.ended ?? Infinity
     return of.reduce((best, child, i) => at(child) < at(of[best]) ? i : best, 0)
@@ -320,7 +396,7 @@ class Call {
   async cleanup(fn) {
     this.#cleaning++
     try {
-      return await fn()
+      return await scope.run({ cleanup: true }, fn)
     } finally {
       this.#cleaning--
     }
@@ -331,17 +407,26 @@ class Call {
     return child.field && result ? result[child.field] : result
   }
 
-  async #wait(of, need) {
-    const open = of.filter(child => (this.#find(child.id, child.kind, child.tool)?.ended ?? null) === null)
+  async #wait(children, most) {
+    this.#notInStep('A wait')
+    const of = children.filter((child, i) => children.findIndex(other => other.id === child.id) === i)
+    const need = Math.min(most, of.length)
+    const entries = of.map(child => this.#find(child.id, child.kind, child.tool))
     if (this.end) return this.#park()
-    const missing = need - (of.length - open.length)
-    if (missing <= 0) return
-    const cleanup = this.#cleaning > 0 || undefined
+    const cleanup = this.#cleans()
     const name = cancelName(need, of)
     if (this.#entries.has(name) && !cleanup) throw new Cancelled()
-    if (this.#state.cancelled && !cleanup) return this.#add({ op: 'cancelled', name })
+    const open = of.filter((_, i) => (entries[i]?.ended ?? null) === null)
+    const missing = need - (of.length - open.length)
+    if (missing <= 0) return
     if (this.#state.replay) return this.#stop({ stopped: `the wait for ${of.map(child => child.id).join(', ')}` })
-    this.waits.push({ need: missing, for: open.map(child => ({ name: child.id, ...child.limit })), cleanup })
+    if (this.#state.cancelled && !cleanup) return this.#add({ op: 'cancelled', name })
+    for (const child of open) { // begun before the clean-up, and not made
+      if (child.unmade) this.#note(child.unmade)
+      child.unmade = undefined
+    }
+    this.waits.push({ need: missing, for: open.map(child => ({ name: child.id, ...child.limit })),
+      cleanup: cleanup || undefined })
     return this.#park()
   }
 
@@ -357,7 +442,8 @@ class Call {
       return
     }
     this.end = {}
-    if (this.waits.length === 0 || this.#alone || this.ops.some(op => op.op !== 'call' && op.op !== 'approve')) return
+    if (this.waits.length === 0 || this.#alone || this.#deferred) return
+    if (this.ops.some(op => op.op !== 'call' && op.op !== 'approve')) return
     const names = new Map(this.waits.flatMap(wait => wait.for).map(one => [one.name, one]))
     this.end.wait = { need: this.waits.length > 1 ? 1 : this.waits[0].need, for: [...names.values()],
       cleanup: this.waits.some(wait => wait.cleanup) || undefined }
@@ -367,17 +453,25 @@ class Call {
 
   unread() { return [...this.#entries.keys()].filter(name => !this.#read.has(name) && !name.startsWith('cancelled#')) }
 
-  #note(op) { this.ops.push({ ...op, cleanup: this.#cleaning > 0 || undefined }); this.changed() }
+  #note(op) {
+    if (this.closed) return
+    this.ops.push({ ...op, cleanup: this.#cleans() || undefined })
+    this.changed()
+  }
+
   #add(op) { this.#note(op); return new Promise(() => {}) }
   #park() { this.changed(); return new Promise(() => {}) }
   #stop(end) { this.end ??= end; return this.#park() }
 
   // opens reports whether new calls may be made.
-  #opens() { return !this.#state.cancelled || this.#cleaning > 0 }
+  #opens() { return !this.#state.cancelled || this.#cleans() }
+  // cleans reports whether the operation belongs to a clean-up after a cancellation.
+  #cleans() { return this.#state.cancelled && (AsyncLocalStorage ? !!scope.getStore()?.cleanup : this.#cleaning > 0) }
   #mayBegin() { if (!this.#opens()) throw new Cancelled() }
 
   #unique(name, prefix = '') {
-    if (typeof name !== 'string' || name === '' || [...name].length > 200 || /[#\0]/.test(name)) {
+    this.#notInStep(name)
+    if (typeof name !== 'string' || name === '' || [...name].length > 200 || /[#\0]|\p{Cs}/u.test(name)) {
       throw new Failure(`A name has 1 to 200 characters, and no # among them: ${JSON.stringify(name)} cannot be one.`,
         { details: { reason: 'step_name' } })
     }
@@ -388,9 +482,16 @@ class Call {
     return id
   }
 
+  #notInStep(name) {
+    const { step } = scope.getStore() ?? {}
+    if (step === undefined) return
+    throw new Failure(`${name} was begun inside of the step ${step}: begin it before the step, or after.`,
+      { details: { reason: 'step_in_step' } })
+  }
+
   async #found(id, kind) {
     const entry = this.#find(id, kind)
-    return this.end ? this.#park() : entry
+    return this.end || this.closed ? this.#park() : entry
   }
 
   // find returns the entry of an operation. If the journal has another one under its name, the exchange ends.

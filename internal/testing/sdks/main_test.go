@@ -100,11 +100,12 @@ var registryText = func() []byte {
 	calls := `, "deadline_ms": 864000000, "calls": ["go.echo", "remote.pay"]`
 	return fmt.Appendf(nil, `{"version": "1", "tools": [%s]}`, strings.Join([]string{entry("go.echo", ""),
 		entry("go.play", calls), entry("remote.play", calls), entry("remote.refund", calls), entry("remote.pay", ""),
-		entry("remote.forge", calls), entry("remote.book", calls), entry("remote.unknown", calls)}, ", "))
+		entry("remote.forge", calls), entry("remote.book", calls), entry("remote.case", calls),
+		entry("remote.unknown", calls)}, ", "))
 }()
 
 // durables are the durable tools of the services.
-var durables = []string{"play", "refund", "forge", "unknown", "book"}
+var durables = []string{"play", "refund", "forge", "unknown", "book", "case"}
 
 // begin starts a service in a language, and a worker that calls it. The service has a login for step transactions.
 func begin(t *testing.T, language string) (*handlertest.Env, *service) {

@@ -2,6 +2,8 @@ package sdks
 
 import (
 	"encoding/json"
+	"fmt"
+	"net"
 	"os/exec"
 	"strings"
 	"testing"
@@ -163,6 +165,93 @@ func TestAStepWithoutItsEndWaitsForCode(t *testing.T) {
 		})
 		if journal := strings.Join(env.Journal(id), " "); strings.Contains(journal, "step") {
 			t.Error(journal)
+		}
+	})
+}
+
+func inCase(name string) handlertest.Call {
+	return handlertest.Call{Tool: "remote.case", Input: fmt.Sprintf(`{"case": %q}`, name), CreatedBy: "ann"}
+}
+
+func TestHandlersThatAreUnusualEnd(t *testing.T) {
+	each(t, func(t *testing.T, env *handlertest.Env, _ *service) {
+		for name, want := range map[string]string{
+			"a clean-up that always runs":         `succeeded "done"`,
+			"a beginning beside a failure":        `succeeded "once"`,
+			"a result that is too large":          `bytes as JSON, and may take 1048576`,
+			"results that are too large together": `succeeded 4`,
+			"a result that is no JSON":            `cannot be written as JSON`,
+			"a step inside a step":                `b was begun inside of the step a`,
+			"one child twice":                     `succeeded 2`,
+			"effects outside of steps":            `succeeded "done"`,
+		} {
+			r := env.Run(inCase(name))
+			if got := told(r); !strings.Contains(got, want) {
+				t.Errorf("%s: %.300s", name, got)
+			}
+			if n := strings.Count(string(r.Effects), "bank.example.com"); name == "effects outside of steps" && n != 1 {
+				t.Errorf("%s: recorded %d times: %s", name, n, r.Effects)
+			}
+		}
+	})
+}
+
+// A step that begins together with a question does not wait for its answer.
+func TestAStepBesideAQuestionRuns(t *testing.T) {
+	each(t, func(t *testing.T, env *handlertest.Env, _ *service) {
+		id := env.Insert(inCase("a step beside a question"))
+		question := child(t, env, id, "q")
+		env.Until("it waits", func() bool {
+			return testdb.Value[string](t, env.DB, "select coalesce(waits_for, '') from core_tool_calls where id = $1",
+				id) == "call"
+		})
+		if journal := strings.Join(env.Journal(id), " "); !strings.Contains(journal, "step") {
+			t.Errorf("the link was not sent: %s", journal)
+		}
+		testdb.Exec(t, env.DB, `select answer_tool_call($1, '"yes"')`, question)
+		env.Await(id)
+	})
+}
+
+// A wait that a cancellation ended stays cancelled, although its answer arrives during the clean-up.
+func TestAnAnswerDuringTheCleanUpChangesNothing(t *testing.T) {
+	each(t, func(t *testing.T, env *handlertest.Env, _ *service) {
+		id := env.Insert(inCase("a wait that was cancelled"))
+		waits := func(name string) func() bool {
+			return func() bool {
+				return testdb.Value[string](t, env.DB, "select coalesce(waits::text, '') from core_tool_calls where id = $1",
+					id) == "{#"+name+"}"
+			}
+		}
+		env.Until("it waits", waits("x"))
+		testdb.Exec(t, env.DB, "select gem.cancel($1)", id)
+		env.Until("it cleans up", waits("y"))
+		testdb.Exec(t, env.DB, `select answer_tool_call($1, '"late"', 'x')`, id)
+		testdb.Exec(t, env.DB, `select answer_tool_call($1, '"now"', 'y')`, id)
+		if got := told(env.Await(id)); got != `succeeded "cleaned"` {
+			t.Error(got)
+		}
+	})
+}
+
+// Strangers who reach the service cannot end it.
+func TestRequestsOfStrangersEndNoService(t *testing.T) {
+	each(t, func(t *testing.T, env *handlertest.Env, s *service) {
+		for _, text := range []string{"TRACE / HTTP/1.1\r\nHost: x\r\n\r\n", "GET http://[ HTTP/1.1\r\nHost: x\r\n\r\n",
+			"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nabc", "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: " +
+				"9999999999\r\n\r\n", "POST / HTTP/1.1\r\nHost: x\r\nwebhook-id: a\r\nwebhook-timestamp: \u00b2\r\n" +
+				"webhook-signature: v1,x\r\nContent-Length: 1\r\n\r\na", "\x00\x01"} {
+			conn, err := net.Dial("tcp", strings.TrimPrefix(s.url(), "http://"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _ = conn.Write([]byte(text))
+			_ = conn.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
+			_, _ = conn.Read(make([]byte, 1000))
+			_ = conn.Close()
+		}
+		if got := told(env.Run(inCase("one child twice"))); got != "succeeded 2" {
+			t.Error(got)
 		}
 	})
 }

@@ -64,6 +64,56 @@ function psql(step, { then, text = 'x' }) {
   return text
 }
 
+const cases = {
+  'a clean-up that always runs': async call => {
+    try {
+      await call.step('work', () => 1)
+    } finally {
+      await call.cleanup(() => call.step('release', () => 1))
+    }
+    return 'done'
+  },
+  'a wait that was cancelled': async call => {
+    let got
+    try {
+      got = await call.receive('x')
+    } catch {
+      await call.cleanup(async () => {
+        await call.receive('y')
+        await call.step('undo', () => 1)
+      })
+      return 'cleaned'
+    }
+    return `got ${got}`
+  },
+  'a beginning beside a failure': async call => {
+    let tries = 0
+    const all = await Promise.all([call.step('a', () => {
+      failures.set(call.id, (failures.get(call.id) ?? 0) + 1)
+      if (failures.get(call.id) === 1) throw new Transient('not yet')
+      return tries
+    }), call.stepOnce('o', () => 'once')])
+    return all[1]
+  },
+  'a step beside a question': call => Promise.all([call.step('send link', () => 1), call.ask('q', { text: 'Seen it?' })]),
+  'a result that is too large': call => call.step('big', () => 'x'.repeat(5 << 20)),
+  'results that are too large together': async call => {
+    const large = i => call.step(`big ${i}`, () => 'x'.repeat(900_000)).catch(() => 'none')
+    return (await Promise.all([1, 2, 3, 4, 5].map(large))).filter(text => text !== 'none').length
+  },
+  'a result that is no JSON': async () => 10n,
+  'a step inside a step': call => call.step('a', () => call.step('b', () => 1)),
+  'one child twice': async call => {
+    const child = call.start('c', 'go.echo', { value: 1 })
+    return (await call.all(child, child)).length
+  },
+  'effects outside of steps': async call => {
+    call.called('bank', 'https://bank.example.com', 200)
+    for (const name of ['a', 'b', 'c']) await call.step(name, () => 1)
+    return 'done'
+  },
+}
+
 const service = serve({ secret: process.env.SDK_SECRET, tools: {
   'remote.play': durable(play),
   'remote.refund': durable(async (call, input) => {
@@ -86,6 +136,7 @@ const service = serve({ secret: process.env.SDK_SECRET, tools: {
       return psql(step, input)
     })
   }),
+  'remote.case': durable(async (call, input) => cases[input.case](call)),
   'remote.unknown': durable(async call => {
     try {
       return await call.stepOnce('ring', async () => {

@@ -130,6 +130,84 @@ def psql(step, then="", text="x"):
     return text
 
 
+async def always_cleans(call):
+    try:
+        await call.step("work", lambda: 1)
+    finally:
+        await call.cleanup(lambda: call.step("release", lambda: 1))
+    return "done"
+
+
+async def cancelled_wait(call):
+    async def clean():
+        await call.receive("y")
+        await call.step("undo", lambda: 1)
+    try:
+        got = await call.receive("x")
+    except Failure:
+        await call.cleanup(clean)
+        return "cleaned"
+    return f"got {got}"
+
+
+async def begins_beside_failure(call):
+    def a():
+        failures[call.id] += 1
+        if failures[call.id] == 1:
+            raise Transient("not yet")
+    return (await asyncio.gather(call.step("a", a), call.step_once("o", lambda: "once")))[1]
+
+
+async def step_beside_question(call):
+    async def ask():
+        return await call.ask("q", "Seen it?")
+    return await asyncio.gather(ask(), call.step("send link", lambda: 1))
+
+
+async def large_together(call):
+    async def large(i):
+        try:
+            return await call.step(f"big {i}", lambda: "x" * 900_000)
+        except Failure:
+            return "none"
+    return len([text for text in await asyncio.gather(*[large(i) for i in range(1, 6)]) if text != "none"])
+
+
+async def no_json(call):
+    return float("nan")
+
+
+async def nested(call):
+    async def inner():
+        return await call.step("b", lambda: 1)
+    return await call.step("a", inner)
+
+
+async def one_child_twice(call):
+    child = call.start("c", "go.echo", {"value": 1})
+    return len(await call.all(child, child))
+
+
+async def effects_outside(call):
+    call.called("bank", "https://bank.example.com", 200)
+    for name in "abc":
+        await call.step(name, lambda: 1)
+    return "done"
+
+
+cases = {
+    "a clean-up that always runs": always_cleans, "a wait that was cancelled": cancelled_wait,
+    "a beginning beside a failure": begins_beside_failure, "a step beside a question": step_beside_question,
+    "a result that is too large": lambda call: call.step("big", lambda: "x" * (5 << 20)),
+    "results that are too large together": large_together, "a result that is no JSON": no_json,
+    "a step inside a step": nested, "one child twice": one_child_twice, "effects outside of steps": effects_outside}
+
+
+@durable
+async def case(call, input):
+    return await cases[input["case"]](call)
+
+
 @durable
 async def unknown(call, input):
     def ring():
@@ -143,7 +221,7 @@ async def unknown(call, input):
 
 
 service = serve(secret=os.environ["SDK_SECRET"], tools={
-    "remote.play": play, "remote.refund": refund, "remote.pay": pay, "remote.forge": forge, "remote.book": book, "remote.unknown": unknown})
+    "remote.play": play, "remote.refund": refund, "remote.pay": pay, "remote.forge": forge, "remote.book": book, "remote.case": case, "remote.unknown": unknown})
 application = service.wsgi
 if __name__ == "__main__":
     server = service.server(int(os.environ.get("SDK_PORT", "0")))

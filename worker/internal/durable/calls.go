@@ -71,11 +71,30 @@ func (r *Run) inputOf(tool string, chosen bool, input func() (json.RawMessage, e
 			err = failWith(receipts.NotAllowed, fmt.Sprintf("The user may not call %s: it %s.", tool, why))
 		}
 	}
+	if err == nil && tool == approval {
+		err = r.checkApproval(encoded)
+	}
 	if err == nil && len(encoded) > maxChildInput {
 		err = failWith(receipts.ValidationError, fmt.Sprintf("The input takes %d bytes as JSON, and may take %d.",
 			len(encoded), maxChildInput))
 	}
 	return encoded, err
+}
+
+// checkApproval returns the error of a request to approve another call than the one whose digest it has.
+func (r *Run) checkApproval(encoded json.RawMessage) error {
+	var asked struct {
+		handlers.Request
+		Digest string `json:"digest"`
+	}
+	_ = json.Unmarshal(encoded, &asked)
+	if asked.Digest == "" {
+		return nil // its schema decides
+	}
+	if digest, err := r.Digest(asked.Tool, asked.Input); err != nil || digest != asked.Digest {
+		return failWith(receipts.NotAllowed, "The digest of the approval is not that of its tool and input.")
+	}
+	return nil
 }
 
 // mayCall returns the error of a call that the handler may not make.

@@ -150,13 +150,12 @@ func (j *Journal) entries(large map[string]store.Event) (all []exchange.Entry) {
 func (r Remote) Record(operations []exchange.Operation) error {
 	var again error // of the first step that may run again
 	var cleaned []handlers.Await
+	var begins []exchange.Operation
 	for _, op := range operations {
 		if err := r.fits(op); err != nil {
 			return err
 		}
-		if op.CleanUp && !r.life.cleansUp() {
-			return fmt.Errorf("%s belongs to a clean-up, and nobody has cancelled the call", op.Name)
-		}
+		op.CleanUp = op.CleanUp && r.life.cleansUp()
 		var err error
 		switch op.Do {
 		case exchange.End:
@@ -172,7 +171,7 @@ func (r Remote) Record(operations []exchange.Operation) error {
 			}
 			err = r.ended(op)
 		case exchange.Begin:
-			err = r.pen.write(store.StepBegan, &stepData{Name: op.Name})
+			begins = append(begins, op)
 		case exchange.RecordVersion:
 			err = r.pen.write(store.StepEnded, &stepData{Name: op.Name, Kind: codeVersion, Result: op.Result})
 		case exchange.ListTools:
@@ -206,6 +205,15 @@ func (r Remote) Record(operations []exchange.Operation) error {
 	if exit := r.course.ends(); exit != nil {
 		r.course.leave(exit)
 	}
+	// Beginnings come last: if the attempt ended now, their steps would never run.
+	for _, op := range begins {
+		if r.life.cleansUp() && !op.CleanUp {
+			continue
+		}
+		if err := r.pen.write(store.StepBegan, &stepData{Name: op.Name}); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -220,6 +228,9 @@ func (r Remote) scope(cleanUp bool) context.Context {
 // fits returns an error for an operation that the journal cannot have.
 func (r Remote) fits(op exchange.Operation) error {
 	name, number, numbered := strings.Cut(op.Name, "#")
+	if op.Do == exchange.Cancel && r.isCancelled(op.Name) {
+		return fmt.Errorf("the journal has %.100q already", op.Name)
+	}
 	if op.Do == exchange.Cancel {
 		if !strings.HasPrefix(op.Name, "cancelled#") || len([]rune(op.Name)) > maxStepName ||
 			strings.ToValidUTF8(op.Name, "") != op.Name || strings.ContainsRune(op.Name, 0) {
@@ -245,6 +256,13 @@ func (r Remote) fits(op exchange.Operation) error {
 		return fmt.Errorf("the beginning of %s is not in the journal, and it must not run twice", op.Name)
 	}
 	return nil
+}
+
+// isCancelled reports whether the journal has a wait that a cancellation ended.
+func (r Remote) isCancelled(name string) bool {
+	r.course.mu.Lock()
+	defer r.course.mu.Unlock()
+	return r.options.Journal.cancelled[name]
 }
 
 // ended writes the end of a step.
@@ -329,6 +347,12 @@ func (n named) Wait(_ context.Context, need int, of []handlers.Await) error {
 
 // Wait implements [exchange.Attempt].
 func (r Remote) Wait(need int, of []handlers.Await, cleanUp bool) error {
+	cleanUp = cleanUp && r.life.cleansUp()
+	for _, one := range of {
+		if name := strings.TrimPrefix(one.Name, "#"); name == "" || len([]rune(name)) > maxStepName+10 {
+			return fmt.Errorf("%.100q cannot be a name", one.Name)
+		}
+	}
 	for {
 		r.calls.send(r.scope(cleanUp), of)
 		wait := r.waitFor(need, of)

@@ -2,7 +2,7 @@
 
 import os
 
-from gem_handlers import Failure, durable, serve
+from gem_handlers import Call, DurableCall, Failure, durable, serve
 
 # In your own service, both are tables of a database.
 left = {1: 40, 2: 250, 3: 300}  # what can still be refunded
@@ -10,8 +10,9 @@ payments = {}  # by the id of the call, which is the same if GEM sends it again
 
 
 @durable
-async def refund(call, input):
-    # It runs from its beginning whenever something that it waited for has come. What the journal has is not done again.
+async def refund(call: DurableCall, input: dict) -> dict:
+    # The handler starts from the top each time that something it waited for arrives. What is already in the journal is
+    # not done again.
     order, amount = input["order_id"], input["amount"]
     most = await call.step("look", lambda: left.get(order, 0))
     if amount > most:
@@ -20,14 +21,14 @@ async def refund(call, input):
         return {"refunded": amount, **await call.run("pay", "shop.pay", {"order_id": order, "amount": amount})}
     approval = call.approve("approval", "shop.pay", {"order_id": order, "amount": amount}, by=["role:manager"],
                             text=f"Refund {amount} of order {order}?")
-    await approval  # nothing runs until a manager has decided, and a denial makes the next line raise
+    await approval  # nothing runs until a manager has decided; after a denial, the next line raises
     return {"refunded": amount, **await call.start_approved("pay", approval)}
 
 
-def pay(input, call):
+def pay(input: dict, call: Call) -> dict:
     if call.id not in payments:
-        left[input["order_id"]] -= input["amount"]
-        payments[call.id] = f"payment {len(payments) + 1}"
+        left[input["order_id"]] = left.get(input["order_id"], 0) - input["amount"]
+        payments[call.id] = f"payment of {call.id}"
     return {"payment": payments[call.id]}
 
 

@@ -8,7 +8,8 @@ const left = new Map([[1, 40], [2, 250], [3, 300]]) // what can still be refunde
 const payments = new Map<string, string>() // by the id of the call, which is the same if GEM sends it again
 
 export const service = serve({ secret: process.env.SHOP_SECRET!, tools: {
-  // It runs from its beginning whenever something that it waited for has come. What the journal has is not done again.
+  // The handler starts from the top each time that something it waited for arrives. What is already in the journal is
+  // not done again.
   'shop.refund': durable(async (call, { order_id, amount }: Refund) => {
     const most = await call.step('look', () => left.get(order_id) ?? 0)
     if (amount > most) {
@@ -18,14 +19,14 @@ export const service = serve({ secret: process.env.SHOP_SECRET!, tools: {
     const approval = call.approve('approval', {
       tool: 'shop.pay', input: { order_id, amount }, by: ['role:manager'], text: `Refund ${amount} of order ${order_id}?`,
     })
-    await approval // nothing runs until a manager has decided, and a denial makes the next line throw
+    await approval // nothing runs until a manager has decided; after a denial, the next line throws
     return { refunded: amount, ...await call.startApproved('pay', approval) }
   }),
 
   'shop.pay': tool(({ order_id, amount }: Refund, call) => {
     if (!payments.has(call.id)) {
       left.set(order_id, (left.get(order_id) ?? 0) - amount)
-      payments.set(call.id, `payment ${payments.size + 1}`)
+      payments.set(call.id, `payment of ${call.id}`)
     }
     return { payment: payments.get(call.id) }
   }),
