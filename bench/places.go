@@ -11,12 +11,13 @@ import (
 )
 
 // gemFive is GEM with a rule that lets five calls of bench.nap run at the same time.
-var gemFive = gemWorker{rules: `{"name": "five", "tools": ["bench.nap"], "action": "wait", "running": {"max": 5}, "at_most": "24h"}`}
+var gemFive = gemWorker{rules: `{"name": "five", "tools": ["bench.nap"], "action": "wait", "running": {"max": 5},
+	"at_most": "24h"}`}
 
 // insertCalls inserts n calls of a tool at once.
 func insertCalls(ctx context.Context, db *pgxpool.Pool, tool string, n int) error {
-	_, err := db.Exec(ctx, "insert into core_tool_calls (tool_name, input) select $1, $2 from generate_series(1, $3::int)",
-		tool, jsonOf(newPayload(0, false)), n)
+	_, err := db.Exec(ctx, "insert into core_tool_calls (tool_name, input) select $1, $2 "+
+		"from generate_series(1, $3::int)", tool, jsonOf(newPayload(0, false)), n)
 	return err
 }
 
@@ -81,7 +82,8 @@ func placesAtOnce(ctx context.Context, b *bench, _ contestant) ([]figure, error)
 		if err := sleepUntil(ctx, time.Now().Add(time.Second)); err != nil {
 			return nil, err
 		}
-		if err := s.db.QueryRow(ctx, "select count(*) from core_tool_calls where status = 'waiting'").Scan(&parked); err != nil {
+		if err := s.db.QueryRow(ctx, "select count(*) from core_tool_calls where status = 'waiting'").
+			Scan(&parked); err != nil {
 			return nil, err
 		}
 	}

@@ -43,8 +43,8 @@ func TestAServiceWritesOnlyStepsOfAttemptsWhoseTokensItHas(t *testing.T) {
 	testdb.Exec(t, owner, "select gem.release($1, 1, 'w')", old)
 	testdb.Exec(t, owner, "select gem.claim('w', 1, false)")
 	code := func(token string) string { return token[strings.LastIndex(token, ".")+1:] }
-	for what, bad := range map[string]string{"a changed token": changed, "none": "", "a huge attempt": id + ".99999999999.y",
-		"another's code": id + ".1." + code(foreign), "a token of an earlier attempt": oldToken,
+	for what, bad := range map[string]string{"a changed token": changed, "none": "",
+		"a huge attempt": id + ".99999999999.y", "another's code": id + ".1." + code(foreign), "a token of an earlier attempt": oldToken,
 		"another attempt": id + ".2." + code(token), "no uuid": "x.1.y"} {
 		if err := keep(bad, 0); err == nil || !strings.Contains(err.Error(), "PT409") {
 			t.Errorf("%s: %v", what, err)
