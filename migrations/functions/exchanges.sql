@@ -63,7 +63,7 @@ declare
   effects jsonb  := coalesce(step -> 'effects', '{}');
 begin
   if token[1] ~ '^[0-9a-f-]{36}$' and token[2] ~ '^[0-9]{1,9}$' and cardinality(token) = 3
-    and num_nulls(step ->> 'name', step ->> 'before') = 0 then
+    and step ->> 'before' ~ '^[0-9]{1,9}$' and step ->> 'name' is not null then
     select c.id, c.attempt, c.claimed_by, c.steps into call, attempt, worker, steps from public.core_tool_calls c
     where c.id = token[1]::uuid and coalesce(c.attempt = token[2]::integer and c.status = 'running', false);
   end if;

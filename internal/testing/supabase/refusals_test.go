@@ -56,6 +56,7 @@ func metBy(body string) string {
 // notForFrontends has the refusals that no request to PostgREST can meet, with the reason. The keys are parts of their
 // statements, or their functions.
 var notForFrontends = map[string]string{
+	"has ended a step":         "a request is one statement",
 	"'GM0":                     "workers alone call the function: it moves calls",
 	"'GM102'":                  "workers alone call the function: it runs a tool in SQL",
 	"gem.note_effect:":         "tools in SQL call it",
@@ -443,6 +444,26 @@ func TestNoRefusalLetsACallersWordsIntoAnotherResponse(t *testing.T) {
 		send(what, r)
 	}
 
+	// Steps that a service keeps.
+	d.Exec(`set session_replication_role = replica;
+		insert into core_tool_calls (id, tool_name, status, attempt, claimed_by, claimed_at, run_at, created_at, updated_at)
+			values (gen_random_uuid(), 'a.kept', 'running', 1, 'w', now(), now(), now(), now())`)
+	token := d.Value("select gem.exchange_token(id, 1, 'w') from core_tool_calls where tool_name = 'a.kept'")
+	keep := func(step, result string) supabase.Request {
+		return supabase.Request{Method: "POST", Path: "/rpc/keep_tool_step", Body: `{"step": ` + step + result + `}`,
+			Token: d.Sign(supabase.Claims{"role": "service_role"})}
+	}
+	of := func(before, name, more string) string {
+		return fmt.Sprintf(`{"token": %q, "before": %s, "name": %s%s}`, token, before, quoted(name), more)
+	}
+	refused("a token", keep(`{"token": `+quoted(hostile)+`, "before": 0, "name": `+quoted(hostile)+`}`,
+		`, "result": 1`), "the token of the step is not valid")
+	refused("a count of steps", keep(of("7", hostile, ""), `, "result": 1`), "the journal has 0 steps")
+	refused("a large result", keep(of("0", "x", ""), `, "result": "`+strings.Repeat("x", 1<<20)+`"`),
+		"more than 1 MiB")
+	refused("effects", keep(of("0", "x", `, "effects": {`+quoted(hostile)+`: []}`), `, "result": 1`),
+		"not those of a receipt")
+	refused("a long name", keep(of("0", long[:1000], ""), `, "result": 1`), "more than 200 characters")
 	if forms := d.Value(`select count(*) from pg_proc, regexp_matches(prosrc, 'return array\[', 'g')
 		where oid = 'gem.misfit'::regproc`); forms != "7" {
 		t.Errorf("gem.misfit has %s templates, and this test covers 7: cover the others too", forms)
