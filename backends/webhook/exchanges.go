@@ -37,10 +37,11 @@ type dialogue struct {
 	*webhook
 	call    *handlers.Call
 	attempt exchange.Attempt
-	number  int      // of the exchange
-	token   string   // for SQL, or empty
-	mayRun  []string // steps that must not run twice, and whose beginning this attempt has just recorded
-	codes   []string // error codes in the journal
+	number  int             // of the exchange
+	token   string          // for SQL, or empty
+	mayRun  []string        // steps that must not run twice, and whose beginning this attempt has just recorded
+	codes   []string        // error codes in the journal
+	ended   map[string]bool // the names in the last request that have ended
 }
 
 // converse runs one attempt of a durable call.
@@ -156,8 +157,9 @@ func (d *dialogue) exchange() (*exchangeAnswer, error) {
 		return nil, err
 	}
 	state := d.attempt.State()
-	d.codes = d.codes[:0]
+	d.codes, d.ended = d.codes[:0], map[string]bool{}
 	for _, e := range entries {
+		d.ended[e.Name] = e.Ended != nil
 		if e.Error != nil {
 			d.codes = append(d.codes, string(e.Error.Code))
 		}
@@ -338,13 +340,19 @@ func (d *dialogue) take(answer *exchangeAnswer) (result json.RawMessage, done bo
 
 // wait waits as the service asks.
 func (d *dialogue) wait(w *wait) error {
-	names := make([]handlers.Await, len(w.For))
+	names, have := make([]handlers.Await, len(w.For)), 0
 	for i, one := range w.For {
+		if d.ended[one.Name] {
+			have++
+		}
 		names[i] = handlers.Await{Name: one.Name, Until: one.Until,
 			Within: time.Duration(min(max(one.WithinMS, 0), maxWaitMS)) * time.Millisecond}
 	}
-	if w.Need < 1 || w.Need > len(names) {
+	switch {
+	case w.Need < 1 || w.Need > len(names):
 		return d.misfit(fmt.Sprintf("%s waits for %d of %d names.", d.domain, w.Need, len(names)))
+	case have >= w.Need: // it would ask again and again
+		return d.misfit(fmt.Sprintf("%s waits for what has arrived.", d.domain))
 	}
 	if err := d.attempt.Wait(w.Need, names, w.CleanUp); err != nil {
 		return d.misfit(fmt.Sprintf("%s asked for a wait that Postgres rejects: %v.", d.domain, err))
