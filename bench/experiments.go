@@ -48,8 +48,8 @@ type sizes struct {
 	pruned      int // calls that one run prunes
 	lost        int // receipts that a failover loses
 	schedules   int // schedules that are due at the same time
-	inLine      int // calls under a rule that lets five run at the same time
-	beside      int // calls of another tool, meanwhile
+	forPlaces   int // calls under a rule that lets five run at the same time
+	others      int // calls of another tool during that time
 
 	durable    durable
 	chatting   chatting
@@ -69,8 +69,8 @@ var fullSizes = sizes{
 	pruned:     100_000,
 	lost:       200,
 	schedules:  10_000,
-	inLine:     100_000,
-	beside:     10_000,
+	forPlaces:  100_000,
+	others:     10_000,
 	durable:    durable{calls: 100, steps: 200, children: 1000, parked: 300, replayed: 1000},
 	chatting:   chatting{chats: 3000, streams: 1000, stalled: 150, beside: 20 * time.Second, cancels: 20},
 	extracting: extracting{shards: 489, delay: time.Second / 2},
@@ -91,8 +91,8 @@ var quickSizes = sizes{
 	pruned:     2000,
 	lost:       20,
 	schedules:  100,
-	inLine:     200,
-	beside:     500,
+	forPlaces:  200,
+	others:     500,
 	durable:    durable{calls: 10, steps: 10, children: 50, parked: 5, replayed: 50},
 	chatting:   chatting{chats: 100, streams: 50, stalled: 20, beside: time.Second, cancels: 1},
 	extracting: extracting{shards: 40, delay: time.Second / 2},

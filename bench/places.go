@@ -40,8 +40,13 @@ func placesAtOnce(ctx context.Context, b *bench, _ contestant) ([]figure, error)
 		return nil, fmt.Errorf("start: %w", err)
 	}
 	defer stop()
-	handle := func(n int) error { // without queries to the database
-		for want := handled.Load() + int64(n); handled.Load() < want; {
+	// after does something, and returns when n more calls were handled. It does not query the database.
+	after := func(n int, do func() error) error {
+		want := handled.Load() + int64(n)
+		if err := do(); err != nil {
+			return err
+		}
+		for handled.Load() < want {
 			if err := sleepUntil(ctx, time.Now().Add(time.Millisecond)); err != nil {
 				return err
 			}
@@ -49,19 +54,14 @@ func placesAtOnce(ctx context.Context, b *bench, _ contestant) ([]figure, error)
 		return nil
 	}
 	others := func() (perSecond float64, err error) {
-		began := time.Now()
-		if err := insertCalls(ctx, s.db, "bench.answer", b.sizes.beside); err != nil {
-			return 0, err
-		}
-		if err := handle(b.sizes.beside); err != nil {
-			return 0, err
-		}
-		return float64(b.sizes.beside) / time.Since(began).Seconds(), nil
+		began, n := time.Now(), b.sizes.others
+		err = after(n, func() error { return insertCalls(ctx, s.db, "bench.answer", n) })
+		return float64(n) / time.Since(began).Seconds(), err
 	}
 	if _, err := others(); err != nil { // the caches are filled
 		return nil, err
 	}
-	var alone, beside []float64
+	var before, during []float64
 	measure := func(into *[]float64) error {
 		for range 5 {
 			perSecond, err := others()
@@ -72,13 +72,13 @@ func placesAtOnce(ctx context.Context, b *bench, _ contestant) ([]figure, error)
 		}
 		return nil
 	}
-	if err := measure(&alone); err != nil {
+	if err := measure(&before); err != nil {
 		return nil, err
 	}
-	if err := insertCalls(ctx, s.db, "bench.nap", b.sizes.inLine); err != nil {
+	if err := insertCalls(ctx, s.db, "bench.nap", b.sizes.forPlaces); err != nil {
 		return nil, err
 	}
-	for parked := 0; parked < b.sizes.inLine-5; {
+	for parked := 0; parked < b.sizes.forPlaces-5; {
 		if err := sleepUntil(ctx, time.Now().Add(time.Second)); err != nil {
 			return nil, err
 		}
@@ -90,11 +90,10 @@ func placesAtOnce(ctx context.Context, b *bench, _ contestant) ([]figure, error)
 	if err := s.settle(ctx); err != nil {
 		return nil, err
 	}
-	if err := measure(&beside); err != nil {
+	if err := measure(&during); err != nil {
 		return nil, err
 	}
-	wake()
-	if err := handle(b.sizes.inLine); err != nil {
+	if err := after(b.sizes.forPlaces, func() error { wake(); return nil }); err != nil {
 		return nil, err
 	}
 	var claims int
@@ -102,6 +101,6 @@ func placesAtOnce(ctx context.Context, b *bench, _ contestant) ([]figure, error)
 		group by call_id) each`).Scan(&claims)
 	return []figure{
 		{measure: "places-claims", unit: "claims", value: float64(claims)},
-		{measure: "places-others", unit: "ratio", value: median(beside) / median(alone), singles: beside},
+		{measure: "places-others", unit: "ratio", value: median(during) / median(before), singles: during},
 	}, err
 }

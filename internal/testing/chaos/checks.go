@@ -108,8 +108,8 @@ var checks = []check{
 			and tool_name like 'lab.%'
 			and (result ->> 'call_id', result ->> 'attempt') is distinct from (call_id::text, attempt::text)`},
 
-	{"each failure is told of once", lost, `
-		select failed || ' failures, and ' || told || ' told of' from (
+	{"each failure is in one notice", lost, `
+		select failed || ' failures, and ' || told || ' in notices' from (
 			select (select count(*) from core_tool_receipts r where r.status <> 'succeeded' and gem.failure_kind(
 					case r.status when 'failed' then r.result #>> '{error,error_code}' else r.status end) = 'failed'
 					and not gem.is_delivery(r.call_id)) as failed,

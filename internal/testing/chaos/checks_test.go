@@ -107,7 +107,7 @@ func TestEachCheckFindsWhatBreaksIt(t *testing.T) {
 				"e.attempt = r.attempt and e.event = 'claimed' and e.at > f.created_at) limit 1"},
 		{"the result of a call that ran is its attempt's own",
 			"update core_tool_receipts set result = '{}' where status = 'succeeded' and tool_name = 'lab.send'"},
-		{"each failure is told of once",
+		{"each failure is in one notice",
 			"insert into gem.notify_versions values ('1.0.0', repeat('0', 64), '{}', now(), now())"},
 		{"a notice reaches the server outside",
 			"insert into gem.notice_calls values (gen_random_uuid(), 'outside', '{}', null, now())"},

@@ -16,7 +16,7 @@ async def refund(call: DurableCall, input: dict) -> dict:
     order, amount = input["order_id"], input["amount"]
     most = await call.step("look", lambda: left.get(order, 0))
     if amount > most:
-        raise Failure(f"There is no order {order} with {amount} left to refund.", "not_refundable")
+        raise Failure(f"Order {order} has less than {amount} left to refund.", "not_refundable")
     if amount <= 100:
         return {"refunded": amount, **await call.run("pay", "shop.pay", {"order_id": order, "amount": amount})}
     approval = call.approve("approval", "shop.pay", {"order_id": order, "amount": amount}, by=["role:manager"],

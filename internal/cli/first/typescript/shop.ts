@@ -13,7 +13,7 @@ export const service = serve({ secret: process.env.SHOP_SECRET!, tools: {
   'shop.refund': durable(async (call, { order_id, amount }: Refund) => {
     const most = await call.step('look', () => left.get(order_id) ?? 0)
     if (amount > most) {
-      throw new Failure(`There is no order ${order_id} with ${amount} left to refund.`, { code: 'not_refundable' })
+      throw new Failure(`Order ${order_id} has less than ${amount} left to refund.`, { code: 'not_refundable' })
     }
     if (amount <= 100) return { refunded: amount, ...await call.run('pay', 'shop.pay', { order_id, amount }) }
     const approval = call.approve('approval', {
