@@ -77,17 +77,7 @@ func (w *webhook) success(call *handlers.Call, body []byte) (json.RawMessage, er
 		Result  json.RawMessage `json:"result"`
 		Effects json.RawMessage `json:"effects"`
 	}
-	d := json.NewDecoder(bytes.NewReader(body))
-	d.DisallowUnknownFields()
-	err := d.Decode(&said)
-	if err == nil {
-		if _, more := d.Token(); !errors.Is(more, io.EOF) {
-			err = errors.New("it has more than one value")
-		}
-	}
-	if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) { // its text is of Go's types
-		err = fmt.Errorf("it is a %s", wrong.Value)
-	}
+	err := decodeStrictly(body, &said)
 	if err == nil && said.Result == nil {
 		err = errors.New("it has no result")
 	}
@@ -102,6 +92,25 @@ func (w *webhook) success(call *handlers.Call, body []byte) (json.RawMessage, er
 		}
 	}
 	return said.Result, nil
+}
+
+// decodeStrictly decodes a body that must be one value without unknown fields.
+func decodeStrictly(body []byte, into any) error {
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.DisallowUnknownFields()
+	err := d.Decode(into)
+	if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) && wrong.Field == "" { // its text is of Go's types
+		return fmt.Errorf("it is a %s", wrong.Value)
+	} else if wrong != nil {
+		return fmt.Errorf("its %s is a %s", wrong.Field, wrong.Value)
+	}
+	if err != nil {
+		return err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("it has more than one value")
+	}
+	return nil
 }
 
 // hasResult reports whether the body of an error has a result or effects, so that the tool may have run.

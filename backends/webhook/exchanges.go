@@ -1,23 +1,19 @@
 package webhook
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptrace"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/gemworker/gem/backends"
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/exchange"
 	"github.com/gemworker/gem/handlers/value"
-	"github.com/gemworker/gem/internal/outbound"
 	"github.com/gemworker/gem/internal/plainjson"
 	"github.com/gemworker/gem/receipts"
 )
@@ -212,13 +208,11 @@ func (d *dialogue) misfit(why string) error {
 func (d *dialogue) post(ctx context.Context, body []byte) (status int, header http.Header, answer []byte, err error) {
 	id := fmt.Sprintf("%s-%d-%d", d.call.ID, d.call.Attempt, d.number)
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
-		var sent atomic.Bool
-		traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: func() { sent.Store(true) }})
-		req, err := d.request(traced, id, body)
+		req, err := d.request(ctx, id, body)
 		if err != nil {
 			return 0, nil, nil, err
 		}
-		resp, err := outbound.Once(d.transport).RoundTrip(req)
+		resp, sent, err := d.send(req)
 		if err == nil {
 			answer, err = io.ReadAll(io.LimitReader(resp.Body, maxExchange+1))
 			_ = resp.Body.Close()
@@ -230,7 +224,7 @@ func (d *dialogue) post(ctx context.Context, body []byte) (status int, header ht
 				return resp.StatusCode, resp.Header, d.withoutSecrets(answer), nil
 			}
 		}
-		if sent.Load() || len(d.mayRun) == 0 || ctx.Err() != nil {
+		if sent || len(d.mayRun) == 0 || ctx.Err() != nil {
 			return 0, nil, nil, handlers.Transient(fmt.Errorf("no answer from %s: %s", d.domain,
 				value.OneLine(err.Error(), d.secrets...)))
 		}
@@ -244,13 +238,8 @@ func (d *dialogue) post(ctx context.Context, body []byte) (status int, header ht
 // decodeAnswer reads the body of a 200.
 func decodeAnswer(body []byte) (*exchangeAnswer, error) {
 	answer := &exchangeAnswer{}
-	d := json.NewDecoder(bytes.NewReader(body))
-	d.DisallowUnknownFields()
-	if err := d.Decode(answer); err != nil {
+	if err := decodeStrictly(body, answer); err != nil {
 		return nil, err
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("it has more than one value")
 	}
 	ends := 0
 	for _, has := range []bool{answer.Wait != nil, answer.Result != nil, answer.Error != nil, answer.NotConfigured != nil,

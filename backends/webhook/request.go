@@ -47,16 +47,14 @@ func (w *webhook) run(ctx context.Context, _ handlers.Tx, call *handlers.Call) (
 		return nil, handlers.Fail("input_too_large", fmt.Sprintf("The request would have %d bytes, and can have %d (1 "+
 			"MiB): make a call with a smaller input.", len(body), maxBody))
 	}
-	var sent atomic.Bool
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: func() { sent.Store(true) }})
 	req, err := w.request(ctx, call.ID, body)
 	if err != nil {
 		return nil, err
 	}
-	resp, err := outbound.Once(w.transport).RoundTrip(req) // which follows no redirect and keeps no cookie
+	resp, sent, err := w.send(req)
 	if err != nil {
 		call.Called(w.domain, w.shown, 0)
-		return nil, w.unanswered(ctx, call, err, sent.Load())
+		return nil, w.unanswered(ctx, call, err, sent)
 	}
 	call.Called(w.domain, w.shown, resp.StatusCode)
 	if w.plain && resp.StatusCode/100 == 2 {
@@ -78,6 +76,14 @@ func (w *webhook) run(ctx context.Context, _ handlers.Tx, call *handlers.Call) (
 		answer = answer[:maxBody]
 	}
 	return w.read(call, resp.StatusCode, resp.Header, w.withoutSecrets(answer))
+}
+
+// send makes one request, follows no redirect and keeps no cookie. sent means that the service may have received it.
+func (w *webhook) send(req *http.Request) (resp *http.Response, sent bool, err error) {
+	var wrote atomic.Bool
+	traced := httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{WroteHeaders: func() { wrote.Store(true) }})
+	resp, err = outbound.Once(w.transport).RoundTrip(req.WithContext(traced))
+	return resp, wrote.Load(), err
 }
 
 // encode returns the body of the request.

@@ -369,17 +369,9 @@ func (r Remote) Wait(need int, of []handlers.Await, cleanUp bool) error {
 		if cancelled && !cleanUp {
 			return nil
 		}
-		wait.Effects, wait.CleanUp = r.NotKept(), cancelled
-		switch verdict, err := r.pen.wait(wait); {
-		case err != nil:
+		if again, err := r.suspend(wait, cancelled); err != nil || !again {
 			return err
-		case verdict == store.WaitParked:
-			r.course.leave(&Exit{Why: Waiting})
-		case verdict == store.WaitCancelled:
-			r.life.asked(cancelled)
-			continue
 		}
-		return r.readWhatCame()
 	}
 }
 

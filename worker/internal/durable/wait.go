@@ -69,22 +69,30 @@ func (r *Run) Wait(ctx context.Context, need int, of []handlers.Await) error {
 		if err != nil {
 			return r.cancellations.noted(need, of, err)
 		}
-		wait.Effects, wait.CleanUp = r.NotKept(), cleansUp
-		switch verdict, err := r.pen.wait(wait); {
-		case err != nil:
+		if again, err := r.suspend(wait, cleansUp); err != nil {
 			return err
-		case verdict == store.WaitParked:
-			r.course.leave(&Exit{Why: Waiting})
-		case verdict == store.WaitCancelled:
-			r.life.asked(cleansUp)
+		} else if again {
 			continue // it waits again if its context is still alive
-		}
-		if err := r.readWhatCame(); err != nil {
-			return err
 		}
 		r.readResult(of)
 		return nil
 	}
+}
+
+// suspend records a wait. If something has arrived, it reads it; otherwise the attempt ends. again means that the call
+// was cancelled meanwhile.
+func (r *Run) suspend(wait store.Wait, cleansUp bool) (again bool, err error) {
+	wait.Effects, wait.CleanUp = r.NotKept(), cleansUp
+	switch verdict, err := r.pen.wait(wait); {
+	case err != nil:
+		return false, err
+	case verdict == store.WaitParked:
+		r.course.leave(&Exit{Why: Waiting})
+	case verdict == store.WaitCancelled:
+		r.life.asked(cleansUp)
+		return true, nil
+	}
+	return false, r.readWhatCame()
 }
 
 func namesOf(of []handlers.Await) string {
