@@ -24,8 +24,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// first holds the files of gem init: those common to the kinds in shared or, with a durable tool, in durable; and those
-// of each kind.
+// first holds the files of gem init: those of all kinds in common; those of most kinds in shared or, with a durable
+// tool, in durable; and those of each kind.
 //
 //go:embed first
 var first embed.FS
@@ -138,7 +138,7 @@ func firstFiles(name string, kind firstKind, clone string) (map[string]string, e
 			return nil, err
 		}
 	}
-	for _, folder := range []string{shared, "first/" + name} {
+	for _, folder := range []string{"first/common", shared, "first/" + name} {
 		entries, err := fs.ReadDir(first, folder)
 		if err != nil {
 			return nil, err

@@ -117,9 +117,7 @@ class Test {
     }
     try {
       const stub = this.tools[op.tool]
-      const child = stub ? undefined : new Test(this.#service)
-      if (child) Object.assign(child, { tools: this.tools })
-      return { result: await (stub ? stub(op.input) : child.#plain(call, op)) ?? null }
+      return { result: await (stub ? stub(op.input) : this.#plain(call, op)) ?? null }
     } catch (error) {
       if (!(error instanceof Failure)) throw error
       return { error: { error_code: error.code, message: error.message, details: error.details } }
