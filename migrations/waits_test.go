@@ -148,6 +148,42 @@ func TestChildrenThatEndAtTheSameTimeAreReportedTogether(t *testing.T) {
 	}
 }
 
+// A parent often writes its own wait while its child ends. The end of one child waits for that, and no second one does.
+func TestTheEndOfAChildWaitsForItsLockedParent(t *testing.T) {
+	t.Parallel()
+	db := parked(t, "{a,b}")
+	testdb.Exec(t, db, "alter function gem.lock_soon(uuid) set lock_timeout = '1 min'; select gem.claim('w', 2, true)")
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(t.Context())
+	if _, err := tx.Exec(t.Context(),
+		"select from core_tool_calls where tool_name = 'parent' for no key update"); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := db.Exec(t.Context(), succeed+"'a'")
+		ended <- err
+	}()
+	testdb.Eventually(t, "the end of a to wait", func() bool {
+		return number(t, db, "select count(*) from pg_stat_activity where datname = current_database() and "+
+			"wait_event_type = 'Lock'") > 0
+	})
+	testdb.Exec(t, db, succeed+"'b'")
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if got := texts(t, db, "select tool_name || ' ' || coalesce(waits_for, 'is reported') from core_tool_calls where "+
+		"tool_name in ('a', 'b') order by 1"); strings.Join(got, ", ") != "a is reported, b parent" {
+		t.Errorf("%v", got)
+	}
+}
+
 // The timer of a child is reached in the run in which its parent's end cancels it.
 func TestAChildThatItsParentsEndCancelsIsReportedInTheSameRun(t *testing.T) {
 	t.Parallel()

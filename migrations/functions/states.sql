@@ -65,11 +65,14 @@ create or replace function gem.receipt_id(p_call uuid, p_at timestamptz) returns
 $$;
 
 -- Returns when a call was first due: the time of its insert, or the time that it was scheduled for.
-create or replace function gem.due(p_call uuid) returns timestamptz language sql stable as $$
-  select coalesce((select greatest(e.at, (e.data ->> 'run_at')::timestamptz) from public.core_tool_events e
+create or replace function gem.due(p_call uuid) returns timestamptz language plpgsql stable
+  set enable_seqscan = off as $$ -- planned once, also while the tables are small
+begin
+  return coalesce((select greatest(e.at, (e.data ->> 'run_at')::timestamptz) from public.core_tool_events e
     where e.call_id = p_call and e.seq = 1),
     -- a call from an earlier version of GEM has no such event
-    (select c.created_at from public.core_tool_calls c where c.id = p_call))
+    (select c.created_at from public.core_tool_calls c where c.id = p_call));
+end
 $$;
 
 create or replace function gem.is_final(p_status text) returns boolean language sql immutable as $$
@@ -298,10 +301,13 @@ where c.computed_key is not null and (c.status in ('running', 'queued') or c.sta
   and c.waits_for <> 'key');
 
 -- Reports whether a call has succeeded with a key. It sees commits that are newer than the calling statement.
-create or replace function gem.key_has_succeeded(p_key text) returns boolean language sql volatile as $$
-  select exists (select from gem.kept_keys k where k.key = p_key) or exists (
+create or replace function gem.key_has_succeeded(p_key text) returns boolean language plpgsql volatile
+  set enable_seqscan = off as $$ -- planned once, also while the tables are small
+begin
+  return exists (select from gem.kept_keys k where k.key = p_key) or exists (
     select from public.core_tool_receipts r
-    where r.idempotency_key = p_key and r.status = 'succeeded' and r.replay_of is null)
+    where r.idempotency_key = p_key and r.status = 'succeeded' and r.replay_of is null);
+end
 $$;
 
 -- Decides how an attempt continues with its idempotency key. Returns a verdict:

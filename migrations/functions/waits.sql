@@ -43,7 +43,9 @@ create or replace function gem.wait(p_call uuid, p_attempt integer, p_worker tex
   p_for text[], p_need integer,
   p_until jsonb, p_effects jsonb, p_cleanup boolean default false, p_deadline bigint default null,
   p_steps integer default 0, p_key text default null, out verdict text, out steps integer)
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off -- planned once, also while the tables are small
+as $$
 declare
   at        timestamptz;
   call      record;
@@ -269,11 +271,15 @@ begin
 end
 $$;
 
--- Locks the parent of a call that ends, without waiting. Returns false if another transaction has locked it.
+-- Locks the parent of a call that ends. If the parent is locked, one call at a time waits for it briefly, because the
+-- parent often writes its own wait just then. Returns false if the parent stays locked, or if another call waits for it.
 create or replace function gem.lock_parent(p_parent uuid) returns boolean language plpgsql as $$
 begin
   perform from public.core_tool_calls c where c.id = p_parent for no key update skip locked;
-  return found or not exists (select from public.core_tool_calls c where c.id = p_parent);
+  if found or not exists (select from public.core_tool_calls c where c.id = p_parent) then
+    return true;
+  end if;
+  return pg_try_advisory_xact_lock(hashtextextended('gem.parent ' || p_parent, 0)) and gem.lock_soon(p_parent);
 end
 $$;
 
@@ -328,7 +334,7 @@ $$;
 drop function if exists gem.tell_parent(uuid, uuid, text, text, uuid, text);
 drop function if exists gem.notify_parent(uuid, uuid, text, text, uuid, text);
 create or replace function gem.report_ends(p_parent uuid, p_calls uuid[], p_worker text) returns void
-language plpgsql set enable_seqscan = off set lock_timeout = '100ms' as $$
+language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan set lock_timeout = '100ms' as $$
 begin
   perform gem.came(p_parent, 'returned', array(
     select jsonb_build_object('name', c.parent_step, 'call_id', c.id, 'status', c.status, 'receipt_id', r.id)
@@ -342,7 +348,7 @@ $$;
 -- briefly: a parent often writes its own wait just then. All reported parents stay locked until the commit, so it stops
 -- a second after p_at, and waits for none after a fifth of that.
 create or replace function gem.report_marked(p_calls uuid[], p_at timestamptz, p_worker text, p_waits boolean)
-returns boolean language plpgsql set enable_seqscan = off as $$
+returns boolean language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
 declare
   waits  boolean := p_waits;
   pause  interval;
