@@ -178,7 +178,7 @@ func (d *dialogue) exchange() (*exchangeAnswer, error) {
 	defer cancel()
 	status, header, answer, err := d.post(ctx, body)
 	if err != nil {
-		return nil, d.attempt.Unanswered(err)
+		return nil, d.unanswered(err)
 	}
 	switch {
 	case status == http.StatusOK:
@@ -191,10 +191,20 @@ func (d *dialogue) exchange() (*exchangeAnswer, error) {
 	case status == http.StatusNotImplemented && state.Steps == 0:
 		return nil, d.unconfigured(d.call, answer)
 	case mayPass(status):
-		return nil, d.attempt.Unanswered(handlers.TransientAfter(fmt.Errorf("%s answered %d: %s", d.domain, status,
+		return nil, d.unanswered(handlers.TransientAfter(fmt.Errorf("%s answered %d: %s", d.domain, status,
 			d.quote(answer)), retryAfter(header.Get("Retry-After"), time.Now())))
 	}
 	return nil, d.misfit(fmt.Sprintf("%s answered %d: %s", d.domain, status, d.quote(answer)))
+}
+
+// unanswered ends the attempt because no answer counts. The service may have written steps before.
+func (d *dialogue) unanswered(err error) error {
+	if d.token != "" {
+		if err := d.attempt.Reread(); err != nil {
+			return d.misfit(err.Error())
+		}
+	}
+	return d.attempt.Unanswered(err)
 }
 
 // misfit lets the call wait for code.

@@ -48,7 +48,9 @@ $$;
 
 -- Writes the end of a step into the journal of its call: the last statement of a transaction with the rows of the step,
 -- so that both commit together, once. `step` is what the SDK gives to the function of a stepTx: {token, before, name,
--- effects}. Rows that gem.wrote and gem.read have noted in this transaction are added to its effects.
+-- effects}. Rows that gem.wrote and gem.read have noted in this transaction are added to its effects. With the option
+-- keep, the SDK also writes its other steps so, with their `kind`: step, once, or began for the beginning of one that
+-- must not run twice.
 --
 -- Raises PT409 if GEM did not make the token or the attempt no longer holds the call, if the journal has changed, or if
 -- this transaction has ended a step already.
@@ -61,6 +63,8 @@ declare
   worker  text;
   steps   integer;
   effects jsonb  := coalesce(step -> 'effects', '{}');
+  kind    text   := coalesce(step ->> 'kind', 'tx');
+  data    jsonb  := jsonb_build_object('name', step -> 'name');
 begin
   if token[1] ~ '^[0-9a-f-]{36}$' and token[2] ~ '^[0-9]{1,9}$' and cardinality(token) = 3
     and step ->> 'before' ~ '^[0-9]{1,9}$' and step ->> 'name' is not null then
@@ -86,14 +90,18 @@ begin
     perform gem.refuse('PT422', 'the effects of the step are not those of a receipt, or take more than 256 KiB');
   elsif length(step ->> 'name') not between 1 and 210 then
     perform gem.refuse('PT422', 'the name of the step has more than 200 characters, or none');
+  elsif kind not in ('tx', 'step', 'once', 'began') then
+    perform gem.refuse('PT422', 'the kind of the step is none of tx, step, once and began');
   end if;
   if current_setting('gem.wrote', true) <> '' or current_setting('gem.read', true) <> '' then
     effects := effects || jsonb_strip_nulls(jsonb_build_object(
       'db_writes', nullif(coalesce(effects -> 'db_writes', '[]') || gem.noted_effects('gem.wrote')::jsonb, '[]'),
       'db_reads', nullif(coalesce(effects -> 'db_reads', '[]') || gem.noted_effects('gem.read')::jsonb, '[]')));
   end if;
-  perform gem.step(call, attempt, worker, 'step', jsonb_build_object('name', step ->> 'name', 'kind',
-    'tx', 'result', coalesce(result, 'null'), 'effects', effects), steps, false);
+  if kind <> 'began' then
+    data := data || jsonb_build_object('kind', kind, 'result', coalesce(result, 'null'), 'effects', effects);
+  end if;
+  perform gem.step(call, attempt, worker, case kind when 'began' then kind else 'step' end, data, steps, false);
   perform set_config('gem.kept_step', 'yes', true);
 end
 $$;

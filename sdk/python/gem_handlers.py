@@ -197,9 +197,13 @@ class DurableCall(Call):
     at once. So everything with an effect belongs in a step, and outside of steps the handler awaits only the methods
     below. Two operations with the same name get the names `name` and `name#2` in the journal."""
 
-    def __init__(self, said: Mapping[str, Any]) -> None:
+    def __init__(self, said: Mapping[str, Any], keeper: Optional[Callable[..., Any]] = None) -> None:
         super().__init__(said)
         self._state = said["exchange"]
+        self._keeper = keeper if "token" in self._state else None
+        self._until = time.monotonic() + self._state["left_ms"] / 2000
+        self._keeping = asyncio.Lock()
+        self._lost: Optional[Exception] = None  # why a step was not kept
         self._entries = {entry["name"]: entry for entry in said["journal"]}
         self._read: set[str] = set()
         self._used: dict[str, int] = {}
@@ -246,21 +250,24 @@ class DurableCall(Call):
         if kind == "tx" and "token" not in self._state:
             raise Failure('step_tx needs "sql": true in domains.json.', details={"reason": "no_token"})
         self._alone = kind == "tx"
-        if kind == "once" and not entry:
-            return await self._add({"op": "began", "name": id})
         if self._running == 0:
             self._keep_outside()
         self._running += 1
+        if kind == "once" and not entry and not await self._keep(id, "began"):
+            self._running -= 1
+            return await self._add({"op": "began", "name": id})
+        size, kept = 0, False
         op: dict[str, Any] = {"op": "step", "name": id, "kind": kind}
         of = [{"token": self._state["token"], "before": self._state["steps"], "name": id,
                "effects": self._effects}] if kind == "tx" else []
         inside = in_step.set(name)
         try:
-            result = await fn(*of) if inspect.iscoroutinefunction(fn) else await asyncio.to_thread(fn, *of)
-            result = await result if inspect.isawaitable(result) else result
+            result = await _run(fn, *of)
             text = _encoded(f"the step {id}", result, min(LARGEST_RESULT, LARGEST - 65_536 - self._size))
-            self._size += len(text)
+            size = len(text)
+            self._size += size
             op["result"] = json.loads(text)
+            kept = kind != "tx" and await self._keep(id, kind, op["result"])
         except NotConfigured as error:
             op["not_configured"] = _unconfigured(error)
         except Exception as error:
@@ -272,6 +279,10 @@ class DurableCall(Call):
         finally:
             in_step.reset(inside)
             self._running -= 1
+        if kept:
+            self._size -= size
+            self._changed()
+            return op["result"]
         if kind == "tx" and "result" in op:  # keep_tool_step has written it
             self._steps += 1
             return await self._park()
@@ -280,6 +291,22 @@ class DurableCall(Call):
         if effects := self._take_effects():
             op["effects"] = effects
         return await self._add(op)
+
+    async def _keep(self, name: str, kind: str, result: Any = None) -> bool:
+        """Has the service write a step into the journal, one after another, so that the handler continues at once.
+        Returns false if the step belongs into the answer."""
+        async with self._keeping:
+            if self._keeper is None or self._lost or time.monotonic() > self._until:
+                return False
+            effects = {} if kind == "began" else self._take_effects()
+            try:
+                await _run(self._keeper, {"token": self._state["token"], "before": self._steps, "name": name,
+                                          "kind": kind, "effects": effects}, result)
+            except Exception as error:
+                self._lost, self._end = error, self._end or {}
+                return False
+            self._steps += 1
+            return True
 
     def start(self, name: str, tool: str, input: Mapping[str, Any], **more: Any) -> Child:
         """Makes a call, once. The tool must be listed in `calls` of this tool's entry in the registry."""
@@ -525,19 +552,28 @@ def _outcome(entry: Mapping[str, Any]) -> Any:
     raise Failure(error["message"], error["error_code"], error.get("details"))
 
 
-def serve(*, secret: Union[str, list[str]], tools: Mapping[str, Callable[..., Any]]) -> "Service":
-    """Serves tools. The secret is that of secret_env in domains.json; give two while you change it."""
-    return Service([secret] if isinstance(secret, str) else secret, tools)
+async def _run(fn: Callable[..., Any], *of: Any) -> Any:
+    """Runs an async function, or a plain one in a thread."""
+    result = await fn(*of) if inspect.iscoroutinefunction(fn) else await asyncio.to_thread(fn, *of)
+    return await result if inspect.isawaitable(result) else result
+
+
+def serve(*, secret: Union[str, list[str]], tools: Mapping[str, Callable[..., Any]],
+          keep: Optional[Callable[[dict[str, Any], Any], Any]] = None) -> "Service":
+    """Serves tools. The secret is that of secret_env in domains.json; give two while you change it. keep(step, result)
+    runs `select keep_tool_step(step, result)`: with it, many steps end in one request."""
+    return Service([secret] if isinstance(secret, str) else secret, tools, keep)
 
 
 class Service:
     """An ASGI application. `wsgi` is the same for WSGI, and `run` serves with Python's own server."""
 
-    def __init__(self, secrets: list[str], tools: Mapping[str, Callable[..., Any]]) -> None:
+    def __init__(self, secrets: list[str], tools: Mapping[str, Callable[..., Any]],
+                 keep: Optional[Callable[[dict[str, Any], Any], Any]] = None) -> None:
         self._keys = [base64.b64decode(secret.removeprefix("whsec_")) for secret in secrets]
         if not self._keys or any(len(key) < 24 for key in self._keys):
             raise ValueError("The secret must be whsec_ followed by at least 24 bytes in base64.")
-        self._tools = dict(tools)
+        self._tools, self._keep = dict(tools), keep
 
     def _is_signed(self, headers: Mapping[str, str], body: bytes) -> bool:
         """Verifies the signature of a request, by the specification of Standard Webhooks."""
@@ -576,7 +612,7 @@ class Service:
         if is_durable != ("gem" in said):
             return 404, {"error": f"{name} is {'' if is_durable else 'not '}@durable in the service, and "
                                   f"{'not ' if is_durable else ''}listed under durable in domains.json."}, {}
-        return await (_exchange(handler, said) if is_durable else _once(handler, said))
+        return await (_exchange(handler, said, self._keep) if is_durable else _once(handler, said))
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
@@ -637,10 +673,7 @@ async def _once(handler: Callable[..., Any], said: Any) -> tuple[int, dict[str, 
     """Serves a plain tool: `def handler(input, call)`, plain or async."""
     call = Call(said)
     try:
-        if inspect.iscoroutinefunction(handler):
-            result = await handler(said["input"], call)
-        else:
-            result = await asyncio.to_thread(handler, said["input"], call)
+        result = await _run(handler, said["input"], call)
         _encoded(call.tool, result, LARGEST)
         return 200, {"result": result, "effects": call._take_effects()}, {}
     except NotConfigured as error:
@@ -653,13 +686,17 @@ async def _once(handler: Callable[..., Any], said: Any) -> tuple[int, dict[str, 
         return 422, {"error": _described(error)}, {}
 
 
-async def _exchange(handler: Callable[..., Any], said: Any) -> tuple[int, dict[str, Any], dict[str, str]]:
+async def _exchange(handler: Callable[..., Any], said: Any,
+                    keep: Optional[Callable[..., Any]]) -> tuple[int, dict[str, Any], dict[str, str]]:
     """Runs a durable handler as far as the journal reaches, and one operation further."""
-    call = DurableCall(said)
+    call = DurableCall(said, keep)
     task = asyncio.ensure_future(handler(call, said["input"]))
     await call._idle(task)
     call._closed = True
     answer: dict[str, Any] = {"gem": 1, "steps": call._steps, "ops": call._ops}
+    if call._lost:
+        task.cancel()
+        return 503, {"error": f"A step was not kept: {call._lost}"}, {}
     if not task.done() or call._end is not None:
         task.cancel()
         await asyncio.wait([task], timeout=1)  # it may ignore that it is cancelled

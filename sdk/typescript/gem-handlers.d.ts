@@ -113,10 +113,12 @@ export interface Service {
 }
 
 /**
- * Serves tools. The secret is that of `secret_env` in domains.json; give two while you change it.
+ * Serves tools. The secret is that of `secret_env` in domains.json; give two while you change it. `keep` runs
+ * `select keep_tool_step(step, result)`: with it, many steps end in one request.
  */
 export function serve<Tools extends Shapes = Shapes>(options: { secret: string | string[];
-  tools: { [K in keyof Tools & string]?: Plain | Durable } & Record<string, Plain | Durable> }): Service
+  tools: { [K in keyof Tools & string]?: Plain | Durable } & Record<string, Plain | Durable>;
+  keep?: (step: object, result: unknown) => PromiseLike<unknown> }): Service
 
 /** An error with a code and details, for the receipt. */
 export class Failure extends Error {

@@ -49,7 +49,7 @@ export class Transient extends Error {
 export const tool = run => ({ run, durable: false })
 export const durable = run => ({ run, durable: true })
 
-export function serve({ secret, tools }) {
+export function serve({ secret, tools, keep }) {
   const secrets = [secret].flat().map(keyOf)
   const answer = async request => {
     if (request.method !== 'POST') return reply(405, { error: 'Only POST is served here.' })
@@ -71,7 +71,7 @@ export function serve({ secret, tools }) {
       return reply(404, { error: `${said.call.tool} is ${served.durable ? '' : 'not '}durable(…) in the service, and ` +
         `${served.durable ? 'not ' : ''}listed under durable in domains.json.` })
     }
-    return served.durable ? exchange(served.run, said) : once(served.run, said)
+    return served.durable ? exchange(served.run, said, keep) : once(served.run, said)
   }
   // for node:http
   answer.node = async (req, res) => {
@@ -191,18 +191,18 @@ function described(e) {
 const isTransient = e => e instanceof Transient || ['40001', '40P01'].includes(e?.code)
 
 // exchange runs a durable handler as far as the journal reaches, and one operation further.
-async function exchange(run, said) {
-  const call = new Call(said)
+async function exchange(run, said, keep) {
+  const call = new Call(said, keep)
   let end
-  const running = Promise.resolve().then(() => run(call, said.input)).then(
+  Promise.resolve().then(() => run(call, said.input)).then(
     result => { end = { result: JSON.parse(encoded(said.call.tool, result, LARGEST)) } })
     .catch(error => { end = { error } }).then(() => call.changed())
   for (;;) {
     await call.idle()
     if (end || call.end) break
   }
-  void running
   call.closed = true
+  if (call.lost) return reply(503, { error: `A step was not kept: ${call.lost.message}` })
   if (end?.error && !(end.error instanceof Failure || end.error instanceof NotConfigured)) console.error(end.error)
   const answer = { gem: 1, steps: call.steps, ops: call.ops, ...call.end }
   if (!call.end && 'error' in end && isTransient(end.error)) {
@@ -258,11 +258,17 @@ class Call {
   #cleaning = 0
   #changes = 0
   #wake = () => {}
+  lost // why a step was not kept
+  #keeper // writes steps into the journal
+  #until // half of the time is over
+  #kept = Promise.resolve() // after the last step
 
-  constructor(said) {
+  constructor(said, keep) {
     Object.assign(this, aboutOf(said))
     this.#state = said.exchange
     this.steps = said.exchange.steps
+    this.#keeper = said.exchange.token && keep
+    this.#until = Date.now() + said.exchange.left_ms / 2
     this.#entries = new Map(said.journal.map(entry => [entry.name, entry]))
     this.signal = AbortSignal.timeout(said.exchange.left_ms)
     for (const effect of ['wrote', 'read', 'sent', 'wroteFile', 'called']) {
@@ -293,15 +299,19 @@ class Call {
       throw new Failure('stepTx needs "sql": true in domains.json.', { details: { reason: 'no_token' } })
     }
     this.#alone = kind === 'tx'
-    if (kind === 'once' && !entry) return this.#add({ op: 'began', name: id })
     if (this.#running === 0) this.#outside.add(this.notes.take())
     this.#running++
-    let op
+    if (kind === 'once' && !entry && !await this.#keep(id, 'began')) {
+      this.#running--
+      return this.#add({ op: 'began', name: id })
+    }
+    let op, size = 0, kept = false
     try {
       const result = await scope.run({ step: name }, () => fn(kind === 'tx' ? this.#stepFor(id) : this.signal))
       const text = encoded(`the step ${id}`, result, Math.min(LARGEST_RESULT, LARGEST - 65_536 - this.#size))
-      this.#size += text.length
+      this.#size += size = text.length
       op = { op: 'step', name: id, kind, result: JSON.parse(text) }
+      kept = kind !== 'tx' && await this.#keep(id, kind, op.result)
     } catch (error) {
       if (!(error instanceof Failure || error instanceof NotConfigured || isTransient(error))) console.error(error)
       op = { op: 'step', name: id, kind, ...(error instanceof NotConfigured ? { not_configured: unconfigured(error) }
@@ -309,6 +319,11 @@ class Call {
           after_ms: error instanceof Transient ? Math.ceil(error.afterMs) || undefined : undefined }) }
     }
     this.#running--
+    if (kept) {
+      this.#size -= size
+      this.changed()
+      return op.result
+    }
     if (kind === 'tx' && !op.error && !op.not_configured) { // keep_tool_step has written it
       this.steps++
       return this.#park()
@@ -320,6 +335,25 @@ class Call {
   allNotes() {
     this.#outside.add(this.notes.take())
     return this.#outside.take()
+  }
+
+  // keep has the service write a step into the journal, one after another, so that the handler continues at once. It
+  // returns false if the step belongs into the answer.
+  #keep(name, kind, result = null) {
+    const { token } = this.#state
+    return this.#kept = this.#kept.then(async () => {
+      if (!this.#keeper || this.lost || Date.now() > this.#until) return false
+      const effects = kind === 'began' ? {} : this.notes.take()
+      try {
+        await this.#keeper({ token, before: this.steps, name, kind, effects }, result)
+      } catch (error) {
+        this.lost = error
+        this.end ??= {}
+        return false
+      }
+      this.steps++
+      return true
+    })
   }
 
   // stepFor is the argument of keep_tool_step. Its effects are read when it is written as JSON.

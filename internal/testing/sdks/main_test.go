@@ -39,6 +39,8 @@ type service struct {
 	command  []string
 	port     int
 	database string // for its own transactions
+	// variables are more variables of its environment.
+	variables []string
 
 	mu      sync.Mutex
 	process *exec.Cmd
@@ -49,6 +51,7 @@ func (s *service) start() {
 	s.t.Helper()
 	cmd := exec.Command(s.command[0], s.command[1:]...)
 	cmd.Env = append(os.Environ(), "SDK_SECRET="+secret, "SDK_DATABASE="+s.database, fmt.Sprint("SDK_PORT=", s.port))
+	cmd.Env = append(cmd.Env, s.variables...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err == nil {
@@ -118,7 +121,13 @@ func begin(t *testing.T, language string) (*handlertest.Env, *service) {
 // beginAt starts a worker on a database, whose domain remote is at a URL.
 func beginAt(t *testing.T, database, url string) *handlertest.Env {
 	t.Helper()
-	return handlertest.Start(t, handlertest.Options{Domains: []any{Go{}}, Registry: registryText, Database: database,
+	return beginWith(t, registryText, database, url)
+}
+
+// beginWith is beginAt with a registry of its own.
+func beginWith(t *testing.T, registry []byte, database, url string) *handlertest.Env {
+	t.Helper()
+	return handlertest.Start(t, handlertest.Options{Domains: []any{Go{}}, Registry: registry, Database: database,
 		Worker: func(o *worker.Options) {
 			o.Handlers.Add(webhook.New(o.Registry, map[string]backends.Service{"remote": {URL: url, SecretEnv: "S",
 				Durable: durables, SQL: true}}, func(string) string { return secret }))
