@@ -148,9 +148,9 @@ type misfit struct {
 
 // exchange makes one request, and returns the answer. A request without an answer that counts ends the attempt.
 func (d *dialogue) exchange() (*exchangeAnswer, error) {
-	entries, err := d.attempt.Entries()
-	if err != nil {
-		return nil, err
+	entries, complete := d.attempt.Entries()
+	if !complete {
+		return nil, journalFull("more than 8 MiB")
 	}
 	state := d.attempt.State()
 	d.codes, d.ended = d.codes[:0], map[string]bool{}
@@ -170,9 +170,7 @@ func (d *dialogue) exchange() (*exchangeAnswer, error) {
 		return nil, err
 	}
 	if len(body) > maxExchange {
-		return nil, &handlers.Failure{Code: string(receipts.JournalFull), Message: fmt.Sprintf("The request with the "+
-			"journal would have %d bytes, and can have %d (4 MiB): keep smaller results, or let the handler make calls that "+
-			"have journals of their own.", len(body), maxExchange)}
+		return nil, journalFull(fmt.Sprintf("%d bytes", len(body)))
 	}
 	ctx, cancel := context.WithTimeout(d.attempt.Life(), left)
 	defer cancel()
@@ -195,6 +193,13 @@ func (d *dialogue) exchange() (*exchangeAnswer, error) {
 			d.quote(answer)), retryAfter(header.Get("Retry-After"), time.Now())))
 	}
 	return nil, d.misfit(fmt.Sprintf("%s answered %d: %s", d.domain, status, d.quote(answer)))
+}
+
+// journalFull is the end of a call whose journal no longer fits into a request.
+func journalFull(size string) error {
+	return &handlers.Failure{Code: string(receipts.JournalFull), Message: fmt.Sprintf("The request with the journal would "+
+		"have %s, and can have %d bytes (4 MiB): keep smaller results, or let the handler make calls that have journals of "+
+		"their own.", size, maxExchange)}
 }
 
 // unanswered ends the attempt because no answer counts. The service may have written steps before.

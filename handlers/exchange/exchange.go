@@ -91,8 +91,9 @@ type State struct {
 // returning: the attempt then has ended.
 type Attempt interface {
 	State() State
-	// Entries returns the journal, in the order of its events.
-	Entries() ([]Entry, error)
+	// Entries returns the journal, in the order of its events. It is not complete if the results of calls take more than
+	// 8 MiB, so that no request can have them.
+	Entries() (entries []Entry, complete bool)
 	// Token returns the token with which the service may write steps in its own transactions.
 	Token() (string, error)
 	// Reread reads the journal again: the service may have written into it.

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -66,23 +65,13 @@ func (r Remote) Reread() error {
 }
 
 // Entries implements [exchange.Attempt].
-func (r Remote) Entries() ([]exchange.Entry, error) {
-	r.course.mu.Lock()
-	large := slices.Sorted(maps.Keys(r.options.Journal.large))
-	r.course.mu.Unlock()
-	results := map[string]store.Event{}
-	for _, name := range large {
-		result, err := r.pen.writer.result(r.pen.open, r.options.Journal.large[name])
-		r.pen.leaveIfUnread(err)
-		results[name] = result
-	}
+func (r Remote) Entries() (entries []exchange.Entry, complete bool) {
 	r.course.mu.Lock()
 	defer r.course.mu.Unlock()
-	return r.options.Journal.entries(results), nil
+	return r.options.Journal.entries(), len(r.options.Journal.large) == 0
 }
 
-// entries returns the entries of the journal. large has the results that were not read with it.
-func (j *Journal) entries(large map[string]store.Event) (all []exchange.Entry) {
+func (j *Journal) entries() (all []exchange.Entry) {
 	at := func(seq int) *int { return &seq }
 	add := func(e exchange.Entry, err error) {
 		data := stepData{}
@@ -115,9 +104,6 @@ func (j *Journal) entries(large map[string]store.Event) (all []exchange.Entry) {
 		delete(waits, name)
 		e := exchange.Entry{Name: name, Kind: exchange.Call, Tool: made.Tool}
 		arrival, came := j.arrived[name]
-		if result, isLarge := large[name]; isLarge {
-			arrival.Result, arrival.Err = outcomeOf(result.Status, result.Result)
-		}
 		if came {
 			e.Ended, e.Result = at(arrival.Seq), arrival.Result
 		}
