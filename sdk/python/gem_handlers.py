@@ -430,10 +430,9 @@ class DurableCall(Call):
     async def _idle(self, task: "asyncio.Task[Any]") -> None:
         """Returns when no step runs and the handler cannot continue, after it has set the end of the exchange."""
         before = -1
-        while self._running > 0 or not task.done() and (
-                before != self._changes or not (self._ops or self._waits or self._alone)):
+        while self._running > 0 or not task.done() and (before != self._changes or not self._has_answer()):
             before = self._changes
-            if self._running > 0 or not (self._ops or self._waits or self._alone):
+            if self._running > 0 or not self._has_answer():
                 self._changed_event.clear()
                 changed = asyncio.ensure_future(self._changed_event.wait())
                 await asyncio.wait([changed] if task.done() else [changed, task],
@@ -449,6 +448,10 @@ class DurableCall(Call):
         names = {one["name"]: one for wait in self._waits for one in wait["for"]}
         self._end = {"wait": {"need": 1 if len(self._waits) > 1 else self._waits[0]["need"],
                               "for": list(names.values()), "cleanup": any(wait["cleanup"] for wait in self._waits)}}
+
+    def _has_answer(self) -> bool:
+        """Reports whether the exchange can end while the handler has not returned."""
+        return bool(self._ops or self._waits) or self._alone or self._end is not None
 
     def _unread(self) -> list[str]:
         return [name for name in self._entries if name not in self._read and not name.startswith("cancelled#")]

@@ -28,7 +28,7 @@ func eachKeeper(t *testing.T, registry []byte, variables []string, on func(p *pr
 		t.Run(language, func(t *testing.T) {
 			t.Parallel()
 			database := testdb.New(t)
-			s := &service{t: t, command: command, database: loginOf(t, database), variables: variables}
+			s := &service{t: t, command: command, database: loginOf(t, database), more: variables}
 			s.start()
 			t.Cleanup(s.kill)
 			p := &proxy{to: s.url()}
@@ -39,8 +39,9 @@ func eachKeeper(t *testing.T, registry []byte, variables []string, on func(p *pr
 			}))
 			t.Cleanup(front.Close)
 			// an exchange ends after half of the time
-			registry := bytes.ReplaceAll(registry, []byte(`"timeout_ms": 20000`), []byte(`"timeout_ms": 600000`))
-			test(t, beginWith(t, registry, database, front.URL), p)
+			o := optionsAt(database, front.URL)
+			o.Registry = bytes.ReplaceAll(registry, []byte(`"timeout_ms": 20000`), []byte(`"timeout_ms": 600000`))
+			test(t, handlertest.Start(t, o), p)
 		})
 	}
 }

@@ -38,9 +38,8 @@ type service struct {
 	t        *testing.T
 	command  []string
 	port     int
-	database string // for its own transactions
-	// variables are more variables of its environment.
-	variables []string
+	database string   // for its own transactions
+	more     []string // of its environment
 
 	mu      sync.Mutex
 	process *exec.Cmd
@@ -51,7 +50,7 @@ func (s *service) start() {
 	s.t.Helper()
 	cmd := exec.Command(s.command[0], s.command[1:]...)
 	cmd.Env = append(os.Environ(), "SDK_SECRET="+secret, "SDK_DATABASE="+s.database, fmt.Sprint("SDK_PORT=", s.port))
-	cmd.Env = append(cmd.Env, s.variables...)
+	cmd.Env = append(cmd.Env, s.more...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err == nil {
@@ -84,10 +83,10 @@ func (s *service) url() string {
 	return fmt.Sprintf("http://%s", net.JoinHostPort("127.0.0.1", fmt.Sprint(s.port)))
 }
 
-// serve starts a service in a language until the test ends.
-func serve(t *testing.T, language, database string) *service {
+// serve starts a service in a language until the test ends. more are variables of its environment.
+func serve(t *testing.T, language, database string, more ...string) *service {
 	t.Helper()
-	s := &service{t: t, command: languages[language], database: database}
+	s := &service{t: t, command: languages[language], database: database, more: more}
 	s.start()
 	t.Cleanup(s.kill)
 	return s
@@ -101,14 +100,16 @@ var registryText = func() []byte {
 			"retry": {"max_attempts": 20, "backoff_ms": 20}%s}`, name, more)
 	}
 	calls := `, "deadline_ms": 864000000, "calls": ["go.echo", "remote.pay"]`
+	acts := `, "deadline_ms": 864000000, "calls": ["remote.act", "remote.unset", "remote.gone"]`
 	return fmt.Appendf(nil, `{"version": "1", "tools": [%s]}`, strings.Join([]string{entry("go.echo", ""),
 		entry("go.play", calls), entry("remote.play", calls), entry("remote.refund", calls), entry("remote.pay", ""),
 		entry("remote.forge", calls), entry("remote.book", calls), entry("remote.case", calls),
-		entry("remote.unknown", calls)}, ", "))
+		entry("remote.unknown", calls), entry("remote.agent", acts), entry("remote.act", ""),
+		entry("remote.unset", "")}, ", "))
 }()
 
 // durables are the durable tools of the services.
-var durables = []string{"play", "refund", "forge", "unknown", "book", "case"}
+var durables = []string{"play", "refund", "forge", "unknown", "book", "case", "agent"}
 
 // begin starts a service in a language, and a worker that calls it. The service has a login for step transactions.
 func begin(t *testing.T, language string) (*handlertest.Env, *service) {
@@ -121,17 +122,16 @@ func begin(t *testing.T, language string) (*handlertest.Env, *service) {
 // beginAt starts a worker on a database, whose domain remote is at a URL.
 func beginAt(t *testing.T, database, url string) *handlertest.Env {
 	t.Helper()
-	return beginWith(t, registryText, database, url)
+	return handlertest.Start(t, optionsAt(database, url))
 }
 
-// beginWith is beginAt with a registry of its own.
-func beginWith(t *testing.T, registry []byte, database, url string) *handlertest.Env {
-	t.Helper()
-	return handlertest.Start(t, handlertest.Options{Domains: []any{Go{}}, Registry: registry, Database: database,
+// optionsAt are the options of a worker on a database, whose domain remote is at a URL.
+func optionsAt(database, url string) handlertest.Options {
+	return handlertest.Options{Domains: []any{Go{}}, Registry: registryText, Database: database,
 		Worker: func(o *worker.Options) {
 			o.Handlers.Add(webhook.New(o.Registry, map[string]backends.Service{"remote": {URL: url, SecretEnv: "S",
 				Durable: durables, SQL: true}}, func(string) string { return secret }))
-		}})
+		}}
 }
 
 // loginOf makes the table things and a login for the service, and returns its URL.

@@ -1,6 +1,7 @@
 // The tools of the tests in TypeScript: node service.mjs prints its port.
 import { execFileSync } from 'node:child_process'
 import { Failure, Transient, Unknown, durable, serve, tool } from '../../../sdk/typescript/gem-handlers.js'
+import { tools as ofTheAgent } from './agent.mjs'
 
 // play runs a program: a list of operations, whose results it collects.
 async function play(call, { program }) {
@@ -115,6 +116,7 @@ const cases = {
 }
 
 const service = serve({ secret: process.env.SDK_SECRET, tools: {
+  ...ofTheAgent,
   'remote.play': durable(play),
   'remote.refund': durable(async (call, input) => {
     const cents = await call.step('price', () => 4200)

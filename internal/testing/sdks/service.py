@@ -10,6 +10,7 @@ from collections import Counter
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "sdk" / "python"))
 sys.dont_write_bytecode = True
+import agent  # noqa: E402
 from gem_handlers import Failure, Transient, Unknown, durable, serve  # noqa: E402
 
 failures: Counter = Counter()  # of transient steps, by call and name
@@ -221,7 +222,8 @@ async def unknown(call, input):
 
 
 service = serve(secret=os.environ["SDK_SECRET"], tools={
-    "remote.play": play, "remote.refund": refund, "remote.pay": pay, "remote.forge": forge, "remote.book": book, "remote.case": case, "remote.unknown": unknown})
+    **agent.tools, "remote.play": play, "remote.refund": refund, "remote.pay": pay, "remote.forge": forge,
+    "remote.book": book, "remote.case": case, "remote.unknown": unknown})
 application = service.wsgi
 if __name__ == "__main__":
     server = service.server(int(os.environ.get("SDK_PORT", "0")))
