@@ -280,6 +280,7 @@ func (d *dialogue) take(answer *exchangeAnswer) (result json.RawMessage, done bo
 	state := d.attempt.State()
 	switch {
 	case state.Replay && answer.Stopped != "":
+		d.attempt.Finished(answer.Unread)
 		d.attempt.Stopped(answer.Stopped)
 	case answer.Stopped != "" || state.Replay && len(answer.Operations) > 0:
 		return nil, false, d.misfit(d.domain + " mistook a replay for a run, or a run for a replay.")

@@ -111,7 +111,7 @@ type Attempt interface {
 	DoesNotFit(name, why string)
 	// Stopped ends a replay at an operation that the journal lacks. It does not return.
 	Stopped(lacks string)
-	// Finished records that the handler has returned without asking for the entries in unread.
+	// Finished records that the handler has returned, or that its replay stops, without asking for the entries in unread.
 	Finished(unread []string)
 	// Life is the context of the whole attempt.
 	Life() context.Context

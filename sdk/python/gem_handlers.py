@@ -703,7 +703,8 @@ async def _exchange(handler: Callable[..., Any], said: Any,
     if not task.done() or call._end is not None:
         task.cancel()
         await asyncio.wait([task], timeout=1)  # it may ignore that it is cancelled
-        return 200, {**answer, **(call._end or {})}, {}
+        unread = {"unread": call._unread()} if "stopped" in (call._end or {}) else {}
+        return 200, {**answer, **(call._end or {}), **unread}, {}
     error = task.exception()
     if error is not None and _is_transient(error):
         return (200, answer, {}) if call._ops else (503, {"error": str(error)}, _after(error))

@@ -205,6 +205,7 @@ async function exchange(run, said, keep) {
   if (call.lost) return reply(503, { error: `A step was not kept: ${call.lost.message}` })
   if (end?.error && !(end.error instanceof Failure || end.error instanceof NotConfigured)) console.error(end.error)
   const answer = { gem: 1, steps: call.steps, ops: call.ops, ...call.end }
+  if (call.end?.stopped) answer.unread = call.unread()
   if (!call.end && 'error' in end && isTransient(end.error)) {
     if (call.ops.length === 0) return reply(503, { error: end.error.message }, retryAfter(end.error))
   } else if (!call.end) {

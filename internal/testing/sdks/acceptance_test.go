@@ -28,9 +28,8 @@ func TestAStepWhoseServiceWasKilledRunsOnceMore(t *testing.T) {
 		s.env.StartWorker()
 		id := s.insert(twoTurns)
 		s.untilDone("think 2", 1)
-		s.service.kill()
+		s.restart()
 		free()
-		s.service.start()
 		ran := s.ran(id)
 		ran.saw(t, `"one"`)
 		if ran.Answer != "done" || ran.Turns != 2 {
@@ -91,8 +90,7 @@ func TestAnAnswerAfterRestartsReachesTheAgent(t *testing.T) {
 		q := s.env.Question(id)
 		s.env.UntilItWaits(id, "call")
 		w.Stop()
-		s.service.kill()
-		s.service.start()
+		s.restart()
 		s.env.StartWorker()
 		if state := s.answer(q.ID, "blue", ""); state != "" {
 			t.Fatal(state)
@@ -173,10 +171,6 @@ func TestAnAgentThatIsWokenWithoutAnAnswerWaitsAgain(t *testing.T) {
 func TestTheTurnsOfAnAgentCountOverItsRestarts(t *testing.T) {
 	eachScene(t, func(t *testing.T, s scene) {
 		w := s.env.StartWorker()
-		killService := func() {
-			s.service.kill()
-			s.service.start()
-		}
 		killWorker := func() {
 			w.Kill()
 			w = s.env.StartWorker()
@@ -184,7 +178,7 @@ func TestTheTurnsOfAnAgentCountOverItsRestarts(t *testing.T) {
 		free := s.world.hold("think 1")
 		id := s.insert(`[{"actions": [{"tool": "remote.act", "input": {"text": "more"}}]}]`)
 		s.untilDone("think 1", 1)
-		killService()
+		s.restart()
 		freeNext := s.world.hold("think 2")
 		free()
 		s.untilDone("think 2", 1)
@@ -193,7 +187,7 @@ func TestTheTurnsOfAnAgentCountOverItsRestarts(t *testing.T) {
 		freeNext()
 		s.untilDone("think 3", 1)
 		killWorker()
-		killService()
+		s.restart()
 		freeLast()
 		e := handlertest.ErrorOf(t, s.env.Await(id))
 		if e.Code != "turn_limit" || string(e.Details) != `{"turns": 3}` {
@@ -326,19 +320,13 @@ func TestAServiceThatCannotReadAJournalLeavesItAlone(t *testing.T) {
 		id := s.insert(asks)
 		q := s.env.Question(id)
 		s.env.UntilItWaits(id, "call")
-		right := s.service.more
-		restart := func(more ...string) {
-			s.service.kill()
-			s.service.more = slices.Concat(right, more)
-			s.service.start()
-		}
 		for i, c := range []struct{ program, name, says string }{
 			{"another kind", "think", "The journal has an entry of the kind step under this name, and the handler asks for " +
 				"one of the kind once."},
 			{"another tool", "act", "The journal has a call to wait.answer under this name, and the handler asks for a call " +
 				"to remote.act."},
 		} {
-			restart("AGENT_VERSION=" + c.program)
+			s.restart("AGENT_VERSION=" + c.program)
 			if i == 0 {
 				s.answer(q.ID, "blue", "ada")
 			} else if _, err := client.Resume(t.Context(), s.env.DB, id); err != nil {
@@ -359,7 +347,7 @@ func TestAServiceThatCannotReadAJournalLeavesItAlone(t *testing.T) {
 		if n := testdb.Value[int](t, s.env.DB, "select count(*) from core_tool_receipts where call_id = $1", id); n > 0 {
 			t.Error("it has a receipt")
 		}
-		restart()
+		s.restart()
 		s.env.Pass(2 * time.Minute)
 		s.ran(id).saw(t, `"blue"`)
 		if r := s.env.Await(id); r.Status != receipts.Succeeded || s.world.did("think 1") != 1 {

@@ -34,7 +34,7 @@ func eachScene(t *testing.T, test func(t *testing.T, s scene)) {
 		t.Run(language, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			s := serve(t, language, "", "SDK_WORLD="+strings.TrimPrefix(w.URL, "http://"))
+			s := serve(t, language, "", w.variable())
 			options := optionsAt(testdb.New(t), s.url())
 			options.NoWorker = true
 			env := handlertest.Start(t, options)
@@ -84,6 +84,9 @@ func (w *world) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// variable tells a service where the world is.
+func (w *world) variable() string { return "SDK_WORLD=" + strings.TrimPrefix(w.URL, "http://") }
+
 // hold delays what is done from now on until it is freed.
 func (w *world) hold(what string) (free func()) {
 	w.mu.Lock()
@@ -103,6 +106,14 @@ func (w *world) did(what string) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.done[what]
+}
+
+// restart kills the service and starts it again, as another program if it gets more variables.
+func (s scene) restart(more ...string) {
+	s.t.Helper()
+	s.service.kill()
+	s.service.more = append([]string{s.world.variable()}, more...)
+	s.service.start()
 }
 
 // untilDone waits until something was done a number of times.

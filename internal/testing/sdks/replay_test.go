@@ -1,0 +1,34 @@
+package sdks
+
+import (
+	"testing"
+)
+
+// A replay, as gem replay makes it, runs no step. It ends where the journal does, or with what does not fit.
+func TestAReplayShowsHowAServiceWouldContinue(t *testing.T) {
+	eachScene(t, func(t *testing.T, s scene) {
+		w := s.env.StartWorker()
+		id := s.insert(asks)
+		q := s.env.Question(id)
+		s.env.UntilItWaits(id, "call")
+		w.Stop()
+		replayed := func(what string) {
+			t.Helper()
+			r := s.env.Replay(id)
+			if got := r.Stopped + r.Misfit; got != what || r.Stopped != "" && len(r.Unread) > 0 {
+				t.Errorf("the replay ends with %q, want %q; it did not read %v", got, what, r.Unread)
+			}
+		}
+		replayed("the wait for act")
+		s.restart("AGENT_VERSION=another kind")
+		replayed("think: The journal has an entry of the kind step under this name, and the handler asks for one of the " +
+			"kind once.")
+		s.restart()
+		s.answer(q.ID, "blue", "")
+		s.env.StartWorker()
+		s.ran(id)
+		if r := s.env.Replay(id); !r.Same() || s.world.did("think 1") != 1 || s.world.did("think 2") != 1 {
+			t.Errorf("%+v; it thought %d and %d times", r, s.world.did("think 1"), s.world.did("think 2"))
+		}
+	})
+}
