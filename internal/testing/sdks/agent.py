@@ -32,7 +32,8 @@ async def agent(call, input):
         think = call.step_once if version == "another kind" else call.step
         thought = await think("think", model)
         if "actions" not in thought:
-            return {"answer": thought["content"], "turns": turn, "seen": seen, "offered": [tool["name"] for tool in offered]}
+            names = [tool["name"] for tool in offered]
+            return {"answer": thought["content"], "turns": turn, "seen": seen, "offered": names}
         acts = [act(call, **action) for action in thought["actions"]]
         try:
             await call.all(*acts)  # one wait for all of them
