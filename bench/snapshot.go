@@ -15,7 +15,7 @@ import (
 func underSnapshot(measure string, autovacuum bool) experiment {
 	return experiment{
 		measures:    []string{measure},
-		contestants: []contestant{gem, riverReceipt},
+		contestants: []contestant{gem, gemRunning, riverReceipt},
 		run: func(ctx context.Context, b *bench, c contestant) ([]figure, error) {
 			series, err := snapshotSeries(ctx, b, c, autovacuum)
 			if err != nil {
