@@ -56,6 +56,7 @@ type sizes struct {
 	extracting extracting
 	serving    serving
 	looking    looking
+	exchanging exchanging
 }
 
 var fullSizes = sizes{
@@ -78,6 +79,7 @@ var fullSizes = sizes{
 		idle: 100, idleTime: 50 * time.Second, starts: 20},
 	looking: looking{crowd: crowd{ended: 5_000_000, queued: 1_000_000, later: 1_000_000, waiting: 1_000_000},
 		rounds: 30, streams: 100, settling: 5 * time.Second, held: 20 * time.Second, starts: 10},
+	exchanging: exchanging{calls: 1000, turns: 5, kept: 5000, entries: 1000, replays: 100, parked: 10_000},
 }
 
 var quickSizes = sizes{
@@ -99,6 +101,7 @@ var quickSizes = sizes{
 	serving:    serving{paced: time.Second, clients: 8, calls: 160, waits: 50, held: 3 * time.Second, idle: 3, starts: 2},
 	looking: looking{crowd: crowd{ended: 20_000, queued: 5_000, later: 5_000, waiting: 5_000}, rounds: 1, streams: 20,
 		settling: time.Second, held: time.Second, starts: 1},
+	exchanging: exchanging{calls: 50, turns: 1, kept: 200, entries: 1000, replays: 5, parked: 200},
 }
 
 var (
@@ -283,6 +286,28 @@ var experiments = []experiment{
 		measures:    []string{"dashboard-start"},
 		contestants: []contestant{gem},
 		run:         startOfDashboard,
+	},
+	{
+		measures: []string{"plain-http-cpu", "plain-http-cpu-postgres", "plain-http-cpu-worker",
+			"exchange-call-cpu", "exchange-call-cpu-postgres", "exchange-call-cpu-worker",
+			"exchange-cpu", "exchange-cpu-postgres", "exchange-cpu-worker", "exchange-cpu-ratio"},
+		contestants: []contestant{gem},
+		run:         cpuBehindHTTP,
+	},
+	{
+		measures:    []string{"gem-step", "keep-tool-step", "keep-tool-step-ratio"},
+		contestants: []contestant{gem},
+		run:         keptSteps,
+	},
+	{
+		measures:    []string{"sdk-replay-node", "sdk-replay-python"},
+		contestants: []contestant{gem},
+		run:         replaysOfSDKs,
+	},
+	{
+		measures:    []string{"parked-memory-none", "parked-memory", "parked-memory-growth"},
+		contestants: []contestant{gem},
+		run:         memoryOfParked,
 	},
 }
 

@@ -15,6 +15,10 @@ import (
 )
 
 func main() {
+	if len(os.Args) == 2 && os.Args[1] == serviceArgument { // the bench starts itself so
+		say("%v", serveTools())
+		os.Exit(1)
+	}
 	signal.Ignore(syscall.SIGPIPE) // a closed pipe must not leave a server behind
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
