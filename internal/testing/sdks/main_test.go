@@ -94,6 +94,7 @@ func serve(t *testing.T, language, database string, more ...string) *service {
 
 // registryText is the registry of the tests.
 var registryText = func() []byte {
+	again := strings.NewReplacer(`"none"`, `"safe-retry"`, `"backoff_ms": 20`, `"backoff_ms": 200`).Replace
 	entry := func(name, more string) string {
 		return fmt.Sprintf(`{"name": %q, "description": "", "input_schema": {"type": "object"}, "permissions": [],
 			"output_schema": {}, "idempotency": {"mode": "none"}, "timeout_ms": 20000, "receipt_fields": [],
@@ -103,15 +104,15 @@ var registryText = func() []byte {
 	acts := `, "deadline_ms": 864000000, "calls": ["remote.act", "remote.unset", "remote.gone"]`
 	// no step that a test holds may reach its time limit, however slow the machine is
 	patient := func(entry string) string { return strings.Replace(entry, "20000", "600000", 1) }
-	return fmt.Appendf(nil, `{"version": "1", "tools": [%s]}`, strings.Join([]string{entry("go.echo", ""),
+	return fmt.Appendf(nil, `{"version": "1", "tools": [%s]}`, strings.Join([]string{again(entry("go.echo", "")),
 		entry("go.play", calls), entry("remote.play", calls), entry("remote.refund", calls), entry("remote.pay", ""),
 		entry("remote.forge", calls), entry("remote.book", calls), entry("remote.case", calls),
 		entry("remote.unknown", calls), patient(entry("remote.agent", acts)), patient(entry("remote.act", "")),
-		entry("remote.unset", "")}, ", "))
+		entry("remote.unset", ""), again(entry("remote.mortal", calls))}, ", "))
 }()
 
 // durables are the durable tools of the services.
-var durables = []string{"play", "refund", "forge", "unknown", "book", "case", "agent"}
+var durables = []string{"play", "refund", "forge", "unknown", "book", "case", "agent", "mortal"}
 
 // begin starts a service in a language, and a worker that calls it. The service has a login for step transactions.
 func begin(t *testing.T, language string) (*handlertest.Env, *service) {

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"slices"
 	"strconv"
@@ -186,59 +188,142 @@ func TestLanguagesAgree(t *testing.T) {
 	}
 }
 
-// Services and workers die in the middle of everything. Each call ends, its rows are there once, and a step that must
+// points are where the service tells the test that a step of remote.mortal runs.
+var points = []string{"step", "once", "tx", "booked"}
+
+// death is one of the service or of the worker. It happens in the step, or up to 20 ms later: in the transaction of a
+// stepTx, after its commit, in the answer, or while the worker writes what the answer has.
+type death struct {
+	point          string
+	ofWorker, late bool
+	done           chan struct{} // closed when it has happened
+}
+
+func (d death) String() string {
+	return map[bool]string{true: "worker", false: "service"}[d.ofWorker] + map[bool]string{true: " after ",
+		false: " at "}[d.late] + d.point
+}
+
+// reaper hears which steps run, and decides who dies. Each call brings one death, until there were enough.
+type reaper struct {
+	asked chan death
+
+	mu    sync.Mutex
+	left  int                       // deaths that it may still ask for
+	calls int                       // that it has heard of
+	nth   map[string]int            // of the calls whose death has yet to come; it stands for the kind of the death
+	runs  map[string]map[string]int // how often each step of a call has run, by call and point
+}
+
+// ServeHTTP is what a service requests at a point, with the path /CALL/POINT.
+func (r *reaper) ServeHTTP(_ http.ResponseWriter, req *http.Request) {
+	id, point, _ := strings.Cut(strings.TrimPrefix(req.URL.Path, "/"), "/")
+	d := death{point: point, done: make(chan struct{})}
+	r.mu.Lock()
+	if r.runs[id] == nil {
+		r.runs[id], r.nth[id] = map[string]int{}, r.calls
+		r.calls++
+	}
+	r.runs[id][point]++
+	nth, dies := r.nth[id]
+	// The death of another call may have skipped the point; the next one serves as well.
+	if dies = dies && r.left > 0 && slices.Index(points, point) >= nth%4; dies {
+		d.ofWorker, d.late = nth/4%2 == 1, nth/8%2 == 1
+		r.left--
+		delete(r.nth, id)
+	}
+	r.mu.Unlock()
+	switch {
+	case dies && d.late:
+		time.AfterFunc(rand.N(20*time.Millisecond), func() { r.asked <- d })
+	case dies:
+		r.asked <- d
+		select {
+		case <-d.done:
+		case <-req.Context().Done():
+		}
+	}
+}
+
+// Services and workers die at every point of the steps. Each call ends, its rows are there once, and a step that must
 // not run twice has not.
 func TestNothingIsLostWhenServicesAndWorkersDie(t *testing.T) {
-	each(t, func(t *testing.T, env *handlertest.Env, s *service) {
-		kills, calls := 6, 30
-		if testdb.IsLong() {
-			kills, calls = 500, 1000
-		}
-		var ids []string
-		for i := range calls {
-			input := `{"program": [{"do": "step", "name": "a", "value": 1}, {"do": "call", "name": "c", "value": 2},
-				{"do": "once", "name": "o", "value": 3}, {"do": "sleep", "name": "s"}]}`
-			tool := "remote.play"
-			if i%3 == 0 {
-				tool, input = "remote.book", `{}`
+	t.Parallel()
+	for language := range languages {
+		t.Run(language, func(t *testing.T) {
+			t.Parallel()
+			deaths, limit := 8, 2*time.Minute
+			if testdb.IsLong() {
+				deaths, limit = 500, 25*time.Minute
 			}
-			ids = append(ids, env.Insert(handlertest.Call{Tool: tool, Input: input}))
+			r := &reaper{asked: make(chan death, deaths), left: deaths, nth: map[string]int{},
+				runs: map[string]map[string]int{}}
+			control := httptest.NewServer(r)
+			t.Cleanup(control.Close) // after the service has ended, whose requests it answers
+			database := testdb.New(t)
+			s := serve(t, language, loginOf(t, database), "SDK_CONTROL="+control.URL)
+			options := optionsAt(database, s.url())
+			options.NoWorker = true
+			env := handlertest.Start(t, options)
+			ids := dieAndRecover(t, env, s, r.asked, deaths, limit)
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			for _, id := range ids {
+				runs, got := r.runs[id], told(env.Await(id))
+				rows := testdb.Value[int](t, env.DB, "select count(*) from things where call_id like $1 || '.%'", id)
+				if runs["step"] < 1 || runs["once"] > 1 || rows != 1 ||
+					got != `succeeded "unknown"` && (got != `succeeded "rung"` || runs["once"] != 1) {
+					t.Errorf("%s: %s, with %d rows, after the runs %v: %v", id, got, rows, runs, env.Journal(id))
+				}
+			}
+			report, err := audit.Database(t.Context(), env.DB, audit.Options{})
+			if err != nil || report.Faults > 0 {
+				t.Errorf("%+v, %v", report, err)
+			}
+		})
+	}
+}
+
+// dieAndRecover makes calls until the service and workers have died as often as wanted and the calls have ended, and
+// returns the calls.
+func dieAndRecover(t *testing.T, env *handlertest.Env, s *service, asked <-chan death, deaths int,
+	limit time.Duration) (ids []string) {
+	t.Helper()
+	open := func(more string) int {
+		return testdb.Value[int](t, env.DB, "select count(*) from core_tool_calls where not gem.is_final(status)"+more)
+	}
+	began, died, n := time.Now(), map[string]int{}, 0
+	w := env.StartWorker()
+	for n < deaths {
+		for range min(deaths-n, 8) { // more would only spend attempts while the service starts
+			ids = append(ids, env.Insert(handlertest.Call{Tool: "remote.mortal"}))
 		}
-		for i := range kills {
-			time.Sleep(time.Duration(20+rand.IntN(200)) * time.Millisecond)
-			if i%2 == 0 {
-				s.kill()
-				s.start()
-			} else {
-				w := env.StartWorker()
-				time.Sleep(time.Duration(rand.IntN(100)) * time.Millisecond)
-				w.Kill()
+		for open("") > 0 {
+			if time.Since(began) > limit {
+				t.Fatalf("only %d of %d deaths in %v, with %d calls, of which %d are open", n, deaths, limit, len(ids), open(""))
+			}
+			select {
+			case d := <-asked:
+				if d.ofWorker {
+					w.Kill()
+					go w.Stop() // it closes its connections when its late statements have been rejected
+					w = env.StartWorker()
+				} else {
+					s.kill()
+					s.start()
+				}
+				close(d.done)
+				died[d.String()]++
+				n++
+			case <-time.After(20 * time.Millisecond):
+				// the pauses after failures grow
+				if open(" and not (status = 'queued' and run_at > gem.now() or coalesce(waits_for = 'code', false))") == 0 {
+					env.Pass(time.Minute)
+				}
 			}
 		}
-		open := func(more string) int {
-			return testdb.Value[int](t, env.DB, "select count(*) from core_tool_calls where not gem.is_final(status)"+more)
-		}
-		for open("") > 0 { // the pauses after failures grow
-			env.Until("the calls that may run to do so", func() bool {
-				return open(" and not (status = 'queued' and run_at > gem.now() or coalesce(waits_for = 'code', false))") == 0
-			})
-			env.Pass(time.Minute)
-		}
-		for _, id := range ids {
-			r := env.Await(id)
-			if got := told(r); !slices.Contains([]string{`succeeded "x"`, `succeeded {"out": [1, 2, 3, null]}`}, got) &&
-				!strings.Contains(got, "outcome_unknown: ") && !strings.Contains(got, "must not run twice") {
-				t.Errorf("%s: %s", id, got)
-			}
-		}
-		wrong := testdb.Value[int](t, env.DB, `select count(*) from core_tool_calls c where c.tool_name = 'remote.book' and
-			(select count(*) from things where call_id like c.id || '.%') <> (c.status = 'succeeded')::int`)
-		if wrong > 0 {
-			t.Errorf("%d calls have other rows than their receipts say", wrong)
-		}
-		report, err := audit.Database(t.Context(), env.DB, audit.Options{})
-		if err != nil || report.Faults > 0 {
-			t.Errorf("%+v, %v", report, err)
-		}
-	})
+	}
+	t.Logf("%d deaths of service and worker, with %d calls, in %v: %v", n, len(ids),
+		time.Since(began).Round(time.Second), died)
+	return ids
 }

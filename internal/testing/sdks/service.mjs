@@ -138,6 +138,25 @@ const service = serve({ secret: process.env.SDK_SECRET, tools: {
       return psql(step, input)
     })
   }),
+  'remote.mortal': durable(async call => {
+    const at = point => fetch(`${process.env.SDK_CONTROL}/${call.id}/${point}`, { method: 'POST' })
+    await call.step('a', async () => { await at('step') })
+    await call.run('c', 'go.echo', { value: 2 })
+    let rung
+    try {
+      rung = await call.stepOnce('o', async () => { await at('once'); return 'rung' })
+    } catch (error) {
+      if (!(error instanceof Unknown)) throw error
+      rung = 'unknown'
+    }
+    await call.stepTx('book', async step => {
+      await at('tx')
+      psql(step, {})
+      await at('booked')
+    })
+    await call.sleep('s', 1)
+    return rung
+  }),
   'remote.case': durable(async (call, input) => cases[input.case](call)),
   'remote.unknown': durable(async call => {
     try {

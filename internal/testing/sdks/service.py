@@ -6,6 +6,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections import Counter
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "sdk" / "python"))
@@ -210,6 +211,30 @@ async def case(call, input):
 
 
 @durable
+async def mortal(call, input):
+    def at(point):
+        urllib.request.urlopen(f"{os.environ['SDK_CONTROL']}/{call.id}/{point}", b"").read()
+
+    def ring():
+        at("once")
+        return "rung"
+
+    def run(step):
+        at("tx")
+        psql(step)
+        at("booked")
+    await call.step("a", lambda: at("step"))
+    await call.run("c", "go.echo", {"value": 2})
+    try:
+        rung = await call.step_once("o", ring)
+    except Unknown:
+        rung = "unknown"
+    await call.step_tx("book", run)
+    await call.sleep("s", 0.001)
+    return rung
+
+
+@durable
 async def unknown(call, input):
     def ring():
         if call.attempt == 1:
@@ -223,7 +248,7 @@ async def unknown(call, input):
 
 service = serve(secret=os.environ["SDK_SECRET"], tools={
     **agent.tools, "remote.play": play, "remote.refund": refund, "remote.pay": pay, "remote.forge": forge,
-    "remote.book": book, "remote.case": case, "remote.unknown": unknown})
+    "remote.book": book, "remote.case": case, "remote.unknown": unknown, "remote.mortal": mortal})
 application = service.wsgi
 if __name__ == "__main__":
     server = service.server(int(os.environ.get("SDK_PORT", "0")))
