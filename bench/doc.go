@@ -154,6 +154,26 @@
 //	                       Execute messages of its connections), CPU in percent of a core, resident MB
 //	dashboard-left-reads   transactions per second after the browsers have left, without those of the bench
 //	dashboard-start        ms from before the exec of gem dashboard to the overview, reached through its link
+//	plain-http-cpu         µs of CPU of the server and of a worker's process for a call of a tool behind HTTP. The calls
+//	                       are inserted before, and their service is a process of its own, which does no work and does
+//	                       not count. 100 slots. -postgres and -worker are the parts, as for the next two.
+//	exchange-call-cpu      the same for a call of a durable tool with one step. It takes two requests: the first is
+//	                       answered with the step, the second, which has the step in its journal, with the result.
+//	exchange-cpu           the same for one more exchange with one step: a tenth of the difference between a call with
+//	                       eleven steps and one with one. It includes sending the longer journal.
+//	exchange-cpu-ratio     exchange-cpu divided by plain-http-cpu: the figure for the target of 2.0
+//	gem-step               µs in Postgres of the statement with which a worker writes a step, in a transaction of its
+//	                       own, without the commit and without the network
+//	keep-tool-step         the same for the statement with which a service does, in the same session, in turns
+//	keep-tool-step-ratio   the second median divided by the first: the figure for the target of 1.5
+//	sdk-replay-node, sdk-replay-python
+//	                       ms from a signed request with a journal of 1,000 steps of 1 KB to the answer of a handler
+//	                       that only replays them, from the file of the SDK with its own server: the median of 100
+//	                       requests, one after another
+//	parked-memory-none     resident MB of a worker after 50 calls
+//	parked-memory          the same of a worker that started when 20,000 calls of a durable tool behind HTTP were parked
+//	parked-memory-growth   MB that the second half of those added to the worker that parked them, whose heap the first
+//	                       half had grown
 //
 // The process measures are of the program itself, built from this tree. The bench reads CPU and memory from /proc.
 // Without /proc it reports that it does not measure them, and leaves them out. The server counts the statements of a

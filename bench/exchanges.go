@@ -23,7 +23,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gemworker/gem/sdk"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -118,11 +117,11 @@ func startService(ctx context.Context, folder, program string, args ...string) (
 type behindHTTP struct {
 	*stage
 	url string // of the service
-	// restart starts the worker, in the place of the one before.
+	// restart stops the worker, if there is one, and starts another.
 	restart func() (pid int, err error)
 }
 
-// withService starts a service. The worker is started by the measure.
+// withService starts a service. The measure starts the worker.
 func (b *bench) withService(ctx context.Context, c contestant, run func(*behindHTTP) error) error {
 	s, err := b.lab.stage(ctx, c)
 	if err != nil {
@@ -173,8 +172,8 @@ func (s *behindHTTP) came(ctx context.Context) (n int, err error) {
 	return n, err
 }
 
-// calls makes n calls of a tool and returns when none of them runs anymore. It asks the service and not the database
-// when they have come. before is done just before the worker sees them, when they have been inserted.
+// calls makes n calls of a tool and returns when none of them runs anymore. While they run it asks the service how many
+// have come, and not the database, whose CPU is measured. before runs after their insert, just before its commit.
 func (s *behindHTTP) calls(ctx context.Context, tool string, steps, n int, before func() error) error {
 	input := newPayload(0, false)
 	input.Note = fmt.Sprint(steps)
@@ -189,19 +188,16 @@ func (s *behindHTTP) calls(ctx context.Context, tool string, steps, n int, befor
 		}
 		return before()
 	})
-	limit := time.Now().Add(throughputLimit)
+	ctx, cancel := context.WithTimeout(ctx, throughputLimit)
+	defer cancel()
 	for open := n; err == nil && open > 0; {
-		if time.Now().After(limit) {
-			return fmt.Errorf("%d calls of %s did not come to the service in %v", open, tool, throughputLimit)
+		has := 0
+		if err = sleepUntil(ctx, time.Now().Add(20*time.Millisecond)); err == nil {
+			has, err = s.came(ctx)
 		}
-		if err = sleepUntil(ctx, time.Now().Add(20*time.Millisecond)); err != nil {
-			return err
+		if err == nil && has >= had+n {
+			err = s.db.QueryRow(ctx, "select count(*) from core_tool_calls where status in ('queued', 'running')").Scan(&open)
 		}
-		var has int
-		if has, err = s.came(ctx); err != nil || has < had+n {
-			continue
-		}
-		err = s.db.QueryRow(ctx, "select count(*) from core_tool_calls where status in ('queued', 'running')").Scan(&open)
 	}
 	return err
 }
@@ -220,16 +216,12 @@ func cpuBehindHTTP(ctx context.Context, b *bench, c contestant) (figures []figur
 			return err
 		}
 		postmaster, err := s.postmaster(ctx)
-		if errors.Is(err, errNoProc) {
-			say("exchange-cpu is not measured here: %v", err)
-			return nil
-		}
 		if err != nil {
 			return err
 		}
 		costs := map[string][]float64{}
-		for turn := range 1 + b.sizes.exchanging.turns {
-			var cost [3][2]float64 // of each kind: of the worker and of Postgres, in µs per call
+		for turn := range 1 + b.sizes.exchanging.turns { // the first fills the caches
+			var cost [3][3]float64 // in µs per call, of each kind: of the worker, of Postgres, and of both
 			for i := range kinds {
 				k := (i + turn) % len(kinds) // none always goes first
 				if err := s.settle(ctx); err != nil {
@@ -248,35 +240,36 @@ func cpuBehindHTTP(ctx context.Context, b *bench, c contestant) (figures []figur
 				}
 				for part := range after {
 					cost[k][part] = float64((after[part] - before[part]).Microseconds()) / float64(n)
+					cost[k][2] += cost[k][part]
 				}
 			}
-			if turn == 0 { // it filled the caches
-				continue
-			}
-			var plain, call, exchange [3]float64 // of the worker, of Postgres, and of both
-			for part := range 2 {
-				plain[part], call[part] = cost[0][part], cost[1][part]
-				exchange[part] = (cost[2][part] - cost[1][part]) / 10
-			}
-			for name, of := range map[string]*[3]float64{"plain-http-cpu": &plain, "exchange-call-cpu": &call,
-				"exchange-cpu": &exchange} {
-				of[2] = of[0] + of[1]
-				for part, suffix := range []string{"-worker", "-postgres", ""} {
-					costs[name+suffix] = append(costs[name+suffix], of[part])
+			for part, suffix := range []string{"-worker", "-postgres", ""} {
+				for name, of := range map[string]float64{"plain-http-cpu": cost[0][part], "exchange-call-cpu": cost[1][part],
+					"exchange-cpu": (cost[2][part] - cost[1][part]) / 10} {
+					costs[name+suffix] = append(costs[name+suffix], of)
 				}
 			}
-			costs["exchange-cpu-ratio"] = append(costs["exchange-cpu-ratio"], exchange[2]/plain[2])
+			costs["exchange-cpu-ratio"] = append(costs["exchange-cpu-ratio"], (cost[2][2]-cost[1][2])/10/cost[0][2])
 		}
 		for _, name := range slices.Sorted(maps.Keys(costs)) {
 			unit := "µs"
-			if name == "exchange-cpu-ratio" {
+			if strings.HasSuffix(name, "-ratio") {
 				unit = "ratio"
 			}
-			figures = append(figures, figure{measure: name, unit: unit, value: median(costs[name])})
+			figures = append(figures, figure{measure: name, unit: unit, value: median(costs[name][1:])})
 		}
 		return nil
 	})
-	return figures, err
+	return figures, unlessNoProc("exchange-cpu", err)
+}
+
+// unlessNoProc returns err, unless the measure needs a /proc that does not exist here.
+func unlessNoProc(measure string, err error) error {
+	if errors.Is(err, errNoProc) {
+		say("%s is not measured here: %v", measure, err)
+		return nil
+	}
+	return err
 }
 
 // keptSteps measures the time in Postgres of a step that the worker writes, and of one that a service writes in its
@@ -295,8 +288,9 @@ func keptSteps(ctx context.Context, b *bench, c contestant) ([]figure, error) {
 	if err := insertCalls(ctx, s.db, "bench.answer", 2*n); err != nil {
 		return nil, err
 	}
-	for _, statement := range []string{"create table took (of text, time interval)", fmt.Sprintf("create table claimed as "+
-		"select c.id, row_number() over () as n from gem.claim('bench', %d, false) c", 2*n)} {
+	for _, statement := range []string{"create table took (of text, time interval)",
+		fmt.Sprintf(`create table claimed as select c.id, row_number() over () as n
+			from gem.claim('bench', %d, false) c`, 2*n)} {
 		if _, err := s.db.Exec(ctx, statement); err != nil {
 			return nil, err
 		}
@@ -328,12 +322,9 @@ func keptSteps(ctx context.Context, b *bench, c contestant) ([]figure, error) {
 	}
 	var figures []figure
 	for _, measure := range []string{"gem-step", "keep-tool-step"} {
-		rows, err := s.db.Query(ctx, "select (extract(epoch from time) * 1e6)::float8 from took where of = $1", measure)
-		if err != nil {
-			return nil, err
-		}
-		took, err := pgx.CollectRows(rows, pgx.RowTo[float64])
-		if err != nil {
+		var took []float64
+		if err := s.db.QueryRow(ctx, "select array_agg(extract(epoch from time) * 1e6)::float8[] from took where of = $1",
+			measure).Scan(&took); err != nil {
 			return nil, err
 		}
 		figures = append(figures, figure{measure: measure, unit: "µs", value: median(took), singles: took})
@@ -377,9 +368,13 @@ func replaysOfSDKs(ctx context.Context, b *bench, _ contestant) (figures []figur
 		"exchange": map[string]any{"number": 2, "left_ms": 60_000, "cancelled": false, "replay": false,
 			"may_run": []string{}, "steps": size.entries},
 		"journal": journal}))
+	root, err := source(ctx)
+	if err != nil {
+		return nil, err
+	}
 	folder, err := os.MkdirTemp(b.lab.scratch, "sdk-")
 	if err == nil {
-		err = errors.Join(os.CopyFS(folder, sdk.TypeScript), os.CopyFS(folder, sdk.Python))
+		err = os.CopyFS(folder, os.DirFS(filepath.Join(root, "sdk")))
 	}
 	if err != nil {
 		return nil, err
@@ -445,46 +440,32 @@ func exchangeWith(ctx context.Context, url string, body []byte) error {
 // memoryOfParked measures the worker's memory with many parked calls: of a worker that finds them when it starts,
 // compared with one that finds none, and what more of them add to the worker that has parked them.
 func memoryOfParked(ctx context.Context, b *bench, c contestant) (figures []figure, err error) {
+	var memory []float64 // in MB, after each of the steps
 	err = b.withService(ctx, c, func(s *behindHTTP) error {
 		var pid int
-		used := func() (MB float64, err error) {
-			if err := sleepUntil(ctx, time.Now().Add(b.sizes.settling/2)); err != nil {
-				return 0, err
-			}
-			bytes, err := residentMemory(pid)
-			return float64(bytes) / 1e6, err
-		}
-		start := func() (MB float64, err error) {
+		start := func() (err error) {
 			if pid, err = s.restart(); err == nil {
 				err = s.calls(ctx, "bench.plain", 0, warmUp, func() error { return nil })
 			}
-			if err != nil {
-				return 0, err
-			}
-			return used()
+			return err
 		}
-		park := func() (MB float64, err error) {
-			if err := s.calls(ctx, "bench.parked", 1, b.sizes.exchanging.parked, func() error { return nil }); err != nil {
-				return 0, err
-			}
-			return used()
+		park := func() error {
+			return s.calls(ctx, "bench.parked", 1, b.sizes.exchanging.parked, func() error { return nil })
 		}
-		var memory []float64
-		for _, step := range []func() (float64, error){start, park, park, start} {
-			now, err := step()
-			if errors.Is(err, errNoProc) {
-				say("parked-memory is not measured here: %v", err)
-				return nil
+		for _, step := range []func() error{start, park, park, start} {
+			if err := errors.Join(step(), sleepUntil(ctx, time.Now().Add(b.sizes.settling/2))); err != nil {
+				return err
 			}
+			now, err := residentMemory(pid)
 			if err != nil {
 				return err
 			}
-			memory = append(memory, now)
+			memory = append(memory, float64(now)/1e6)
 		}
 		figures = []figure{{measure: "parked-memory-none", unit: "MB", value: memory[0]},
 			{measure: "parked-memory", unit: "MB", value: memory[3]},
 			{measure: "parked-memory-growth", unit: "MB", value: memory[2] - memory[1]}}
 		return nil
 	})
-	return figures, err
+	return figures, unlessNoProc("parked-memory", err)
 }

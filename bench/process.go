@@ -13,12 +13,9 @@ import (
 	"time"
 )
 
-// build builds the program as shipped, once, in the scratch folder, and returns its path. Its source is the checkout in
-// which the bench itself was built, so that two benches side by side measure two programs.
-func (b *bench) build(ctx context.Context) (program string, err error) {
-	if b.program != "" {
-		return b.program, nil
-	}
+// source returns the folder of GEM's source: the checkout in which the bench itself was built, so that two benches side
+// by side measure two programs.
+func source(ctx context.Context) (folder string, err error) {
 	_, file, _, _ := runtime.Caller(0)
 	list := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/gemworker/gem")
 	list.Dir = filepath.Dir(file)
@@ -26,10 +23,22 @@ func (b *bench) build(ctx context.Context) (program string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("find GEM's source (keep the checkout in which the bench was built): %w", err)
 	}
+	return strings.TrimSpace(string(root)), nil
+}
+
+// build builds the program as shipped, once, in the scratch folder, and returns its path.
+func (b *bench) build(ctx context.Context) (program string, err error) {
+	if b.program != "" {
+		return b.program, nil
+	}
+	root, err := source(ctx)
+	if err != nil {
+		return "", err
+	}
 	program = filepath.Join(b.lab.scratch, "gem")
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags=grpcnotrace", "-gcflags=google.golang.org/...=-l",
 		"-ldflags", "-s -w", "-o", program, "./cmd/gem")
-	cmd.Dir = strings.TrimSpace(string(root))
+	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if said, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build gem: %w: %s", err, said)

@@ -211,7 +211,7 @@ type reaper struct {
 	mu    sync.Mutex
 	left  int                       // deaths that it may still ask for
 	calls int                       // that it has heard of
-	nth   map[string]int            // of the calls whose death has yet to come; it stands for the kind of the death
+	nth   map[string]int            // the number of each call whose death has yet to come, which decides its kind
 	runs  map[string]map[string]int // how often each step of a call has run, by call and point
 }
 
@@ -252,7 +252,7 @@ func TestNothingIsLostWhenServicesAndWorkersDie(t *testing.T) {
 	for language := range languages {
 		t.Run(language, func(t *testing.T) {
 			t.Parallel()
-			deaths, limit := 8, 2*time.Minute
+			deaths, limit := 8, 5*time.Minute
 			if testdb.IsLong() {
 				deaths, limit = 500, 25*time.Minute
 			}
