@@ -377,8 +377,8 @@ func (b Bench) Ask(ctx context.Context, d *handlers.Durable, _ payload) (result,
 
 // benchRegistry describes the tools with realistic schemas.
 var benchRegistry = fmt.Sprintf(`{"version": "1.0.0", "tools": [%s, %s, %s, %s, %s, %s, %s, %s, %s]}`,
-	benchTool("bench.nap"), benchTool("bench.write"), benchTool("bench.answer"), benchTool("bench.wait"), benchTool("bench.steps"),
-	benchTool("bench.replay"),
+	benchTool("bench.nap"), benchTool("bench.write"), benchTool("bench.answer"), benchTool("bench.wait"),
+	benchTool("bench.steps"), benchTool("bench.replay"),
 	benchTool("bench.family"), benchTool("bench.parent"), benchTool("bench.ask"))
 
 func benchTool(name string) string {
