@@ -36,7 +36,7 @@ exact: it has no lengths, ranges, patterns or formats.`,
 			if err != nil {
 				return err
 			}
-			types := types.Of(r)
+			types := types.TypeScript(r)
 			if out == "" {
 				_, err = cmd.OutOrStdout().Write(types)
 				return err

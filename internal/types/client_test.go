@@ -107,7 +107,7 @@ func TestAProgramWithTheClientIsChecked(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, text := range map[string]string{
-		"program.ts": program, "tools.ts": string(types.Of(parse(t, string(gem.BuiltInRegistry)))),
+		"program.ts": program, "tools.ts": string(types.TypeScript(parse(t, string(gem.BuiltInRegistry)))),
 		"tsconfig.json": string(config),
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {

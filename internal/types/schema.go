@@ -8,15 +8,48 @@ import (
 	"strings"
 
 	"github.com/gemworker/gem/internal/schema"
+	"github.com/gemworker/gem/registry"
 )
+
+// language writes types in a programming language.
+type language interface {
+	anything() string
+	// every is the type of all values of a kind. That of fractions has the integers too.
+	every(k kind) string
+	// constant is the type of a value alone, or "" if there is none.
+	constant(c any) string
+	// list is the type of lists: of the first elements, of which at least some are there, and of the others.
+	list(first [][]option, least int, others []option) string
+	object(d *dict) option
+	union(options []option) string
+	// both is what two different types of lists or objects have in common, or more.
+	both(p, q part) part
+	// named gives names to the types of objects that need one. They are used at a place.
+	named(options []option, at string) []option
+	declare(name string, options []option, doc string)
+}
+
+// dict is what a schema says of objects.
+type dict struct {
+	fields []field
+	others []option // of the properties that are not named: none if there are none
+	open   bool     // there may be others, though the schema does not say so
+}
+
+type field struct {
+	name     string
+	options  []option
+	required bool
+	doc      string
+}
 
 // writer writes the types of one schema. Nested schemas have names if something refers to them. All others are
 // written where they are used.
 type writer struct {
-	types *strings.Builder
+	lang  language
 	names names
 	// open is true for an input: its type allows other properties where the schema does. The type of an output omits them,
-	// so that the compiler finds a misspelled name.
+	// so that a type checker finds a misspelled name.
 	open bool
 
 	doc     any
@@ -27,6 +60,39 @@ type writer struct {
 	busy    map[string]bool   // places whose values are being found out
 	refs    map[alias]string  // the names of types
 	queue   []alias           // whose types are still to be written
+}
+
+// sorted returns the tools by name.
+func sorted(r *registry.Registry) []*registry.Tool {
+	return slices.SortedFunc(slices.Values(r.Tools()), func(a, b *registry.Tool) int { return strings.Compare(a.Name, b.Name) })
+}
+
+// write adds the type of a schema, and of the schemas that it refers to, and returns its name. The input of a tool is
+// always an object.
+func (w *writer) write(name string, text []byte) string {
+	doc, err := schema.Decode("the schema", text)
+	if err != nil {
+		panic(err) // the registry is valid
+	}
+	w.doc, w.base = doc, name
+	w.anchors = map[string]string{}
+	w.find(doc, "")
+	w.memo, w.busy, w.refs = map[string]values{}, map[string]bool{}, map[alias]string{}
+	own := w.names.take(name)
+	accepted := anything()
+	if w.open {
+		accepted = only(object)
+	}
+	if s, _ := doc.(map[string]any); !w.open || typed(s).alone(object) {
+		w.refs[alias{"", all}] = own // for what refers to the whole schema
+	}
+	w.lang.declare(own, w.listed(w.and(w.values(doc, place{}, false), accepted)), describe(doc))
+	for i := 0; i < len(w.queue); i++ { // the types that it names, and so on
+		next := w.queue[i]
+		target := w.of(next.at).part(next.kind)
+		w.lang.declare(w.refs[next], w.listed(target), describe(schema.ValueAt(doc, next.at)))
+	}
+	return own
 }
 
 // alias is the type of a place of the schema, or what of it is lists or objects.
@@ -148,11 +214,6 @@ func (w *writer) name(a alias) string {
 	return name
 }
 
-// declare writes a type.
-func (w *writer) declare(name string, v values, doc any) {
-	w.types.WriteString(comment(describe(doc)) + "export type " + name + " = " + v.text() + "\n")
-}
-
 func describe(doc any) string {
 	return schema.As[string](schema.As[map[string]any](doc)["description"])
 }
@@ -172,7 +233,7 @@ func (w *writer) options(doc any, at place) []option {
 			return []option{{text: w.name(alias{target.at, all})}}
 		}
 	}
-	return w.values(doc, at, false).options()
+	return w.lang.named(w.listed(w.values(doc, at, false)), at.at)
 }
 
 // values is what a schema accepts. inside is set for one that is combined with
@@ -194,19 +255,19 @@ func (w *writer) values(doc any, at place, inside bool) values {
 		v[list] = w.list(s, at)
 	}
 	if c, ok := s["const"]; ok {
-		v = v.and(constants([]any{c}))
+		v = w.and(v, w.constants([]any{c}))
 	}
 	if list, ok := s["enum"].([]any); ok {
-		v = v.and(constants(list))
+		v = w.and(v, w.constants(list))
 	}
 	if ref, ok := s["$ref"].(string); ok {
 		if target, found := w.target(ref, at); found {
-			v = v.and(w.named(target.at))
+			v = w.and(v, w.named(target.at))
 		}
 	}
 	inside = inside || saysProperties(s) && !v[object].every
 	for i, part := range schema.As[[]any](s["allOf"]) {
-		v = v.and(w.values(part, at.to("allOf", strconv.Itoa(i)), inside))
+		v = w.and(v, w.values(part, at.to("allOf", strconv.Itoa(i)), inside))
 	}
 	for _, keyword := range []string{"anyOf", "oneOf"} {
 		if parts, ok := s[keyword].([]any); ok {
@@ -214,16 +275,16 @@ func (w *writer) values(doc any, at place, inside bool) values {
 			for i, part := range parts {
 				either = either.or(w.values(part, at.to(keyword, strconv.Itoa(i)), inside))
 			}
-			v = v.and(either)
+			v = w.and(v, either)
 		}
 	}
 	then, one := s["then"]
 	other, two := s["else"]
 	if _, asks := s["if"]; asks && one && two {
-		v = v.and(w.values(then, at.to("then"), inside).or(w.values(other, at.to("else"), inside)))
+		v = w.and(v, w.values(then, at.to("then"), inside).or(w.values(other, at.to("else"), inside)))
 	}
 	if not, ok := s["not"]; ok {
-		v = v.and(without(not))
+		v = w.and(v, without(not))
 	}
 	return v
 }
@@ -232,7 +293,7 @@ func (w *writer) values(doc any, at place, inside bool) values {
 func (w *writer) named(at string) values {
 	v := w.of(at)
 	for _, k := range []kind{list, object} {
-		if p := v[k]; len(p.only) > 0 {
+		if p := v[k]; slices.ContainsFunc(p.only, func(o option) bool { return o.dict == nil }) {
 			named := alias{at, k}
 			if v.alone(k) {
 				named.kind = all
@@ -257,10 +318,10 @@ func kindsOf(t any) (some []kind) {
 	if name, ok := t.(string); ok {
 		names = []string{name}
 	}
-	of := map[string]kind{"string": text, "number": number, "integer": number, "boolean": boolean, "array": list,
-		"object": object, "null": null}
+	of := map[string][]kind{"string": {text}, "number": {integer, fraction}, "integer": {integer}, "boolean": {boolean},
+		"array": {list}, "object": {object}, "null": {null}}
 	for _, name := range names {
-		some = append(some, of[name])
+		some = append(some, of[name]...)
 	}
 	return some
 }
@@ -274,8 +335,7 @@ func without(not any) values {
 	case typed && len(s) == 1:
 		v := anything()
 		for _, k := range kindsOf(t) {
-			// an integer is not all numbers
-			v[k].every = k == number && !slices.Contains(append(schema.Texts(t), schema.As[string](t)), "number")
+			v[k].every = false
 		}
 		return v
 	}
@@ -305,7 +365,7 @@ func (w *writer) object(s map[string]any, at place, inside bool) part {
 	var others []option
 	switch {
 	case !stated:
-		others = anything().options()
+		others = w.listed(anything())
 	case additional != false:
 		others = w.options(additional, at.to("additionalProperties"))
 	}
@@ -316,61 +376,24 @@ func (w *writer) object(s map[string]any, at place, inside bool) part {
 	}
 	others = distinct(others)
 
-	var b strings.Builder
-	index, optional := slices.Clone(others), false
 	names := append(slices.Collect(maps.Keys(properties)), required...)
 	slices.Sort(names)
 	names = slices.Compact(names)
-	for _, name := range names {
-		options := others
-		if doc, ok := properties[name]; ok {
-			options = w.options(doc, at.to("properties", name))
-			b.WriteString(indent(comment(describe(doc))))
-		}
-		mark := "?"
-		if slices.Contains(required, name) {
-			mark = ""
-		}
-		if mark != "" && slices.Contains(inherited, name) { // even {} has one
-			options = []option{{text: "unknown"}}
-		}
-		optional = optional || mark != ""
-		b.WriteString("  " + key(name) + mark + ": " + indented(union(options)) + "\n")
-		index = append(index, options...)
-	}
-	switch {
-	case len(others) == 0 && len(names) == 0:
-		return part{only: []option{{text: "Record<string, never>", size: 1}}}
-	case !stated && (!w.open || inside) && len(names) > 0, len(others) == 0:
-	case !stated && len(names) == 0:
+	if !stated && len(names) == 0 {
 		return part{every: true}
-	default:
-		if optional {
-			index = append(index, option{text: "undefined"})
-		}
-		index = distinct(index)
-		if wide(index) {
-			index = []option{{text: "unknown"}}
-		}
-		b.WriteString("  [key: string]: " + indented(union(index)) + "\n")
 	}
-	return part{only: []option{{text: "{\n" + b.String() + "}", size: 1}}}
-}
-
-// inherited are the properties that all objects of JavaScript have.
-var inherited = strings.Fields("constructor hasOwnProperty isPrototypeOf propertyIsEnumerable toLocaleString " +
-	"toString valueOf")
-
-// wide reports whether one of the options is any value, or they are many or long, since they stand elsewhere too.
-func wide(options []option) bool {
-	length := 0
-	for _, o := range options {
-		length += len(o.text)
-		if o.text == "unknown" {
-			return true
+	d := &dict{open: !stated && w.open && !inside}
+	for _, name := range names {
+		f := field{name, others, slices.Contains(required, name), ""}
+		if doc, ok := properties[name]; ok {
+			f.options, f.doc = w.options(doc, at.to("properties", name)), describe(doc)
 		}
+		d.fields = append(d.fields, f)
 	}
-	return len(options) > 1 && length > 400
+	if stated || d.open {
+		d.others = others
+	}
+	return part{only: []option{w.lang.object(d)}}
 }
 
 // list is what a schema says of lists.
@@ -384,30 +407,20 @@ func (w *writer) list(s map[string]any, at place) part {
 	var others []option
 	switch {
 	case !more:
-		others = anything().options()
+		others = w.listed(anything())
 	case rest != false:
 		others = w.options(rest, at.to(restKey))
 	}
 	if !tuple || len(before) == 0 || len(before) > 100 {
-		switch t := union(others); {
-		case tuple && len(before) > 0, t == "unknown":
+		if tuple && len(before) > 0 || w.lang.union(others) == w.lang.anything() {
 			return part{every: true}
-		case t == "never":
-			return part{only: []option{{text: "[]", size: 1}}}
 		}
-		return part{only: []option{{text: element(others) + "[]", size: 1}}}
+		return part{only: []option{{text: w.lang.list(nil, 0, others), size: 1}}}
 	}
 	least, _ := strconv.Atoi(string(schema.As[json.Number](s["minItems"])))
-	var items []string
+	var items [][]option
 	for i, item := range before {
-		text := element(w.options(item, at.to(first, strconv.Itoa(i))))
-		if i >= least {
-			text += "?"
-		}
-		items = append(items, text)
+		items = append(items, w.options(item, at.to(first, strconv.Itoa(i))))
 	}
-	if len(others) > 0 {
-		items = append(items, "..."+element(others)+"[]")
-	}
-	return part{only: []option{{text: "[" + strings.Join(items, ", ") + "]", size: 1}}}
+	return part{only: []option{{text: w.lang.list(items, least, others), size: 1}}}
 }

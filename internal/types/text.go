@@ -2,76 +2,50 @@ package types
 
 import (
 	"encoding/json"
-	"fmt"
-	"maps"
 	"math"
-	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"unicode"
 )
 
-// constants is the set of some values.
-func constants(list []any) values {
-	var v values
-	for _, c := range list {
-		k, t := constant(c)
-		v[k].only = append(v[k].only, option{text: t, size: 1})
-	}
-	for k := range v {
-		if kind(k) == number && slices.ContainsFunc(v[k].only, func(o option) bool { return o.text == "number" }) {
-			v[k] = part{every: true}
+// constants is the set of some values. A constant without a type of its own adds all values of its kind.
+func (w *writer) constants(values []any) (v values) {
+	for _, c := range values {
+		t := w.lang.constant(c)
+		for _, k := range kindsOfConstant(c) {
+			v[k].every = v[k].every || t == ""
+			v[k].only = append(v[k].only, option{text: t, size: 1})
 		}
 	}
-	return v.or(values{}) // each once
+	return v.or(v) // each once
 }
 
-// constant writes a value as the type of that value alone.
-func constant(c any) (kind, string) {
+// kindsOfConstant are the kinds that a value may have. A number such as 1.0 or 1e3 may have both.
+func kindsOfConstant(c any) []kind {
 	switch c := c.(type) {
 	case string:
-		return text, quote(c)
+		return []kind{text}
 	case json.Number:
 		f, err := c.Float64()
-		if err != nil || math.Abs(f) > 1<<53 {
-			return number, "number" // JavaScript has none of exactly that value
+		switch {
+		case !strings.ContainsAny(string(c), ".eE"):
+			return []kind{integer}
+		case err == nil && f != math.Trunc(f):
+			return []kind{fraction}
 		}
-		return number, strconv.FormatFloat(f, 'g', -1, 64)
+		return []kind{integer, fraction}
 	case bool:
-		return boolean, strconv.FormatBool(c)
+		return []kind{boolean}
 	case []any:
-		items := make([]string, len(c))
-		for i, item := range c {
-			_, items[i] = constant(item)
-		}
-		return list, "[" + strings.Join(items, ", ") + "]"
+		return []kind{list}
 	case map[string]any:
-		if len(c) == 0 {
-			return object, "Record<string, never>"
-		}
-		var fields []string
-		for _, name := range slices.Sorted(maps.Keys(c)) {
-			_, t := constant(c[name])
-			fields = append(fields, key(name)+": "+t)
-		}
-		return object, "{ " + strings.Join(fields, "; ") + " }"
+		return []kind{object}
 	}
-	return null, "null"
+	return []kind{null}
 }
 
 // names are those of types that are taken.
 type names map[string]bool
-
-var exported = regexp.MustCompile(`(?m)^export type (\w+)`)
-
-func newNames() names {
-	taken := names{"Tools": true, "ToolName": true}
-	for _, found := range exported.FindAllStringSubmatch(receipt, -1) {
-		taken[found[1]] = true
-	}
-	return taken
-}
 
 // take returns the name, or one with a number behind it if it is taken.
 func (n names) take(name string) string {
@@ -103,37 +77,6 @@ func pascal(name string) string {
 	return b.String()
 }
 
-var plainKey = regexp.MustCompile(`^[A-Za-z_$][A-Za-z0-9_$]*$`)
-
-// key writes the name of a property.
-func key(name string) string {
-	if plainKey.MatchString(name) {
-		return name
-	}
-	return quote(name)
-}
-
-// quote writes a text as a literal, in which whatever is not seen is escaped.
-func quote(s string) string {
-	var b strings.Builder
-	b.WriteByte('"')
-	for _, r := range s {
-		switch {
-		case r == '"' || r == '\\':
-			b.WriteByte('\\')
-			b.WriteRune(r)
-		case r == '\n':
-			b.WriteString(`\n`)
-		case unseen(r):
-			fmt.Fprintf(&b, `\u{%x}`, r)
-		default:
-			b.WriteRune(r)
-		}
-	}
-	b.WriteByte('"')
-	return b.String()
-}
-
 // unseen finds control characters, characters that change the direction of a text, and line ends other than \n.
 func unseen(r rune) bool { return unicode.In(r, unicode.C, unicode.Zl, unicode.Zp) }
 
@@ -146,36 +89,3 @@ func line(s string) string {
 		return r
 	}, s)
 }
-
-// comment writes a description above what it describes.
-func comment(description string) string {
-	description = strings.NewReplacer("\r\n", "\n", "\r", "\n", "*/", "*\\/").Replace(strings.TrimSpace(description))
-	lines := strings.Split(description, "\n")
-	for i := range lines {
-		lines[i] = strings.TrimRight(line(lines[i]), " ")
-	}
-	switch {
-	case description == "":
-		return ""
-	case len(lines) == 1:
-		return "/** " + lines[0] + " */\n"
-	}
-	var b strings.Builder
-	b.WriteString("/**\n")
-	for _, l := range lines {
-		b.WriteString(strings.TrimRight(" * "+l, " ") + "\n")
-	}
-	b.WriteString(" */\n")
-	return b.String()
-}
-
-// indent indents lines.
-func indent(lines string) string {
-	if lines == "" {
-		return ""
-	}
-	return "  " + strings.TrimSuffix(strings.ReplaceAll(lines, "\n", "\n  "), "  ")
-}
-
-// indented indents all lines but the first.
-func indented(lines string) string { return strings.ReplaceAll(lines, "\n", "\n  ") }

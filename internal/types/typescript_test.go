@@ -47,7 +47,7 @@ func recorded(t *testing.T, text []byte) *registry.Registry {
 
 func TestTheTypesOfTheBuiltInRegistry(t *testing.T) {
 	t.Parallel()
-	got := types.Of(parse(t, string(gem.BuiltInRegistry)))
+	got := types.TypeScript(parse(t, string(gem.BuiltInRegistry)))
 	const golden = "testdata/builtin.ts"
 	if *update {
 		if err := os.WriteFile(golden, got, 0o600); err != nil {
@@ -67,9 +67,9 @@ func TestTheSameRegistryGivesTheSameText(t *testing.T) {
 	t.Parallel()
 	m := &maker{Rand: rand.New(rand.NewPCG(3, 7))} //nolint:gosec // the same in every run
 	r := m.registry(0, "1", 5)
-	first := types.Of(r)
+	first := types.TypeScript(r)
 	for range 5 {
-		if again := types.Of(recorded(t, r.JSON())); string(again) != string(first) {
+		if again := types.TypeScript(recorded(t, r.JSON())); string(again) != string(first) {
 			t.Fatal(cmp.Diff(string(first), string(again)))
 		}
 	}
@@ -88,11 +88,11 @@ func TestTheCompilerTakesTheTypesAndAcceptsWhatTheRegistryAccepts(t *testing.T) 
 	}
 	write("tsconfig.json",
 		`{"compilerOptions": {"strict": true, "noEmit": true, "target": "es2022", "module": "esnext", "types": [], "exactOptionalPropertyTypes": true}}`)
-	write("builtin.ts", string(types.Of(parse(t, string(gem.BuiltInRegistry))))+receiptOf(t)+usage)
+	write("builtin.ts", string(types.TypeScript(parse(t, string(gem.BuiltInRegistry))))+receiptOf(t)+usage)
 	write("docs.ts", example(t))
-	write("empty.ts", string(types.Of(parse(t, `{"version": "0", "tools": []}`))))
+	write("empty.ts", string(types.TypeScript(parse(t, `{"version": "0", "tools": []}`))))
 	write("table.ts", table(t))
-	write("hostile.ts", string(types.Of(hostile(t))))
+	write("hostile.ts", string(types.TypeScript(hostile(t))))
 	files := 8
 	if os.Getenv("GEM_TEST_LONG") != "" {
 		files = 300
@@ -125,7 +125,7 @@ func fuzzed(t *testing.T, seed int) string {
 	m := &maker{Rand: rand.New(rand.NewPCG(uint64(seed), 7))} //nolint:gosec // the same in every run
 	r := m.registry(seed, m.one("1", "a\u2028b", "*/").(string), 5)
 	var b strings.Builder
-	b.Write(types.Of(r))
+	b.Write(types.TypeScript(r))
 	for _, tool := range r.Tools() {
 		for i := range 25 {
 			text, err := json.Marshal(m.fit(tool.InputSchema))
@@ -364,7 +364,7 @@ func table(t *testing.T) string {
 	}
 	r := parse(t, `{"version": "1", "tools": [`+strings.Join(tools, ",\n")+`]}`)
 	var b strings.Builder
-	b.Write(types.Of(r))
+	b.Write(types.TypeScript(r))
 	for i, c := range all {
 		tool, _ := r.Tool("t.case" + strconv.Itoa(i))
 		n := 0

@@ -1,16 +1,14 @@
 package types
 
-import (
-	"slices"
-	"strings"
-)
+import "slices"
 
 // kind is one of JSON's kinds of values.
 type kind int
 
 const (
 	text kind = iota
-	number
+	integer
+	fraction // a number that is not an integer
 	boolean
 	list
 	object
@@ -19,7 +17,7 @@ const (
 	all   kind = -1 // of an alias
 )
 
-// values is a set of JSON values that TypeScript can express: for each kind all values, none, or a list of options.
+// values is a set of JSON values that a language can express: for each kind all values, none, or a list of options.
 type values [kinds]part
 
 type part struct {
@@ -30,16 +28,14 @@ type part struct {
 // option is a type: a constant, or one of lists or objects. A value has to have one of a part's options.
 type option struct {
 	text string
-	size int  // the number of types that TypeScript makes of it when it is combined with others
-	both bool // it is an intersection
+	size int   // the number of types that TypeScript makes of it when it is combined with others
+	both bool  // it is an intersection
+	dict *dict // in Python, a type of objects that has no name yet
 }
 
-// mostTypes is how many types TypeScript may have to make of one that combines others; it fails at 100,000. Beyond
-// it a type is wider.
-const mostTypes = 1000
-
-// fullNames are the types of all values of a kind.
-var fullNames = [kinds]string{"string", "number", "boolean", "unknown[]", "{ [key: string]: unknown }", "null"}
+// most is how many types TypeScript may have to make of one that combines others; it fails at 100,000. Beyond it, a
+// type is wider.
+const most = 1000
 
 // only is the set of all values of some kinds.
 func only(some ...kind) (v values) {
@@ -49,14 +45,16 @@ func only(some ...kind) (v values) {
 	return v
 }
 
-func anything() values { return only(text, number, boolean, list, object, null) }
+func anything() values { return only(text, integer, fraction, boolean, list, object, null) }
 
 // part is the set without the values of other kinds.
 func (v values) part(k kind) values {
-	if k == all {
-		return v
+	for other := range v {
+		if k != all && kind(other) != k {
+			v[other] = part{}
+		}
 	}
-	return v.and(only(k))
+	return v
 }
 
 // alone reports whether all values are of one kind.
@@ -69,15 +67,15 @@ func (v values) alone(k kind) bool {
 	return true
 }
 
-// and is the set of the values that are in both; it is v where that would be too much for TypeScript.
-func (v values) and(w values) (both values) {
+// and is the set of the values that are in both, or a larger one.
+func (w *writer) and(v, u values) (both values) {
 	for k := range both {
-		both[k] = v[k].and(w[k], kind(k))
+		both[k] = w.andPart(v[k], u[k], kind(k))
 	}
 	return both
 }
 
-func (p part) and(q part, k kind) part {
+func (w *writer) andPart(p, q part, k kind) part {
 	has := func(in part) func(option) bool {
 		return func(o option) bool {
 			return slices.ContainsFunc(in.only, func(other option) bool { return other.text == o.text })
@@ -96,11 +94,7 @@ func (p part) and(q part, k kind) part {
 	case !slices.ContainsFunc(q.only, lacks(p)): // none, too
 		return q
 	}
-	made := p.size() * q.size()
-	if made > mostTypes {
-		return p
-	}
-	return part{only: []option{{operand(p.only) + " & " + operand(q.only), made, true}}}
+	return w.lang.both(p, q)
 }
 
 func (p part) size() (n int) {
@@ -110,21 +104,13 @@ func (p part) size() (n int) {
 	return n
 }
 
-// operand writes a union as one side of an intersection.
-func operand(options []option) string {
-	if len(options) > 1 {
-		return "(" + union(options) + ")"
-	}
-	return union(options)
-}
-
 // or is the set of the values that are in one of both.
 func (v values) or(w values) (either values) {
 	for k := range either {
 		p := part{every: v[k].every || w[k].every}
 		if !p.every {
 			p.only = distinct(slices.Concat(v[k].only, w[k].only))
-			p.every = p.size() > mostTypes || kind(k) == boolean && len(p.only) == 2 || kind(k) == null && len(p.only) == 1
+			p.every = p.size() > most || kind(k) == boolean && len(p.only) == 2 || kind(k) == null && len(p.only) == 1
 		}
 		if p.every {
 			p.only = nil
@@ -146,39 +132,20 @@ func distinct(options []option) (kept []option) {
 	return kept
 }
 
-// options writes the set as a list of types, none for a set without values.
-func (v values) options() (options []option) {
+// listed writes the set as a list of types, none for a set without values.
+func (w *writer) listed(v values) (options []option) {
 	full := 0
 	for k, p := range v {
 		if p.every {
 			full++
-			p.only = []option{{text: fullNames[k]}}
+			p.only = []option{{text: w.lang.every(kind(k))}}
 		}
-		options = append(options, p.only...)
+		if kind(k) != integer || !v[fraction].every { // the type of fractions has them too
+			options = append(options, p.only...)
+		}
 	}
 	if full == kinds {
-		return []option{{text: "unknown"}}
+		return []option{{text: w.lang.anything()}}
 	}
-	return options
-}
-
-func (v values) text() string { return union(v.options()) }
-
-func union(options []option) string {
-	if len(options) == 0 {
-		return "never"
-	}
-	texts := make([]string, len(options))
-	for i, o := range options {
-		texts[i] = o.text
-	}
-	return strings.Join(texts, " | ")
-}
-
-// element writes the type of a list's elements, as it is written before [] or ?.
-func element(options []option) string {
-	if len(options) > 1 || len(options) == 1 && options[0].both {
-		return "(" + union(options) + ")"
-	}
-	return union(options)
+	return distinct(options)
 }
