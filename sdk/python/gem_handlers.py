@@ -5,6 +5,7 @@ what the journal has returns at once. Anything new is an operation for the answe
 it into the journal, and the next request has it. docs/sdk.md has examples.
 """
 
+# pyright: reportPrivateUsage=false
 from __future__ import annotations
 
 import asyncio
@@ -18,11 +19,13 @@ import math
 import time
 from contextvars import ContextVar
 from datetime import datetime, timedelta, timezone
-from typing import Any, Awaitable, Callable, Iterable, Mapping, Optional, Union
+from typing import Any, Awaitable, Callable, Generator, Generic, Iterable, Mapping, Optional, TypeVar, Union
 
 TOLERANCE = 5 * 60  # seconds that the clocks of the worker and of the service may differ
 LARGEST = 4 << 20  # bytes of a request, and of an answer
 LARGEST_RESULT = 1 << 20  # bytes of a step's result
+T = TypeVar("T")
+Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Any]])
 log = logging.getLogger("gem_handlers")
 in_step: ContextVar[Optional[str]] = ContextVar("in_step", default=None)
 cleaning: ContextVar[bool] = ContextVar("cleaning", default=False)
@@ -73,7 +76,7 @@ class Transient(Exception):
         self.after = after
 
 
-def durable(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+def durable(handler: Handler) -> Handler:
     """Marks a handler `async def handler(call, input)` of a tool that domains.json lists under `durable`."""
     if not inspect.iscoroutinefunction(handler):
         raise TypeError(f"{handler.__name__} must be async def, since it is durable.")
@@ -164,7 +167,7 @@ class Call:
         return effects
 
 
-class Child:
+class Child(Generic[T]):
     """Something that a durable handler waits for. Awaiting it gives its result, or raises its error."""
 
     def __init__(self, call: "DurableCall", id: str, kind: str, tool: Optional[str] = None,
@@ -174,20 +177,20 @@ class Child:
         self._unmade = unmade  # begun before a clean-up, and not made
         self.limit: dict[str, Any] = {}
 
-    def within(self, limit: Union[float, timedelta]) -> "Child":
+    def within(self, limit: Union[float, timedelta]) -> "Child[T]":
         """Limits the wait, in seconds from the first wait for it. After it, awaiting raises Timeout in every run."""
         self.limit = {"within_ms": _milliseconds(limit)}
         return self
 
-    def until(self, at: datetime) -> "Child":
+    def until(self, at: datetime) -> "Child[T]":
         """Ends the wait at a time, by Postgres's clock."""
         self.limit = {"until": _time(at)}
         return self
 
-    def __await__(self):  # type: ignore[no-untyped-def]
+    def __await__(self) -> Generator[Any, None, T]:
         return self._result().__await__()
 
-    async def _result(self) -> Any:
+    async def _result(self) -> T:
         await self._call._wait([self], 1)
         return self._call._result_of(self)
 
@@ -218,16 +221,16 @@ class DurableCall(Call):
         self._steps: int = self._state["steps"]
         self._changed_event = asyncio.Event()
 
-    async def step(self, name: str, fn: Callable[[], Any]) -> Any:
+    async def step(self, name: str, fn: Callable[[], Union[Awaitable[T], T]]) -> T:
         """Runs fn at least once and records its result, JSON of at most 1 MiB. fn may be a plain function, which runs
         in a thread, or an async one. A Transient error runs the call again."""
         return await self._step("step", name, fn)
 
-    async def step_once(self, name: str, fn: Callable[[], Any]) -> Any:
+    async def step_once(self, name: str, fn: Callable[[], Union[Awaitable[T], T]]) -> T:
         """A step that never runs twice. If it began and its end is not known, it raises Unknown in every later run."""
         return await self._step("once", name, fn)
 
-    async def step_tx(self, name: str, fn: Callable[[dict[str, Any]], Any]) -> Any:
+    async def step_tx(self, name: str, fn: Callable[[dict[str, Any]], Union[Awaitable[T], T]]) -> T:
         """A step whose rows and end commit together, once. fn gets a dict, and runs its own transaction, whose last
         statement is `select keep_tool_step(step, result)` with both as JSON. It returns the result."""
         return await self._step("tx", name, fn)
@@ -308,7 +311,7 @@ class DurableCall(Call):
             self._steps += 1
             return True
 
-    def start(self, name: str, tool: str, input: Mapping[str, Any], **more: Any) -> Child:
+    def start(self, name: str, tool: str, input: Mapping[str, Any], **more: Any) -> Child[Any]:
         """Makes a call, once. The tool must be listed in `calls` of this tool's entry in the registry."""
         id = self._unique(name)
         op = {"op": "call", "name": id, "tool": tool, "input": input, **more}
@@ -322,7 +325,7 @@ class DurableCall(Call):
         return await self.start(name, tool, input)
 
     def ask(self, name: str, text: str, schema: Optional[Mapping[str, Any]] = None, by: Optional[list[str]] = None,
-            others: Optional[bool] = None, until: Optional[datetime] = None) -> Child:
+            others: Optional[bool] = None, until: Optional[datetime] = None) -> Child[Any]:
         """Asks a person. Without a schema, the answer is a text."""
         asked = {"text": text, "schema": schema or {"type": "string"}, "by": by, "others": others,
                  "until": _time(until)}
@@ -331,7 +334,7 @@ class DurableCall(Call):
         return child
 
     def approve(self, name: str, tool: str, input: Mapping[str, Any], by: list[str], text: str = "",
-                owner_too: bool = False, until: Optional[datetime] = None) -> Child:
+                owner_too: bool = False, until: Optional[datetime] = None) -> Child[dict[str, Any]]:
         """Asks people to approve a call. A denial is a decision ({"approved": False, …}), not an error."""
         id = self._unique(name)
         if not self._find(id, "call", "wait.approval") and self._opens():
@@ -340,18 +343,17 @@ class DurableCall(Call):
                         "owner_too": owner_too, **limit})
         return Child(self, id, "call", "wait.approval", asked={"tool": tool, "input": input})
 
-    def start_approved(self, name: str, approval: Child) -> Child:
+    def start_approved(self, name: str, approval: Child[dict[str, Any]]) -> Child[Any]:
         """Makes exactly the approved call. Awaiting it raises a Failure, not_allowed, if people denied it."""
         return self.start(name, **(approval.asked or {}), approved=approval.id)
 
-    def receive(self, name: str) -> Child:
+    def receive(self, name: str) -> Child[Any]:
         """Waits for an answer that somebody sends to this call under a name. Nobody has checked it."""
         return Child(self, self._unique(name, "#"), "answer", field="value")
 
     async def sleep(self, name: str, limit: Union[float, timedelta]) -> None:
         """Pauses the call for some seconds. No process runs it in the meantime."""
-        child = Child(self, self._unique(name), "time").within(limit)
-        await self._wait([child], 1)
+        await self._wait([Child[None](self, self._unique(name), "time").within(limit)], 1)
 
     async def version(self, name: str, current: int) -> int:
         """The version of the code that this call must run here; 0 if it passed this place before there was one."""
@@ -376,12 +378,12 @@ class DurableCall(Call):
             return await self._stop({"stopped": f"the step {id}"})
         return await self._add({"op": "tools", "name": id})
 
-    async def all(self, *children: Child) -> list[Any]:
+    async def all(self, *children: Child[Any]) -> list[Any]:
         """Waits for all children, and returns their results. Raises the first error, in their order."""
         await self._wait(children, len(children))
         return [self._result_of(child) for child in children]
 
-    async def first(self, *children: Child) -> int:
+    async def first(self, *children: Child[Any]) -> int:
         """Waits until one of the children has ended, and returns its index."""
         if not children:
             raise Failure("call.first needs something to wait for.")
@@ -389,7 +391,7 @@ class DurableCall(Call):
         ended = [self._entries.get(child.id, {}).get("ended") for child in children]
         return min((at, i) for i, at in enumerate(ended) if at is not None)[1]
 
-    async def cleanup(self, fn: Callable[[], Awaitable[Any]]) -> Any:
+    async def cleanup(self, fn: Callable[[], Awaitable[T]]) -> T:
         """Runs fn, whose operations may still begin after the call was cancelled."""
         before = cleaning.set(True)
         try:
@@ -397,11 +399,11 @@ class DurableCall(Call):
         finally:
             cleaning.reset(before)
 
-    def _result_of(self, child: Child) -> Any:
+    def _result_of(self, child: Child[Any]) -> Any:
         result = _outcome(self._entries[child.id])
-        return result.get(child.field) if child.field and isinstance(result, dict) else result
+        return result.get(child.field) if child.field and hasattr(result, "get") else result
 
-    async def _wait(self, of: Iterable[Child], need: int) -> None:
+    async def _wait(self, of: Iterable[Child[Any]], need: int) -> None:
         self._not_in_step("A wait")
         of = list({child.id: child for child in of}.values())
         need = min(need, len(of))
@@ -503,7 +505,7 @@ class DurableCall(Call):
         if not self._opens():
             raise Cancelled()
 
-    def _unique(self, name: str, prefix: str = "") -> str:
+    def _unique(self, name: Any, prefix: str = "") -> str:
         self._not_in_step(str(name))
         if (not isinstance(name, str) or not 1 <= len(name) <= 200 or "#" in name or "\0" in name
                 or any("\ud800" <= c <= "\udfff" for c in name)):
@@ -530,7 +532,7 @@ class DurableCall(Call):
         return entry
 
 
-def _cancel_name(need: int, of: list[Child]) -> str:
+def _cancel_name(need: int, of: list[Child[Any]]) -> str:
     """The name under which the journal has a wait that a cancellation ended."""
     names = json.dumps([child.id for child in of], ensure_ascii=False, separators=(",", ":"))
     name = f"cancelled#{need} of {names}"
@@ -661,7 +663,7 @@ class Service:
             daemon_threads = True
 
         class Quiet(WSGIRequestHandler):
-            def log_message(self, *_: Any) -> None:
+            def log_message(self, format: str, *args: Any) -> None:
                 pass
 
         return make_server(host, port, self.wsgi, Server, Quiet)  # type: ignore[arg-type]

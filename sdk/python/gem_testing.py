@@ -24,6 +24,9 @@ MOST = 1000  # exchanges of a call
 
 class Test:
     __test__ = False  # for pytest
+    _call: dict[str, Any]
+    _entries: dict[str, dict[str, Any]]
+    _may_run: list[str]
 
     def __init__(self, service: Service) -> None:
         self.tools: dict[str, Callable[[Any], Any]] = {}  # in place of tools that the handler calls
@@ -51,7 +54,7 @@ class Test:
         """Runs a call to its end, and returns its result or raises its error. With crash, each answer of the service
         is lost once: steps run again, and a step_once raises Unknown."""
         self._call = {"id": str(uuid.uuid4()), "tool": tool, "attempt": 1, "session_id": None, "created_by": created_by}
-        self._input, self._entries, self._steps, self._may_run = input or {}, {}, 0, []  # type: ignore[var-annotated]
+        self._input, self._entries, self._steps, self._may_run = input or {}, {}, 0, []
         self._cancelled = cancelled
         for number in range(1, MOST + 1):
             if crash and (lost := self._ask(number))[0] == 200 and "result" not in lost[1]:
@@ -125,7 +128,7 @@ class Test:
                     self._add(name, "cancelled")
                 case "approve":
                     self._add(name, "call", tool="wait.approval", result=self._answered(name, op["text"]))
-                case "call":
+                case _:  # a call
                     self._add(name, "call", tool=op["tool"], **self._made(op))
 
     def _answered(self, name: str, text: str) -> dict[str, Any]:

@@ -1,16 +1,17 @@
 """The tools shop.refund and shop.pay. It needs Python 3.10 or newer."""
 
 import os
+from typing import Any
 
 from gem_handlers import Call, DurableCall, Failure, durable, serve
 
 # In your own service, both are tables of a database.
 left = {1: 40, 2: 250, 3: 300}  # what can still be refunded
-payments = {}  # by the id of the call, which is the same if GEM sends it again
+payments: dict[str, str] = {}  # by the id of the call, which is the same if GEM sends it again
 
 
 @durable
-async def refund(call: DurableCall, input: dict) -> dict:
+async def refund(call: DurableCall, input: dict[str, Any]) -> dict[str, Any]:
     # The handler starts from the top each time that something it waited for arrives. What is already in the journal is
     # not done again.
     order, amount = input["order_id"], input["amount"]
@@ -25,7 +26,7 @@ async def refund(call: DurableCall, input: dict) -> dict:
     return {"refunded": amount, **await call.start_approved("pay", approval)}
 
 
-def pay(input: dict, call: Call) -> dict:
+def pay(input: dict[str, Any], call: Call) -> dict[str, Any]:
     if call.id not in payments:
         left[input["order_id"]] = left.get(input["order_id"], 0) - input["amount"]
         payments[call.id] = f"payment of {call.id}"

@@ -1,0 +1,275 @@
+package types
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gemworker/gem/internal/schema"
+	"github.com/gemworker/gem/registry"
+)
+
+// pythonHead begins a file. Only type checkers see what Python 3.10 does not have.
+const pythonHead = `# pyright: reportUnusedImport=false
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal, Mapping, NoReturn, Optional, TypeAlias, overload
+
+import gem_handlers
+from gem_handlers import Child
+
+if TYPE_CHECKING:
+    from typing_extensions import NotRequired, TypedDict  # type checkers have it
+else:
+    class TypedDict(dict):  # at run time, the values are plain dicts
+        def __init_subclass__(cls, **_): pass
+`
+
+// pythonMethods are those of a durable call that are typed for each tool: their names, other parameters and results, and
+// the other parameters of the SDK's.
+var pythonMethods = []struct{ name, more, result, all string }{
+	{"def start", "", "Child[%s]", ", **more: Any"},
+	{"async def run", "", "%s", ""},
+	{"def approve", approveMore, "Child[dict[str, Any]]", approveMore},
+}
+
+const approveMore = ", by: list[str], text: str = \"\", owner_too: bool = False, until: Optional[datetime] = None"
+
+// Python returns the file of types of a registry.
+func Python(r *registry.Registry) []byte {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# The tools of GEM's registry %s, sha256 %s. Written by `gem types python`: change the registry "+
+		"instead.\n\n%s", line(r.Version), r.SHA256(), pythonHead)
+	names, tools := names{}, sorted(r)
+	overload, end := "        @overload\n", ""
+	if len(tools) == 1 { // one overload is an error, and so is one method that accepts less than the SDK's
+		overload, end = "", "  # type: ignore"
+	}
+	var methods [3]strings.Builder
+	for _, t := range tools {
+		fmt.Fprintf(&b, "\n\n# %s\n", t.Name)
+		write := func(side string, text []byte, open bool) string {
+			p := &python{&b, names, pascal(t.FlatName()) + side, map[string]string{}}
+			return (&writer{lang: p, names: names, open: open}).write(p.base, text)
+		}
+		input, output := write("Input", t.InputSchema, true), write("Output", t.OutputSchema, false)
+		for i, m := range pythonMethods {
+			fmt.Fprintf(&methods[i], "%s        %s(self, name: str, tool: Literal[%q], input: %s%s) -> %s:%s\n            %s\n",
+				overload, m.name, t.Name, input, m.more, strings.Replace(m.result, "%s", output, 1), end,
+				docstring(t.Description))
+		}
+	}
+	b.WriteString("\n\nclass DurableCall(gem_handlers.DurableCall):\n" +
+		"    \"\"\"The call of a durable handler, whose methods know the tools. It is only a type.\"\"\"\n")
+	if len(tools) > 0 {
+		b.WriteString("    if TYPE_CHECKING:\n")
+	}
+	for i, m := range pythonMethods {
+		b.WriteString(methods[i].String())
+		if len(tools) > 1 {
+			fmt.Fprintf(&b, "        %s(self, name: str, tool: str, input: Mapping[str, Any]%s) -> %s: ...\n", m.name, m.all,
+				strings.Replace(m.result, "%s", "Any", 1))
+		}
+	}
+	return []byte(b.String())
+}
+
+// python adds types to a text.
+type python struct {
+	*strings.Builder
+	names names
+	base  string            // of the names of the types
+	known map[string]string // the names of types by their text
+}
+
+func (*python) anything() string { return "Any" }
+
+func (*python) every(k kind) string {
+	return [kinds]string{"str", "int", "float", "bool", "list[Any]", "dict[str, Any]", "None"}[k]
+}
+
+// constant gives a name to a text that needs escapes, since types in quotes cannot have them.
+func (p *python) constant(c any) string {
+	switch c := c.(type) {
+	case string:
+		text := "Literal[" + strconv.Quote(c) + "]"
+		if !strings.ContainsAny(text, `'\`) {
+			return text
+		}
+		if p.known[text] == "" {
+			p.known[text] = p.names.take(p.base + "Text")
+			p.WriteString("\n\n" + p.known[text] + " = " + text + "\n")
+		}
+		return p.known[text]
+	case json.Number:
+		if !strings.ContainsAny(string(c), ".eE") {
+			return "Literal[" + string(c) + "]"
+		}
+	case bool:
+		return map[bool]string{true: "Literal[True]", false: "Literal[False]"}[c]
+	case nil:
+		return "None"
+	}
+	return ""
+}
+
+func (p *python) list(first [][]option, _ int, others []option) string {
+	return "list[" + p.union(distinct(append(slices.Concat(first...), others...))) + "]"
+}
+
+// union writes one Literal for all constants.
+func (*python) union(options []option) string {
+	var texts, constants []string
+	for _, o := range options {
+		constant, ok := strings.CutPrefix(o.text, "Literal[")
+		switch {
+		case o.text == "Any":
+			return "Any"
+		case ok:
+			constants = append(constants, strings.TrimSuffix(constant, "]"))
+		default:
+			texts = append(texts, o.text)
+		}
+	}
+	if len(constants) > 0 {
+		texts = append([]string{"Literal[" + strings.Join(constants, ", ") + "]"}, texts...)
+	}
+	if len(texts) == 0 {
+		return "NoReturn"
+	}
+	return strings.Join(texts, " | ")
+}
+
+// object is a type without a name. Its text is that of its class, but for the name.
+func (p *python) object(d *dict) option {
+	if len(d.fields) == 0 && len(d.others) > 0 {
+		return option{text: "dict[str, " + p.union(d.others) + "]", size: 1, dict: d}
+	}
+	return option{text: p.class("", d, ""), size: 1, dict: d}
+}
+
+// both merges the fields of each two types. Where they say different things of a field, it has any value.
+func (p *python) both(a, b part) (merged part) {
+	for _, x := range a.only {
+		for _, y := range b.only {
+			if x.dict == nil || y.dict == nil || len(a.only)*len(b.only) > 20 {
+				return part{every: true}
+			}
+			merged.only = append(merged.only, p.object(p.merge(x.dict, y.dict)))
+		}
+	}
+	merged.only = distinct(merged.only)
+	return merged
+}
+
+func (p *python) merge(a, b *dict) *dict {
+	same := func(a, b []option) []option {
+		switch s, t := p.union(a), p.union(b); {
+		case s == t, t == "Any", s == "NoReturn":
+			return a
+		case s == "Any", t == "NoReturn":
+			return b
+		}
+		return []option{{text: "Any"}}
+	}
+	d := &dict{fields: slices.Clone(a.fields), others: same(a.others, b.others)}
+	for _, f := range b.fields {
+		i := slices.IndexFunc(d.fields, func(g field) bool { return g.name == f.name })
+		if i < 0 {
+			d.fields = append(d.fields, f)
+			continue
+		}
+		d.fields[i].options = same(d.fields[i].options, f.options)
+		d.fields[i].required = d.fields[i].required || f.required
+	}
+	return d
+}
+
+// named declares classes. Their names have those of the properties on the way to the place.
+func (p *python) named(options []option, at string) []option {
+	name, property := p.base, false
+	for _, token := range schema.Tokens(at) {
+		if property {
+			name += pascal(token)
+		}
+		property = !property && (token == "properties" || token == "$defs" || token == "definitions")
+	}
+	return p.classes(options, name)
+}
+
+func (p *python) classes(options []option, name string) (named []option) {
+	for _, o := range options {
+		if isClass(o) {
+			if p.known[o.text] == "" {
+				p.known[o.text] = p.names.take(name)
+				p.WriteString(p.class(p.known[o.text], o.dict, ""))
+			}
+			o.text = p.known[o.text]
+		}
+		named = append(named, option{text: o.text, size: 1})
+	}
+	return named
+}
+
+func isClass(o option) bool { return o.dict != nil && !strings.HasPrefix(o.text, "dict[") }
+
+func (p *python) declare(name string, options []option, doc string) {
+	if len(options) == 1 && isClass(options[0]) {
+		p.known[options[0].text] = name
+		p.WriteString(p.class(name, options[0].dict, doc))
+		return
+	}
+	p.WriteString("\n\n" + name + ": TypeAlias = '" + p.union(p.classes(options, name)) + "'\n")
+	if doc != "" {
+		p.WriteString(docstring(doc) + "\n")
+	}
+}
+
+// plainField is the name of a field that a class can have: neither a keyword, nor a name of a type.
+var plainField = regexp.MustCompile(`^(?:[a-z]|_[A-Za-z0-9])[A-Za-z0-9_]*$`)
+
+var takenFields = strings.Fields("and as assert async await break class continue def del elif else except finally for " +
+	"from global if import in is lambda nonlocal not or pass raise return try while with yield str int float bool list dict")
+
+// class writes a TypedDict, as a class if it can be one.
+func (p *python) class(name string, d *dict, doc string) string {
+	extra, plain := "", true
+	if len(d.others) > 0 {
+		extra = ", extra_items='" + p.union(d.others) + "'"
+	}
+	var fields, items strings.Builder
+	for _, f := range d.fields {
+		t := p.union(f.options)
+		if !f.required {
+			t = "NotRequired[" + t + "]"
+		}
+		plain = plain && plainField.MatchString(f.name) && !slices.Contains(takenFields, f.name)
+		fmt.Fprintf(&fields, "    %s: %s\n", f.name, t)
+		if f.doc != "" {
+			fmt.Fprintf(&fields, "    %s\n", docstring(f.doc))
+			fmt.Fprintf(&items, "        # %s\n", line(f.doc))
+		}
+		fmt.Fprintf(&items, "        %s: '%s',\n", strconv.Quote(f.name), t)
+	}
+	if !plain {
+		return fmt.Sprintf("\n\nif TYPE_CHECKING:\n    %s = TypedDict(%[1]q, {\n%s    }%s)\nelse:\n    %[1]s = dict\n", name,
+			items.String(), extra)
+	}
+	body := fields.String()
+	if doc != "" || body == "" {
+		body = "    " + docstring(doc) + "\n" + body
+	}
+	return fmt.Sprintf("\n\nclass %s(TypedDict%s):\n%s", name, extra, body)
+}
+
+// docstring writes a text that is data as a literal.
+func docstring(text string) string {
+	if text == "" {
+		return "..."
+	}
+	return `""` + strconv.Quote(text) + `""`
+}
