@@ -54,13 +54,15 @@ var firstKinds = map[string]firstKind{
   node --env-file=.env shop.ts  # the service, until Ctrl-C
   gem dev                       # in a second terminal: a private Postgres and a worker, until Ctrl-C
   gem call shop.refund '{"order_id": 1, "amount": 20}' --wait     # in a third one
-  gem call shop.refund '{"order_id": 2, "amount": 150}' --wait    # gem dev prints how to approve it`, &sdk.TypeScript},
+  gem call shop.refund '{"order_id": 2, "amount": 150}' --wait    # gem dev prints how to approve it
+  gem types typescript --out gem-tools.ts                         # types of the tools, for your handlers`, &sdk.TypeScript},
 	"python": {"", `  set -a; . ./.env; set +a
   python3 -m unittest
   python3 shop.py               # the service, until Ctrl-C
   gem dev                       # in a second terminal: a private Postgres and a worker, until Ctrl-C
   gem call shop.refund '{"order_id": 1, "amount": 20}' --wait     # in a third one
-  gem call shop.refund '{"order_id": 2, "amount": 150}' --wait    # gem dev prints how to approve it`, &sdk.Python},
+  gem call shop.refund '{"order_id": 2, "amount": 150}' --wait    # gem dev prints how to approve it
+  gem types python --out gem_tools.py                             # types of the tools, for your handlers`, &sdk.Python},
 }
 
 func initCommand() *cobra.Command {

@@ -24,9 +24,9 @@ func TestInitWritesFilesThatWork(t *testing.T) {
 			"node --env-file=.env, gem dev, gem call"},
 		"typescript": {"domains.json, gem-handlers.d.ts, gem-handlers.js, gem-testing.d.ts, gem-testing.js, package.json, " +
 			"shop.test.ts, shop.ts, tools.registry.json, tsconfig.json",
-			"node --env-file=.env, node --env-file=.env, gem dev, gem call, gem call"},
+			"node --env-file=.env, node --env-file=.env, gem dev, gem call, gem call, gem types"},
 		"python": {"domains.json, gem_handlers.py, gem_testing.py, shop.py, test_shop.py, tools.registry.json",
-			"python3 -m, python3 shop.py, gem dev, gem call, gem call"},
+			"python3 -m, python3 shop.py, gem dev, gem call, gem call, gem types"},
 		"go": {"00001_orders.sql, go.mod, main.go, main_test.go, rules.json, rules.test.json, tools.registry.json",
 			"go mod, go run, go run"},
 	} {

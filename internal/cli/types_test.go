@@ -14,6 +14,11 @@ func TestTypesAreWrittenToStdoutOrAFile(t *testing.T) {
 	wants(t, printed.stdout, "// The tools of GEM's registry 1.0.0, sha256 ",
 		`"demo.echo": { input: DemoEchoInput; output: DemoEchoOutput }`, "export type Receipt<")
 
+	python := gemWith(t, env, "types", "python")
+	python.wantCode(t, 0)
+	wants(t, python.stdout, "# The tools of GEM's registry 1.0.0, sha256 ", "class DemoEchoInput(TypedDict",
+		`tool: Literal["demo.echo"], input: DemoEchoInput)`)
+
 	out := filepath.Join(t.TempDir(), "tools.ts")
 	gemWith(t, nil, "types", "typescript", writeFile(t, oneTool), "--out", out).wantCode(t, 0)
 	if written, err := os.ReadFile(out); err != nil || string(written) != printed.stdout {

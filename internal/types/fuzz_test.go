@@ -23,10 +23,10 @@ func (m *maker) one(of ...any) any { return of[m.IntN(len(of))] }
 // keys are names of properties, some of them hard to write.
 var keys = []any{"a", "b", "kind", "x-y", "class", "new", "0", "-1", "", "a b", "it's", "say \"it\"", "back\\slash",
 	"*/", "line\nbreak",
-	"\u2028", "\u202e", "日本", "__proto__", "`${a}`", "readonly"}
+	"\u2028", "\u202e", "日本", "__proto__", "`${a}`", "readonly", "__a", "list", "None"}
 
 var texts = []any{"a", "b", "", "*/ export type X = never /*", "// @ts-ignore", "\"", "\\", "\n\r\u2028\u2029",
-	"日本\U000e0001", "${a}`", "/**"}
+	"日本\U000e0001", "${a}`", "/**", "\"\"\"\nraise SystemExit(1) #", "']\nraise SystemExit(1)"}
 
 func (m *maker) name() string { return m.one(keys...).(string) }
 

@@ -237,12 +237,13 @@ var takenFields = strings.Fields("and as assert async await break class continue
 
 // class writes a TypedDict, as a class if it can be one.
 func (p *python) class(name string, d *dict, doc string) string {
-	extra, plain := "", true
-	if len(d.others) > 0 {
-		extra = ", extra_items='" + p.union(d.others) + "'"
-	}
+	extra, plain, others := "", true, slices.Clone(d.others)
 	var fields, items strings.Builder
 	for _, f := range d.fields {
+		if f.name == "" { // which a TypedDict cannot have
+			others = append(others, f.options...)
+			continue
+		}
 		t := p.union(f.options)
 		if !f.required {
 			t = "NotRequired[" + t + "]"
@@ -254,6 +255,9 @@ func (p *python) class(name string, d *dict, doc string) string {
 			fmt.Fprintf(&items, "        # %s\n", line(f.doc))
 		}
 		fmt.Fprintf(&items, "        %s: '%s',\n", strconv.Quote(f.name), t)
+	}
+	if len(others) > 0 {
+		extra = ", extra_items='" + p.union(distinct(others)) + "'"
 	}
 	if !plain {
 		return fmt.Sprintf("\n\nif TYPE_CHECKING:\n    %s = TypedDict(%[1]q, {\n%s    }%s)\nelse:\n    %[1]s = dict\n", name,

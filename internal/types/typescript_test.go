@@ -352,6 +352,24 @@ var older = []struct{ schema, accepted, refused, refusedByTheRegistry string }{
 // table writes a tool for each case, and its values.
 func table(t *testing.T) string {
 	t.Helper()
+	return tabled(t, types.TypeScript, func(_ string, s sample) string {
+		expected := ""
+		if !s.typed {
+			expected = "// @ts-expect-error\n"
+		}
+		return fmt.Sprintf("%sexport const %s: Tools[%q][\"input\"] = %s\n", expected, s.name, s.tool, literal(s.input))
+	})
+}
+
+// sample is a value of the table: whether the registry accepts it, and the type in TypeScript.
+type sample struct {
+	schema, tool, name, input string
+	valid, typed              bool
+}
+
+// tabled writes the types of a tool for each case, and lines with its values.
+func tabled(t *testing.T, write func(*registry.Registry) []byte, value func(types string, s sample) string) string {
+	t.Helper()
 	var tools []string
 	all := append([]struct{ schema, accepted, refused, refusedByTheRegistry string }{}, older...)
 	for _, c := range cases {
@@ -363,8 +381,9 @@ func table(t *testing.T) string {
 			fmt.Sprintf(`{"name": "t.case%d", "input_schema": %s, "output_schema": %[2]s, "idempotency": {"mode": "none"}, "timeout_ms": 1}`, i, c.schema))
 	}
 	r := parse(t, `{"version": "1", "tools": [`+strings.Join(tools, ",\n")+`]}`)
+	text := string(write(r))
 	var b strings.Builder
-	b.Write(types.TypeScript(r))
+	b.WriteString(text)
 	for i, c := range all {
 		tool, _ := r.Tool("t.case" + strconv.Itoa(i))
 		n := 0
@@ -378,10 +397,7 @@ func table(t *testing.T) string {
 				if faults := tool.ValidateInput([]byte(input)); (faults == nil) != valid {
 					t.Errorf("%s: %s: the registry says %v", c.schema, input, faults)
 				}
-				if !typed {
-					b.WriteString("// @ts-expect-error\n")
-				}
-				fmt.Fprintf(&b, "export const v%d_%d: Tools[\"t.case%[1]d\"][\"input\"] = %[3]s\n", i, n, literal(input))
+				b.WriteString(value(text, sample{c.schema, tool.Name, fmt.Sprintf("v%d_%d", i, n), input, valid, typed}))
 				n++
 			}
 		}

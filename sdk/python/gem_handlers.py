@@ -666,7 +666,7 @@ class Service:
             def log_message(self, format: str, *args: Any) -> None:
                 pass
 
-        return make_server(host, port, self.wsgi, Server, Quiet)  # type: ignore[arg-type]
+        return make_server(host, port, self.wsgi, Server, Quiet)
 
 
 def _after(error: BaseException) -> dict[str, str]:

@@ -20,19 +20,26 @@ import (
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/internal/testing/npmrig"
 	"github.com/gemworker/gem/internal/testing/testdb"
+	"github.com/gemworker/gem/internal/types"
+	"github.com/gemworker/gem/registry"
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 )
 
 const rig = "internal/testing/sdks"
 
-// block returns the code of docs/sdk.md that contains a text.
+// block returns the code in TypeScript of docs/sdk.md that contains a text.
 func block(t *testing.T, with string) string {
+	t.Helper()
+	return codeBlock(t, "ts", with)
+}
+
+func codeBlock(t *testing.T, language, with string) string {
 	t.Helper()
 	page, err := os.ReadFile("../../../docs/sdk.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, found := range regexp.MustCompile("(?s)```ts\n(.*?)```").FindAllStringSubmatch(string(page), -1) {
+	for _, found := range regexp.MustCompile("(?s)```" + language + "\n(.*?)```").FindAllStringSubmatch(string(page), -1) {
 		if strings.Contains(found[1], with) {
 			return found[1]
 		}
@@ -156,6 +163,41 @@ func TestTheCodeHasStrictTypes(t *testing.T) {
 	if got := output(t, dir, filepath.Join(dir, "node_modules/.bin/tsc"), "-p", "."); got != "" {
 		t.Error(got)
 	}
+}
+
+// Pyright finds nothing in the Python SDK, in the files of gem init, and in a handler with the types of its tools.
+func TestThePythonCodeHasStrictTypes(t *testing.T) {
+	testdb.Long(t, "TestInitWritesFilesThatWork")
+	t.Parallel()
+	dir := folder(t, map[string]string{"pyrightconfig.json": `{"typeCheckingMode": "strict", "pythonVersion": "3.10"}`,
+		"typed.py": "from typing import Any\nfrom gem_handlers import durable\n" + codeBlock(t, "python", "gem_tools import")})
+	first, err := os.ReadFile("../../cli/first/durable/tools.registry.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := registry.Parse(first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "gem_tools.py"), types.Python(r), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, pattern := range []string{"../../../sdk/python/*.py", "../../cli/first/python/*.py"} {
+		found, _ := filepath.Glob(pattern)
+		if len(found) != 2 {
+			t.Fatal(pattern, found)
+		}
+		for _, name := range found {
+			text, err := os.ReadFile(name)
+			if err == nil {
+				err = os.WriteFile(filepath.Join(dir, filepath.Base(name)), text, 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	output(t, dir, "node", "node_modules/pyright/index.js", "-p", ".")
 }
 
 // served starts a command in a folder, which serves on the port, until the test ends.
