@@ -144,7 +144,7 @@ func (*python) union(options []option) string {
 	return strings.Join(texts, " | ")
 }
 
-// object is a type without a name. Its text is that of its class, but for the name.
+// object is a type without a name. Its text is that of its class without the name.
 func (p *python) object(d *dict) option {
 	if len(d.fields) == 0 && len(d.others) > 0 {
 		return option{text: "dict[str, " + p.union(d.others) + "]", size: 1, dict: d}

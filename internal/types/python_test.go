@@ -145,7 +145,7 @@ func toolInput(t *testing.T, text, tool string) string {
 	return found[1]
 }
 
-// looser finds schemas of which Python's types say less: of places in a list, and of a constant that is an object.
+// looser finds schemas that Python's types follow less: places in a list, and constants that are objects.
 var looser = regexp.MustCompile(`prefixItems|additionalItems|"const": \{\}\}|"enum": .*\{"b"`)
 
 // pythonTable writes the values of the table.

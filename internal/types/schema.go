@@ -18,7 +18,7 @@ type language interface {
 	every(k kind) string
 	// constant is the type of a value alone, or "" if there is none.
 	constant(c any) string
-	// list is the type of lists: of the first elements, of which at least some are there, and of the others.
+	// list is the type of lists: the types of the first elements, how many of them there are at least, and the types of the others.
 	list(first [][]option, least int, others []option) string
 	object(d *dict) option
 	union(options []option) string
@@ -64,7 +64,9 @@ type writer struct {
 
 // sorted returns the tools by name.
 func sorted(r *registry.Registry) []*registry.Tool {
-	return slices.SortedFunc(slices.Values(r.Tools()), func(a, b *registry.Tool) int { return strings.Compare(a.Name, b.Name) })
+	return slices.SortedFunc(slices.Values(r.Tools()), func(a, b *registry.Tool) int {
+		return strings.Compare(a.Name, b.Name)
+	})
 }
 
 // write adds the type of a schema, and of the schemas that it refers to, and returns its name. The input of a tool is

@@ -39,7 +39,7 @@ func codeBlock(t *testing.T, language, with string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, found := range regexp.MustCompile("(?s)```" + language + "\n(.*?)```").FindAllStringSubmatch(string(page), -1) {
+	for _, found := range regexp.MustCompile("(?s)```"+language+"\n(.*?)```").FindAllStringSubmatch(string(page), -1) {
 		if strings.Contains(found[1], with) {
 			return found[1]
 		}
@@ -170,7 +170,7 @@ func TestThePythonCodeHasStrictTypes(t *testing.T) {
 	testdb.Long(t, "TestInitWritesFilesThatWork")
 	t.Parallel()
 	dir := folder(t, map[string]string{"pyrightconfig.json": `{"typeCheckingMode": "strict", "pythonVersion": "3.10"}`,
-		"typed.py": "from typing import Any\nfrom gem_handlers import durable\n" + codeBlock(t, "python", "gem_tools import")})
+		"typed.py": "from gem_handlers import durable\n" + codeBlock(t, "python", "gem_tools import")})
 	first, err := os.ReadFile("../../cli/first/durable/tools.registry.json")
 	if err != nil {
 		t.Fatal(err)
