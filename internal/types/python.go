@@ -29,8 +29,8 @@ else:
         def __init_subclass__(cls, **_): pass
 `
 
-// pythonMethods are those of a durable call that are typed for each tool: their names, other parameters and results, and
-// the other parameters of the SDK's.
+// pythonMethods are those of a durable call that are typed for each tool: their names, other parameters and results,
+// and the other parameters of the SDK's.
 var pythonMethods = []struct{ name, more, result, all string }{
 	{"def start", "", "Child[%s]", ", **more: Any"},
 	{"async def run", "", "%s", ""},
@@ -232,8 +232,9 @@ func (p *python) declare(name string, options []option, doc string) {
 // plainField is the name of a field that a class can have: neither a keyword, nor a name of a type.
 var plainField = regexp.MustCompile(`^(?:[a-z]|_[A-Za-z0-9])[A-Za-z0-9_]*$`)
 
-var takenFields = strings.Fields("and as assert async await break class continue def del elif else except finally for " +
-	"from global if import in is lambda nonlocal not or pass raise return try while with yield str int float bool list dict")
+var takenFields = strings.Fields("and as assert async await break class continue def del elif else except finally " +
+	"for from global if import in is lambda nonlocal not or pass raise return try while with yield " +
+	"str int float bool list dict")
 
 // class writes a TypedDict, as a class if it can be one.
 func (p *python) class(name string, d *dict, doc string) string {

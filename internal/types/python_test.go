@@ -70,8 +70,8 @@ func pythonFolder(t *testing.T, fuzzed int) string {
 	return dir
 }
 
-const oneTool = `{"version": "0", "tools": [{"name": "a.b", "input_schema": {"additionalProperties": false}, "output_schema":
-	{"type": "null"}, "idempotency": {"mode": "none"}, "timeout_ms": 1}]}`
+const oneTool = `{"version": "0", "tools": [{"name": "a.b", "input_schema": {"additionalProperties": false},
+	"output_schema": {"type": "null"}, "idempotency": {"mode": "none"}, "timeout_ms": 1}]}`
 
 // Python runs the files. No text of a registry is run: some texts would end the program.
 func TestThePythonTypesRun(t *testing.T) {
@@ -100,7 +100,7 @@ func TestPyrightTakesTheTypesAndAcceptsWhatTheRegistryAccepts(t *testing.T) {
 	t.Parallel()
 	const rig = "internal/testing/sdks"
 	node, modules := npmrig.Node(t, rig, "pyright", "npm ci --prefix "+rig)
-	dir := pythonFolder(t, 60)
+	dir := pythonFolder(t, 30)
 	config := `{"typeCheckingMode": "strict", "pythonVersion": "3.10", "reportUnnecessaryTypeIgnoreComment": "error"}`
 	if err := os.WriteFile(filepath.Join(dir, "pyrightconfig.json"), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
@@ -118,7 +118,7 @@ async def usage(call: DurableCall) -> str:
     lead = await call.run("lead", "leads.create", {"name": "Ada", "phone": "1", "suburb": "Carlton"})
     again = await call.start("again", "leads.create", {"name": "Ada", "phone": "1", "suburb": "Carlton"}).within(10)
     same: LeadsCreateOutput = again
-    decision = await call.approve("may", "leads.create", {"name": "Ada", "phone": "1", "suburb": "Carlton"}, by=["role:a"])
+    decision = await call.approve("may", "os.health_check", {}, by=["role:a"])
     await helped(call)
     await call.run("no", "leads.creates", {})  # pyright: ignore
     await call.run("no", "leads.create", {"name": "Ada", "phone": "1"})  # pyright: ignore

@@ -18,7 +18,7 @@ type language interface {
 	every(k kind) string
 	// constant is the type of a value alone, or "" if there is none.
 	constant(c any) string
-	// list is the type of lists: the types of the first elements, how many of them there are at least, and the types of the others.
+	// list is the type of lists, by the types of the first elements and of the others. The first least exist.
 	list(first [][]option, least int, others []option) string
 	object(d *dict) option
 	union(options []option) string
@@ -32,8 +32,7 @@ type language interface {
 // dict is what a schema says of objects.
 type dict struct {
 	fields []field
-	others []option // of the properties that are not named: none if there are none
-	open   bool     // there may be others, though the schema does not say so
+	others []option // of properties without a name here; none if there are none
 }
 
 type field struct {
@@ -384,7 +383,7 @@ func (w *writer) object(s map[string]any, at place, inside bool) part {
 	if !stated && len(names) == 0 {
 		return part{every: true}
 	}
-	d := &dict{open: !stated && w.open && !inside}
+	d := &dict{}
 	for _, name := range names {
 		f := field{name, others, slices.Contains(required, name), ""}
 		if doc, ok := properties[name]; ok {
@@ -392,7 +391,7 @@ func (w *writer) object(s map[string]any, at place, inside bool) part {
 		}
 		d.fields = append(d.fields, f)
 	}
-	if stated || d.open {
+	if stated || w.open && !inside {
 		d.others = others
 	}
 	return part{only: []option{w.lang.object(d)}}
