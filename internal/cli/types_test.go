@@ -16,7 +16,7 @@ func TestTypesAreWrittenToStdoutOrAFile(t *testing.T) {
 
 	python := gemWith(t, env, "types", "python")
 	python.wantCode(t, 0)
-	wants(t, python.stdout, "# The tools of GEM's registry 1.0.0, sha256 ", "class DemoEchoInput(TypedDict",
+	wants(t, python.stdout, "# The tools of GEM's registry 1.0.0, sha256 ", "DemoEchoInput: TypeAlias = 'dict[str, Any]'",
 		`tool: Literal["demo.echo"], input: DemoEchoInput)`)
 
 	out := filepath.Join(t.TempDir(), "tools.ts")

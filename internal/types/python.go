@@ -44,13 +44,9 @@ func Python(r *registry.Registry) []byte {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# The tools of GEM's registry %s, sha256 %s. Written by `gem types python`: change the registry "+
 		"instead.\n\n%s", line(r.Version), r.SHA256(), pythonHead)
-	names, tools := names{}, sorted(r)
-	overload, end := "        @overload\n", ""
-	if len(tools) == 1 { // one overload is an error, and so is one method that accepts less than the SDK's
-		overload, end = "", "  # type: ignore"
-	}
+	names := names{}
 	var methods [3]strings.Builder
-	for _, t := range tools {
+	for _, t := range sorted(r) { // two at least: wait.answer and wait.approval are in every registry
 		fmt.Fprintf(&b, "\n\n# %s\n", t.Name)
 		write := func(side string, text []byte, open bool) string {
 			p := &python{&b, names, pascal(t.FlatName()) + side, map[string]string{}}
@@ -58,22 +54,17 @@ func Python(r *registry.Registry) []byte {
 		}
 		input, output := write("Input", t.InputSchema, true), write("Output", t.OutputSchema, false)
 		for i, m := range pythonMethods {
-			fmt.Fprintf(&methods[i], "%s        %s(self, name: str, tool: Literal[%q], input: %s%s) -> %s:%s\n            %s\n",
-				overload, m.name, t.Name, input, m.more, strings.Replace(m.result, "%s", output, 1), end,
-				docstring(t.Description))
+			fmt.Fprintf(&methods[i], "        @overload\n        %s(self, name: str, tool: Literal[%q], input: %s%s) -> %s:\n",
+				m.name, t.Name, input, m.more, strings.Replace(m.result, "%s", output, 1))
+			fmt.Fprintf(&methods[i], "            %s\n", docstring(t.Description))
 		}
 	}
 	b.WriteString("\n\nclass DurableCall(gem_handlers.DurableCall):\n" +
-		"    \"\"\"The call of a durable handler, whose methods know the tools. It is only a type.\"\"\"\n")
-	if len(tools) > 0 {
-		b.WriteString("    if TYPE_CHECKING:\n")
-	}
+		"    \"\"\"The call of a durable handler, whose methods know the tools. It is only a type.\"\"\"\n    if TYPE_CHECKING:\n")
 	for i, m := range pythonMethods {
 		b.WriteString(methods[i].String())
-		if len(tools) > 1 {
-			fmt.Fprintf(&b, "        %s(self, name: str, tool: str, input: Mapping[str, Any]%s) -> %s: ...\n", m.name, m.all,
-				strings.Replace(m.result, "%s", "Any", 1))
-		}
+		fmt.Fprintf(&b, "        %s(self, name: str, tool: str, input: Mapping[str, Any]%s) -> %s: ...\n", m.name, m.all,
+			strings.Replace(m.result, "%s", "Any", 1))
 	}
 	return []byte(b.String())
 }

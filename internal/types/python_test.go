@@ -55,7 +55,6 @@ func pythonFolder(t *testing.T, fuzzed int) string {
 		"gem_handlers.py": string(sdk),
 		"gem_tools.py":    string(types.Python(parse(t, string(gem.BuiltInRegistry)))) + pythonUsage,
 		"empty.py":        string(types.Python(parse(t, `{"version": "0", "tools": []}`))),
-		"one.py":          string(types.Python(parse(t, oneTool))),
 		"hostile.py":      string(types.Python(hostile(t))),
 		"table.py":        pythonTable(t),
 	}
@@ -69,9 +68,6 @@ func pythonFolder(t *testing.T, fuzzed int) string {
 	}
 	return dir
 }
-
-const oneTool = `{"version": "0", "tools": [{"name": "a.b", "input_schema": {"additionalProperties": false},
-	"output_schema": {"type": "null"}, "idempotency": {"mode": "none"}, "timeout_ms": 1}]}`
 
 // Python runs the files. No text of a registry is run: some texts would end the program.
 func TestThePythonTypesRun(t *testing.T) {
@@ -87,7 +83,7 @@ import gem_tools
 assert gem_tools.LeadsCreateInput(name="Ada") == {"name": "Ada"}
 print(len(names))`)
 	cmd.Dir = dir
-	if out, err := cmd.CombinedOutput(); err != nil || string(out) != "14\n" {
+	if out, err := cmd.CombinedOutput(); err != nil || string(out) != "13\n" {
 		t.Errorf("%v: %s", err, out)
 	}
 }
