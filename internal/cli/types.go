@@ -37,8 +37,7 @@ It reads FILE, or else the registry that a worker would load here. It writes a
 TypedDict for each tool's input and output, and DurableCall: the type of a
 durable handler's call, whose start, run and approve know the tools. The file
 runs on Python 3.10 or newer, next to gem_handlers.py, and needs no package.
-It is for pyright in particular: mypy does not know extra_items, which some of
-the types have.`, types.Python},
+Some types have extra_items (PEP 728), which pyright knows.`, types.Python},
 }
 
 func typesLanguageCommand(p *Program, l typesLanguage) *cobra.Command {
