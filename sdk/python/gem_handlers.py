@@ -308,9 +308,9 @@ class DurableCall(Call):
         """Asks people to approve a call. A denial is a decision ({"approved": False, …}), not an error."""
         id = self._unique(name)
         if not self._find(id, "call", "wait.approval") and self._opens():
-            limit = {} if until is None else {"until": _time(until)}
-            self._note({"op": "approve", "name": id, "tool": tool, "input": input, "by": by, "text": text,
-                        "owner_too": owner_too, **limit})
+            more = {"text": text, "owner_too": owner_too, "until": _time(until)}
+            self._note({"op": "approve", "name": id, "tool": tool, "input": input, "by": by,
+                        **{key: value for key, value in more.items() if value}})
         return Child(self, id, "call", "wait.approval", asked={"tool": tool, "input": input})
 
     def start_approved(self, name: str, approval: Child) -> Child:
@@ -402,11 +402,13 @@ class DurableCall(Call):
 
     async def _idle(self, task: "asyncio.Task[Any]") -> None:
         """Returns when no step runs and the handler cannot continue, after it has set the end of the exchange."""
+        def parked() -> bool:
+            return bool(self._ops or self._waits or self._alone or self._end)
+
         before = -1
-        while self._running > 0 or not task.done() and (
-                before != self._changes or not (self._ops or self._waits or self._alone)):
+        while self._running > 0 or not task.done() and (before != self._changes or not parked()):
             before = self._changes
-            if self._running > 0 or not (self._ops or self._waits or self._alone):
+            if self._running > 0 or not parked():
                 self._changed_event.clear()
                 changed = asyncio.ensure_future(self._changed_event.wait())
                 await asyncio.wait([changed] if task.done() else [changed, task],
@@ -420,8 +422,9 @@ class DurableCall(Call):
                 or any(op["op"] not in ("call", "approve") for op in self._ops)):
             return
         names = {one["name"]: one for wait in self._waits for one in wait["for"]}
+        cleanup = {"cleanup": True} if any(wait["cleanup"] for wait in self._waits) else {}
         self._end = {"wait": {"need": 1 if len(self._waits) > 1 else self._waits[0]["need"],
-                              "for": list(names.values()), "cleanup": any(wait["cleanup"] for wait in self._waits)}}
+                              "for": list(names.values()), **cleanup}}
 
     def _unread(self) -> list[str]:
         return [name for name in self._entries if name not in self._read and not name.startswith("cancelled#")]

@@ -101,11 +101,11 @@ var registryText = func() []byte {
 	return fmt.Appendf(nil, `{"version": "1", "tools": [%s]}`, strings.Join([]string{entry("go.echo", ""),
 		entry("go.play", calls), entry("remote.play", calls), entry("remote.refund", calls), entry("remote.pay", ""),
 		entry("remote.forge", calls), entry("remote.book", calls), entry("remote.case", calls),
-		entry("remote.unknown", calls)}, ", "))
+		entry("remote.unknown", calls), entry("remote.plain", calls), entry("remote.gone", "")}, ", "))
 }()
 
 // durables are the durable tools of the services.
-var durables = []string{"play", "refund", "forge", "unknown", "book", "case"}
+var durables = []string{"play", "refund", "forge", "unknown", "book", "case", "plain"}
 
 // begin starts a service in a language, and a worker that calls it. The service has a login for step transactions.
 func begin(t *testing.T, language string) (*handlertest.Env, *service) {
@@ -115,13 +115,16 @@ func begin(t *testing.T, language string) (*handlertest.Env, *service) {
 	return beginAt(t, database, s.url()), s
 }
 
-// beginAt starts a worker on a database, whose domain remote is at a URL.
-func beginAt(t *testing.T, database, url string) *handlertest.Env {
+// beginAt starts a worker on a database, whose domain remote is at a URL. change may alter the worker's options.
+func beginAt(t *testing.T, database, url string, change ...func(*worker.Options)) *handlertest.Env {
 	t.Helper()
 	return handlertest.Start(t, handlertest.Options{Domains: []any{Go{}}, Registry: registryText, Database: database,
 		Worker: func(o *worker.Options) {
 			o.Handlers.Add(webhook.New(o.Registry, map[string]backends.Service{"remote": {URL: url, SecretEnv: "S",
 				Durable: durables, SQL: true}}, func(string) string { return secret }))
+			for _, c := range change {
+				c(o)
+			}
 		}})
 }
 

@@ -7,17 +7,19 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from datetime import datetime
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "sdk" / "python"))
 sys.dont_write_bytecode = True
-from gem_handlers import Failure, Transient, Unknown, durable, serve  # noqa: E402
+from gem_handlers import Failure, NotConfigured, Transient, Unknown, durable, serve  # noqa: E402
 
 failures: Counter = Counter()  # of transient steps, by call and name
 
 
 @durable
 async def play(call, input):
-    """Runs a program: a list of operations, whose results it collects."""
+    """Runs a program: a list of operations, whose results it collects. One with an attempt belongs to the code that
+    runs in that attempt."""
 
     async def one(op):
         try:
@@ -29,6 +31,8 @@ async def play(call, input):
 
     out = []
     for op in input["program"]:
+        if op.get("attempt", call.attempt) != call.attempt:
+            continue
         if op["do"] == "together":
             out.append(list(await asyncio.gather(*[one(inner) for inner in op["ops"]])))
         else:
@@ -38,7 +42,9 @@ async def play(call, input):
 
 async def perform(call, op):
     def child(of):
-        return call.start(of["name"], "go.echo", {"value": of.get("value")})
+        if of.get("do") == "receive":
+            return call.receive(of["name"])
+        return call.start(of["name"], of.get("tool", "go.echo"), of["value"] if "tool" in of else {"value": of.get("value")})
 
     def work():
         key = call.id, op["name"]
@@ -57,7 +63,8 @@ async def perform(call, op):
         case "once":
             return await call.step_once(op["name"], work)
         case "call":
-            return (await child(op))["value"]
+            got = await child(op)
+            return got if "tool" in op else got["value"]
         case "all":
             return [echo["value"] for echo in await call.all(*[child(of) for of in op["of"]])]
         case "first":
@@ -74,8 +81,16 @@ async def perform(call, op):
             return await call.receive(op["name"])
         case "late":
             return await call.receive(op["name"]).within(0.001)
+        case "until":
+            return await call.receive(op["name"]).until(datetime.fromisoformat(op["value"]))
         case "fail":
             raise Failure(op["error"], "of_mine", [1])
+        case "throw":
+            raise ValueError(op["error"])
+        case "transient":
+            raise Transient("not yet", op.get("after", 0) / 1000)
+        case "unconfigured":
+            raise NotConfigured("It is not set up.", ["A"], ["Set A."])
         case "cleanup":
             async def clean():
                 for inner in op["ops"]:
@@ -94,6 +109,13 @@ async def refund(call, input):
 
 
 def pay(input, call):
+    if input.get("transient") and call.attempt == 1:
+        raise Transient("not yet")
+    if input.get("missing"):
+        raise NotConfigured("It is not set up.", ["A"], ["Set A."])
+    if not input.get("cents", 0) > 0:
+        raise Failure("Nothing is to be paid.", "nothing", {"cents": input.get("cents")})
+    call.wrote("payments", "insert", 7)
     return {"paid": input["cents"]}
 
 
@@ -221,7 +243,9 @@ async def unknown(call, input):
 
 
 service = serve(secret=os.environ["SDK_SECRET"], tools={
-    "remote.play": play, "remote.refund": refund, "remote.pay": pay, "remote.forge": forge, "remote.book": book, "remote.case": case, "remote.unknown": unknown})
+    "remote.play": play, "remote.refund": refund, "remote.pay": pay, "remote.forge": forge, "remote.book": book,
+    "remote.case": case, "remote.unknown": unknown,
+    "remote.plain": lambda input, call: 1})  # although domains.json lists it under durable
 application = service.wsgi
 if __name__ == "__main__":
     server = service.server(int(os.environ.get("SDK_PORT", "0")))
