@@ -115,7 +115,7 @@ def _is_transient(error: BaseException) -> bool:
 def _time(at: Optional[datetime]) -> Optional[str]:
     if at is not None and at.tzinfo is None:
         raise ValueError(f"The time {at} has no zone: use datetime.now(timezone.utc), for example.")
-    return None if at is None else at.astimezone(timezone.utc).isoformat()
+    return None if at is None else at.astimezone(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _milliseconds(limit: Union[float, timedelta]) -> int:
@@ -266,7 +266,9 @@ class DurableCall(Call):
         except Exception as error:
             op["error"] = _described(error)
             if _is_transient(error):
-                op.update(transient=True, after_ms=int(min(getattr(error, "after", 0), 86_400) * 1000))
+                op["transient"] = True
+                if after := int(min(getattr(error, "after", 0), 86_400) * 1000):
+                    op["after_ms"] = after
             elif not isinstance(error, Failure):
                 log.exception("the step %s of call %s failed", name, self.id)
         finally:
@@ -480,7 +482,8 @@ class DurableCall(Call):
         self._not_in_step(str(name))
         if (not isinstance(name, str) or not 1 <= len(name) <= 200 or "#" in name or "\0" in name
                 or any("\ud800" <= c <= "\udfff" for c in name)):
-            raise Failure(f"A name has 1 to 200 characters, and no # among them: {name!r} cannot be one.",
+            raise Failure(f"A name has 1 to 200 characters, and no # among them: "
+                          f"{json.dumps(name, ensure_ascii=False, default=str)} cannot be one.",
                           details={"reason": "step_name"})
         n = self._used[prefix + name] = self._used.get(prefix + name, 0) + 1
         id = prefix + (f"{name}#{n}" if n > 1 else name)
@@ -577,7 +580,7 @@ class Service:
             return 501, {"reason": f"This service has no tool {name}."}, {}
         is_durable = hasattr(handler, "__gem_durable__")
         if is_durable != ("gem" in said):
-            return 404, {"error": f"{name} is {'' if is_durable else 'not '}@durable in the service, and "
+            return 404, {"error": f"{name} is {'' if is_durable else 'not '}durable in the service, and "
                                   f"{'not ' if is_durable else ''}listed under durable in domains.json."}, {}
         return await (_exchange(handler, said) if is_durable else _once(handler, said))
 

@@ -68,7 +68,7 @@ export function serve({ secret, tools }) {
     const served = Object.hasOwn(tools, said.call.tool) ? tools[said.call.tool] : undefined
     if (!served) return reply(501, { reason: `This service has no tool ${said.call.tool}.` })
     if (served.durable !== (said.gem !== undefined)) {
-      return reply(404, { error: `${said.call.tool} is ${served.durable ? '' : 'not '}durable(…) in the service, and ` +
+      return reply(404, { error: `${said.call.tool} is ${served.durable ? '' : 'not '}durable in the service, and ` +
         `${served.durable ? 'not ' : ''}listed under durable in domains.json.` })
     }
     return served.durable ? exchange(served.run, said) : once(served.run, said)
@@ -194,14 +194,10 @@ const isTransient = e => e instanceof Transient || ['40001', '40P01'].includes(e
 async function exchange(run, said) {
   const call = new Call(said)
   let end
-  const running = Promise.resolve().then(() => run(call, said.input)).then(
+  Promise.resolve().then(() => run(call, said.input)).then(
     result => { end = { result: JSON.parse(encoded(said.call.tool, result, LARGEST)) } })
-    .catch(error => { end = { error } }).then(() => call.changed())
-  for (;;) {
-    await call.idle()
-    if (end || call.end) break
-  }
-  void running
+    .catch(error => { end = { error } }).then(() => { call.returned = true; call.changed() })
+  while (!end && !call.end) await call.idle()
   call.closed = true
   if (end?.error && !(end.error instanceof Failure || end.error instanceof NotConfigured)) console.error(end.error)
   const answer = { gem: 1, steps: call.steps, ops: call.ops, ...call.end }
@@ -245,6 +241,7 @@ class Call {
   waits = []
   end // of the exchange, if the handler has not returned
   notes = new Notes() // since the last step
+  returned = false // the handler has ended
   closed = false // the exchange has ended
   #outside = new Notes() // of steps: each run records them again
   #deferred = false // a step waits for calls to be made
@@ -437,9 +434,9 @@ class Call {
       if (this.#running > 0) await new Promise(resolve => { this.#wake = resolve })
       await new Promise(resolve => setTimeout(resolve))
     }
-    if (this.end || this.ops.length === 0 && this.waits.length === 0 && !this.#alone) {
-      if (!this.end) await new Promise(resolve => setTimeout(resolve, 1))
-      return
+    if (this.end || this.returned) return
+    if (this.ops.length === 0 && this.waits.length === 0 && !this.#alone) {
+      return new Promise(resolve => setTimeout(resolve, 1))
     }
     this.end = {}
     if (this.waits.length === 0 || this.#alone || this.#deferred) return

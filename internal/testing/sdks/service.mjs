@@ -101,7 +101,7 @@ const cases = {
     }), call.stepOnce('o', () => 'once')])
     return all[1]
   },
-  'a step beside a question': call => Promise.all([call.step('send link', () => 1), call.ask('q', { text: 'Seen it?' })]),
+  'a step beside a question': call => Promise.all([call.ask('q', { text: 'Seen it?' }), call.step('send link', () => 1)]),
   'a result that is too large': call => call.step('big', () => 'x'.repeat(5 << 20)),
   'results that are too large together': async call => {
     const large = i => call.step(`big ${i}`, () => 'x'.repeat(900_000)).catch(() => 'none')

@@ -414,7 +414,7 @@ func record(t *testing.T) {
 	}
 }
 
-// written returns a value as JSON whose lines have at most 120 characters where that is possible.
+// written returns a value as JSON whose lines have at most 150 characters where that is possible.
 func written(value any, depth int, key string) []byte {
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)
@@ -424,7 +424,7 @@ func written(value any, depth int, key string) []byte {
 	pad := strings.Repeat("  ", depth+1)
 	list, isList := value.([]any)
 	fields, isObject := value.(map[string]any)
-	if len(key)+len(text)+2*depth < 118 && depth > 1 || !isList && !isObject || len(list)+len(fields) == 0 {
+	if len(key)+len(text)+2*depth < 150 && depth > 1 || !isList && !isObject || len(list)+len(fields) == 0 {
 		return text
 	}
 	var lines []string
