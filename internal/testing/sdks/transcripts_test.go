@@ -128,7 +128,7 @@ func fixed(t *testing.T, body []byte) map[string]any {
 	return request
 }
 
-// stage stands for the service of one worker, for one call after the other. It answers as the transcript does, or
+// stage is the service of a worker, for one call after the other. It answers as the transcript does, or
 // records what a real service answers.
 type stage struct {
 	*httptest.Server
