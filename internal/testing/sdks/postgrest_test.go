@@ -29,6 +29,7 @@ declare
   made bigint;
 begin
   insert into refunds (cents) values (cents) returning id into made;
+  perform gem.wrote('refunds', 'insert', made);
   perform keep_tool_step(step, to_jsonb(cents));
   return to_jsonb(cents);
 end $$`
@@ -43,13 +44,15 @@ func TestAStepThroughPostgREST(t *testing.T) {
 	dir, port := folder(t, map[string]string{"refunds.mjs": `
 import { createClient } from '@supabase/supabase-js'
 import { Failure, Transient, durable, serve } from './gem-handlers.js'
-const clientOf = token => createClient(process.env.SUPABASE_URL, process.env.SUPABASE_KEY, { accessToken: async () => token })
+const clientOf = token => createClient(process.env.SUPABASE_URL, process.env.SUPABASE_KEY,
+  { accessToken: async () => token })
 const supabase = clientOf(process.env.SERVICE_ROLE)
 const tokens = new Map() // by call and attempt
 
 // attack calls the function with another token, and returns how that ends.
 async function attack(step, token, client = supabase) {
-  const { status, error } = await client.rpc('book_refund', { step: { ...JSON.parse(JSON.stringify(step)), token }, cents: 666 })
+  const { status, error } = await client.rpc('book_refund',
+    { step: { ...JSON.parse(JSON.stringify(step)), token }, cents: 666 })
   return status + ' ' + error?.message
 }
 
@@ -93,6 +96,9 @@ await serve({ secret: process.env.SDK_SECRET, tools: { 'remote.book': durable(as
 	run := func(input string) (said result) {
 		t.Helper()
 		r := env.Run(handlertest.Call{Tool: "remote.book", Input: input})
+		if !strings.Contains(string(r.Effects), `"table": "refunds"`) {
+			t.Errorf("the effects are %s", r.Effects)
+		}
 		if err := json.Unmarshal(r.Result, &said); err != nil || r.Status != receipts.Succeeded {
 			t.Fatal(told(r), err)
 		}
@@ -104,11 +110,12 @@ await serve({ secret: process.env.SDK_SECRET, tools: { 'remote.book': durable(as
 		t.Error(first, second)
 	}
 	const invalid = "409 the token of the step is not valid"
+	denied := strings.NewReplacer("401 permission denied for ", "", "403 permission denied for ", "")
 	for name, status := range second.Seen {
-		second.Seen[name] = strings.NewReplacer("401 permission denied for ", "", "403 permission denied for ", "").Replace(status)
+		second.Seen[name] = denied.Replace(status)
 	}
 	if diff := cmp.Diff(map[string]string{"forged": invalid, "foreign": invalid, "ended": invalid, "earlier": invalid,
-		"none": invalid, "anon": "function keep_tool_step", "authenticated": "function keep_tool_step",
+		"none": invalid, "anon": "function wrote", "authenticated": "function wrote",
 		"again": "409 the journal has 1 steps, and had 0 when the step began"}, second.Seen); diff != "" {
 		t.Error(diff)
 	}
