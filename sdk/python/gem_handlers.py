@@ -238,9 +238,10 @@ class DurableCall(Call):
         self._may_begin()
         if entry and id not in self._state["may_run"]:
             return await self._add({"op": "step", "name": id, "kind": kind, "error": _described(Unknown())})
-        # calls are made before the next step begins, and nothing else happens beside a transaction
-        if (self._running == 0 and any(op["op"] in ("call", "approve") for op in self._ops) or self._alone
-                or kind == "tx" and (self._running > 0 or self._ops)):
+        # calls are made before the next step begins, and nothing else happens beside a transaction. A step_once that
+        # may run now never may again
+        if (self._running == 0 and not entry and any(op["op"] in ("call", "approve") for op in self._ops)
+                or self._alone or kind == "tx" and (self._running > 0 or self._ops or self._state["may_run"])):
             self._deferred = True
             return await self._park()
         if kind == "tx" and "token" not in self._state:

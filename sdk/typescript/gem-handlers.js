@@ -280,9 +280,10 @@ class Call {
     if (entry && !this.#state.may_run.includes(id)) {
       return this.#add({ op: 'step', name: id, kind, error: described(new Unknown()) })
     }
-    // calls are made before the next step begins, and nothing else happens beside a transaction
-    if (this.#running === 0 && this.ops.some(op => op.op === 'call' || op.op === 'approve') || this.#alone ||
-      kind === 'tx' && (this.#running > 0 || this.ops.length > 0)) {
+    // calls are made before the next step begins, and nothing else happens beside a transaction. A stepOnce that may
+    // run now never may again
+    if (this.#running === 0 && !entry && this.ops.some(op => op.op === 'call' || op.op === 'approve') || this.#alone ||
+      kind === 'tx' && (this.#running > 0 || this.ops.length > 0 || this.#state.may_run.length > 0)) {
       this.#deferred = true
       return this.#park()
     }

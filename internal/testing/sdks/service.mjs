@@ -70,6 +70,11 @@ function psql(step, { then, text = 'x' }) {
   return text
 }
 
+// pause lets other branches go first.
+async function pause() {
+  for (let i = 0; i < 20; i++) await null
+}
+
 const cases = {
   'a clean-up that always runs': async call => {
     try {
@@ -102,6 +107,8 @@ const cases = {
     return all[1]
   },
   'a step beside a question': call => Promise.all([call.ask('q', { text: 'Seen it?' }), call.step('send link', () => 1)]),
+  'a call before a step that may run': call => Promise.all([call.step('a', () => 1).then(() =>
+    call.run('c', 'go.echo', { value: 1 })), pause().then(() => call.stepOnce('o', () => 2))]),
   'a result that is too large': call => call.step('big', () => 'x'.repeat(5 << 20)),
   'results that are too large together': async call => {
     const large = i => call.step(`big ${i}`, () => 'x'.repeat(900_000)).catch(() => 'none')

@@ -186,6 +186,21 @@ async def step_beside_question(call):
     return await asyncio.gather(ask(), call.step("send link", lambda: 1))
 
 
+async def call_before_once(call):
+    async def one():
+        return 1
+
+    async def first():
+        await call.step("a", one)
+        return await call.run("c", "go.echo", {"value": 1})
+
+    async def second():
+        for _ in range(20):  # other branches go first
+            await asyncio.sleep(0)
+        return await call.step_once("o", lambda: 2)
+    return await asyncio.gather(first(), second())
+
+
 async def large_together(call):
     async def large(i):
         try:
@@ -219,6 +234,7 @@ async def effects_outside(call):
 
 cases = {
     "a clean-up that always runs": always_cleans, "a wait that was cancelled": cancelled_wait,
+    "a call before a step that may run": call_before_once,
     "a beginning beside a failure": begins_beside_failure, "a step beside a question": step_beside_question,
     "a result that is too large": lambda call: call.step("big", lambda: "x" * (5 << 20)),
     "results that are too large together": large_together, "a result that is no JSON": no_json,
