@@ -22,6 +22,7 @@ async function perform(call, program, path) {
 
 async function one(call, op, place, path) {
   const name = op.do + op.name + path // in a branch, it contains what the branch is about
+  const echo = (value, fails) => call.start(name, 'p.echo', { value, fails })
   switch (op.do) {
     case 'step':
     case 'stepOnce': return call[op.do](name, async () => {
@@ -32,9 +33,9 @@ async function one(call, op, place, path) {
       if (op.fails) throw new Failure('no', { code: 'mine' })
       return op.value
     })
-    case 'run': return call.run(name, 'p.echo', { value: op.value, fails: op.fails })
-    case 'all': return call.all(call.start(name, 'p.echo', { value: op.value }), call.start(name, 'p.echo', { value: 2 }))
-    case 'first': return call.first(call.receive(name), call.start(name, 'p.echo', { value: op.value }))
+    case 'run': return echo(op.value, op.fails)
+    case 'all': return call.all(echo(op.value), echo(2))
+    case 'first': return call.first(call.receive(name), echo(op.value))
     case 'sleep': return call.sleep(name, 1000)
     case 'receive': return call.receive(name).within(1000)
     case 'version': return call.version(name, 3)
@@ -58,7 +59,7 @@ const service = serve({ secret: 'whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw', tools:
 
 // after is the service of a call whose journal has some entries already.
 const after = entries => ({ said: said => service.said({ ...said,
-  journal: [...entries, ...said.journal.map(entry => ({ ...entry, ended: entry.ended === null ? null : entry.ended + 1000 }))],
+  journal: [...entries, ...said.journal.map(entry => ({ ...entry, ended: entry.ended && entry.ended + 1000 }))],
   exchange: { ...said.exchange, steps: said.exchange.steps + entries.length } }) })
 
 async function run(program, options, to = service) {
@@ -83,12 +84,15 @@ const operation = more => fc.record({
   do: fc.constantFrom(...kinds, ...more),
   name: fc.oneof(fc.constantFrom('a', 'b'), fc.string({ unit: 'grapheme', minLength: 1, maxLength: 5 })
     .filter(name => !/[#\0]/.test(name))),
-  value: fc.jsonValue({ maxDepth: 2 }), fails: fc.boolean(), later: fc.boolean(), transient: fc.constantFrom(0, 0, 0, 1),
+  value: fc.jsonValue({ maxDepth: 2 }), fails: fc.boolean(), later: fc.boolean(),
+  transient: fc.constantFrom(0, 0, 0, 1),
 })
 // a branch has no version, since it depends on what has been read of the whole journal
 const { together, branch } = fc.letrec(tie => ({
-  together: fc.record({ do: fc.constant('together'), name: fc.constant(''), of: fc.array(tie('branch'), { maxLength: 3 }) }),
-  branch: fc.array(fc.oneof({ depthSize: 'small', withCrossShrink: true }, operation([]), tie('together')), { maxLength: 4 }),
+  together: fc.record({ do: fc.constant('together'), name: fc.constant(''),
+    of: fc.array(tie('branch'), { maxLength: 3 }) }),
+  branch: fc.array(fc.oneof({ depthSize: 'small', withCrossShrink: true }, operation([]), tie('together')),
+    { maxLength: 4 }),
 }))
 const program = fc.array(fc.oneof(operation(['version']), together), { maxLength: 5 })
 

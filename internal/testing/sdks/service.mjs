@@ -1,6 +1,7 @@
 // The tools of the tests in TypeScript: node service.mjs prints its port.
 import { execFileSync } from 'node:child_process'
-import { Failure, NotConfigured, Transient, Unknown, durable, serve, tool } from '../../../sdk/typescript/gem-handlers.js'
+import { Failure, NotConfigured, Transient, Unknown, durable, serve, tool }
+  from '../../../sdk/typescript/gem-handlers.js'
 
 // play runs a program: a list of operations, whose results it collects. One with an attempt belongs to the code that
 // runs in that attempt.
@@ -106,7 +107,8 @@ const cases = {
     }), call.stepOnce('o', () => 'once')])
     return all[1]
   },
-  'a step beside a question': call => Promise.all([call.ask('q', { text: 'Seen it?' }), call.step('send link', () => 1)]),
+  'a step beside a question': call => Promise.all([call.ask('q', { text: 'Seen it?' }),
+    call.step('send link', () => 1)]),
   'a call before a step that may run': call => Promise.all([call.step('a', () => 1).then(() =>
     call.run('c', 'go.echo', { value: 1 })), pause().then(() => call.stepOnce('o', () => 2))]),
   'a result that is too large': call => call.step('big', () => 'x'.repeat(5 << 20)),
@@ -140,7 +142,9 @@ const service = serve({ secret: process.env.SDK_SECRET, tools: {
   'remote.pay': tool((input, call) => {
     if (input.transient && call.attempt === 1) throw new Transient('not yet')
     if (input.missing) throw new NotConfigured('It is not set up.', { requiredEnv: ['A'], nextSteps: ['Set A.'] })
-    if (!(input.cents > 0)) throw new Failure('Nothing is to be paid.', { code: 'nothing', details: { cents: input.cents } })
+    if (!(input.cents > 0)) {
+      throw new Failure('Nothing is to be paid.', { code: 'nothing', details: { cents: input.cents } })
+    }
     call.wrote('payments', 'insert', 7)
     return { paid: input.cents }
   }),

@@ -44,7 +44,9 @@ async def perform(call, op):
     def child(of):
         if of.get("do") == "receive":
             return call.receive(of["name"])
-        return call.start(of["name"], of.get("tool", "go.echo"), of["value"] if "tool" in of else {"value": of.get("value")})
+        if "tool" in of:
+            return call.start(of["name"], of["tool"], of["value"])
+        return call.start(of["name"], "go.echo", {"value": of.get("value")})
 
     def work():
         key = call.id, op["name"]

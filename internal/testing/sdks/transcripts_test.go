@@ -229,7 +229,8 @@ func (s *stage) keep(keeps map[string]any, body []byte) {
 	_ = json.Unmarshal(body, &said)
 	step := maps.Clone(keeps["step"].(map[string]any))
 	step["token"] = said.Exchange.Token
-	if _, err := s.env.DB.Exec(s.t.Context(), "select keep_tool_step($1, to_jsonb($2::text))", step, keeps["result"]); err != nil {
+	_, err := s.env.DB.Exec(s.t.Context(), "select keep_tool_step($1, to_jsonb($2::text))", step, keeps["result"])
+	if err != nil {
 		s.t.Errorf("%s: %v", s.talk.About, err)
 	}
 }
