@@ -36,7 +36,7 @@ type dialogue struct {
 	number  int             // of the exchange
 	token   string          // for SQL, or empty
 	mayRun  []string        // steps that must not run twice, and whose beginning this attempt has just recorded
-	codes   []string        // error codes in the journal
+	codes   []string        // of errors that the last request told the service
 	ended   map[string]bool // the names in the last request that have ended
 }
 
@@ -159,6 +159,12 @@ func (d *dialogue) exchange() (*exchangeAnswer, error) {
 		if e.Error != nil {
 			d.codes = append(d.codes, string(e.Error.Code))
 		}
+		if e.TimedOut {
+			d.codes = append(d.codes, string(receipts.Timeout))
+		}
+	}
+	if state.Cancelled {
+		d.codes = append(d.codes, string(receipts.Cancelled))
 	}
 	// The service has a little less time than the attempt, so that the attempt can still record the answer's absence.
 	left := state.Left - min(state.Left/10, time.Second)
@@ -402,7 +408,7 @@ func (d *dialogue) operation(op operation) (exchange.Operation, error) {
 // maxPauseMS is the longest pause before another attempt: a day.
 const maxPauseMS = 24 * 60 * 60 * 1000
 
-// failure is an error that the service reports. It may have a code of GEM's if the journal has an error with that code.
+// failure is an error that the service reports. It may have a code of GEM's if the request had an error with that code.
 func (d *dialogue) failure(said *failure) error {
 	if slices.Contains(d.codes, said.Code) {
 		return &handlers.Failure{Code: said.Code, Message: said.Message, Details: said.Details}

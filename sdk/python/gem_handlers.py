@@ -118,7 +118,7 @@ def _is_transient(error: BaseException) -> bool:
 def _time(at: Optional[datetime]) -> Optional[str]:
     if at is not None and at.tzinfo is None:
         raise ValueError(f"The time {at} has no zone: use datetime.now(timezone.utc), for example.")
-    return None if at is None else at.astimezone(timezone.utc).isoformat()
+    return None if at is None else at.astimezone(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _milliseconds(limit: Union[float, timedelta]) -> int:
@@ -245,9 +245,10 @@ class DurableCall(Call):
         self._may_begin()
         if entry and id not in self._state["may_run"]:
             return await self._add({"op": "step", "name": id, "kind": kind, "error": _described(Unknown())})
-        # calls are made before the next step begins, and nothing else happens beside a transaction
-        if (self._running == 0 and any(op["op"] in ("call", "approve") for op in self._ops) or self._alone
-                or kind == "tx" and (self._running > 0 or self._ops)):
+        # calls are made before the next step begins, and nothing else happens beside a transaction. A step_once that
+        # may run now never may again
+        if (self._running == 0 and not entry and any(op["op"] in ("call", "approve") for op in self._ops)
+                or self._alone or kind == "tx" and (self._running > 0 or self._ops or self._state["may_run"])):
             self._deferred = True
             return await self._park()
         if kind == "tx" and "token" not in self._state:
@@ -276,7 +277,9 @@ class DurableCall(Call):
         except Exception as error:
             op["error"] = _described(error)
             if _is_transient(error):
-                op.update(transient=True, after_ms=int(min(getattr(error, "after", 0), 86_400) * 1000))
+                op["transient"] = True
+                if after := int(min(getattr(error, "after", 0), 86_400) * 1000):
+                    op["after_ms"] = after
             elif not isinstance(error, Failure):
                 log.exception("the step %s of call %s failed", name, self.id)
         finally:
@@ -338,9 +341,9 @@ class DurableCall(Call):
         """Asks people to approve a call. A denial is a decision ({"approved": False, …}), not an error."""
         id = self._unique(name)
         if not self._find(id, "call", "wait.approval") and self._opens():
-            limit = {} if until is None else {"until": _time(until)}
-            self._note({"op": "approve", "name": id, "tool": tool, "input": input, "by": by, "text": text,
-                        "owner_too": owner_too, **limit})
+            more = {"text": text, "owner_too": owner_too, "until": _time(until)}
+            self._note({"op": "approve", "name": id, "tool": tool, "input": input, "by": by,
+                        **{key: value for key, value in more.items() if value}})
         return Child(self, id, "call", "wait.approval", asked={"tool": tool, "input": input})
 
     def start_approved(self, name: str, approval: Child[dict[str, Any]]) -> Child[Any]:
@@ -431,10 +434,13 @@ class DurableCall(Call):
 
     async def _idle(self, task: "asyncio.Task[Any]") -> None:
         """Returns when no step runs and the handler cannot continue, after it has set the end of the exchange."""
+        def parked() -> bool:
+            return bool(self._ops or self._waits) or self._alone or self._end is not None
+
         before = -1
-        while self._running > 0 or not task.done() and (before != self._changes or not self._has_answer()):
+        while self._running > 0 or not task.done() and (before != self._changes or not parked()):
             before = self._changes
-            if self._running > 0 or not self._has_answer():
+            if self._running > 0 or not parked():
                 self._changed_event.clear()
                 changed = asyncio.ensure_future(self._changed_event.wait())
                 await asyncio.wait([changed] if task.done() else [changed, task],
@@ -448,12 +454,9 @@ class DurableCall(Call):
                 or any(op["op"] not in ("call", "approve") for op in self._ops)):
             return
         names = {one["name"]: one for wait in self._waits for one in wait["for"]}
+        cleanup = {"cleanup": True} if any(wait["cleanup"] for wait in self._waits) else {}
         self._end = {"wait": {"need": 1 if len(self._waits) > 1 else self._waits[0]["need"],
-                              "for": list(names.values()), "cleanup": any(wait["cleanup"] for wait in self._waits)}}
-
-    def _has_answer(self) -> bool:
-        """Reports whether the exchange can end while the handler has not returned."""
-        return bool(self._ops or self._waits) or self._alone or self._end is not None
+                              "for": list(names.values()), **cleanup}}
 
     def _unread(self) -> list[str]:
         return [name for name in self._entries if name not in self._read and not name.startswith("cancelled#")]
@@ -509,7 +512,8 @@ class DurableCall(Call):
         self._not_in_step(str(name))
         if (not isinstance(name, str) or not 1 <= len(name) <= 200 or "#" in name or "\0" in name
                 or any("\ud800" <= c <= "\udfff" for c in name)):
-            raise Failure(f"A name has 1 to 200 characters, and no # among them: {name!r} cannot be one.",
+            raise Failure(f"A name has 1 to 200 characters, and no # among them: "
+                          f"{json.dumps(name, ensure_ascii=False, default=str)} cannot be one.",
                           details={"reason": "step_name"})
         n = self._used[prefix + name] = self._used.get(prefix + name, 0) + 1
         id = prefix + (f"{name}#{n}" if n > 1 else name)
@@ -615,7 +619,7 @@ class Service:
             return 501, {"reason": f"This service has no tool {name}."}, {}
         is_durable = hasattr(handler, "__gem_durable__")
         if is_durable != ("gem" in said):
-            return 404, {"error": f"{name} is {'' if is_durable else 'not '}@durable in the service, and "
+            return 404, {"error": f"{name} is {'' if is_durable else 'not '}durable in the service, and "
                                   f"{'not ' if is_durable else ''}listed under durable in domains.json."}, {}
         return await (_exchange(handler, said, self._keep) if is_durable else _once(handler, said))
 

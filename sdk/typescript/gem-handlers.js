@@ -68,7 +68,7 @@ export function serve({ secret, tools, keep }) {
     const served = Object.hasOwn(tools, said.call.tool) ? tools[said.call.tool] : undefined
     if (!served) return reply(501, { reason: `This service has no tool ${said.call.tool}.` })
     if (served.durable !== (said.gem !== undefined)) {
-      return reply(404, { error: `${said.call.tool} is ${served.durable ? '' : 'not '}durable(…) in the service, and ` +
+      return reply(404, { error: `${said.call.tool} is ${served.durable ? '' : 'not '}durable in the service, and ` +
         `${served.durable ? 'not ' : ''}listed under durable in domains.json.` })
     }
     return served.durable ? exchange(served.run, said, keep) : once(served.run, said)
@@ -196,11 +196,8 @@ async function exchange(run, said, keep) {
   let end
   Promise.resolve().then(() => run(call, said.input)).then(
     result => { end = { result: JSON.parse(encoded(said.call.tool, result, LARGEST)) } })
-    .catch(error => { end = { error } }).then(() => call.changed())
-  for (;;) {
-    await call.idle()
-    if (end || call.end) break
-  }
+    .catch(error => { end = { error } }).then(() => { call.returned = true; call.changed() })
+  while (!end && !call.end) await call.idle()
   call.closed = true
   if (call.lost) return reply(503, { error: `A step was not kept: ${call.lost.message}` })
   if (end?.error && !(end.error instanceof Failure || end.error instanceof NotConfigured)) console.error(end.error)
@@ -246,6 +243,7 @@ class Call {
   waits = []
   end // of the exchange, if the handler has not returned
   notes = new Notes() // since the last step
+  returned = false // the handler has ended
   closed = false // the exchange has ended
   #outside = new Notes() // of steps: each run records them again
   #deferred = false // a step waits for calls to be made
@@ -290,9 +288,10 @@ class Call {
     if (entry && !this.#state.may_run.includes(id)) {
       return this.#add({ op: 'step', name: id, kind, error: described(new Unknown()) })
     }
-    // calls are made before the next step begins, and nothing else happens beside a transaction
-    if (this.#running === 0 && this.ops.some(op => op.op === 'call' || op.op === 'approve') || this.#alone ||
-      kind === 'tx' && (this.#running > 0 || this.ops.length > 0)) {
+    // calls are made before the next step begins, and nothing else happens beside a transaction. A stepOnce that may
+    // run now never may again
+    if (this.#running === 0 && !entry && this.ops.some(op => op.op === 'call' || op.op === 'approve') || this.#alone ||
+      kind === 'tx' && (this.#running > 0 || this.ops.length > 0 || this.#state.may_run.length > 0)) {
       this.#deferred = true
       return this.#park()
     }
@@ -472,9 +471,9 @@ class Call {
       if (this.#running > 0) await new Promise(resolve => { this.#wake = resolve })
       await new Promise(resolve => setTimeout(resolve))
     }
-    if (this.end || this.ops.length === 0 && this.waits.length === 0 && !this.#alone) {
-      if (!this.end) await new Promise(resolve => setTimeout(resolve, 1))
-      return
+    if (this.end || this.returned) return
+    if (this.ops.length === 0 && this.waits.length === 0 && !this.#alone) {
+      return new Promise(resolve => setTimeout(resolve, 1))
     }
     this.end = {}
     if (this.waits.length === 0 || this.#alone || this.#deferred) return

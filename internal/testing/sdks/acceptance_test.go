@@ -207,7 +207,7 @@ func TestAFailureOfAToolIsObserved(t *testing.T) {
 		s.env.StartWorker()
 		ran := s.ran(s.insert(`[
 			{"actions": [{"tool": "remote.act", "input": {"text": "x", "fail": true}}]},
-			{"actions": [{"tool": "remote.gone", "input": {}}, {"tool": "remote.unset", "input": {}},
+			{"actions": [{"tool": "remote.unlisted", "input": {}}, {"tool": "remote.unset", "input": {}},
 				{"tool": "remote.pay", "input": {}}, {"tool": "remote.act", "input": {"text": "y"}}]},
 			{"content": "done"}]`))
 		ran.saw(t, `{"error": "no_luck"}`, `{"error": "unknown_tool"}`, `{"error": "not_configured"}`,

@@ -101,18 +101,19 @@ var registryText = func() []byte {
 			"retry": {"max_attempts": 20, "backoff_ms": 20}%s}`, name, more)
 	}
 	calls := `, "deadline_ms": 864000000, "calls": ["go.echo", "remote.pay"]`
-	acts := `, "deadline_ms": 864000000, "calls": ["remote.act", "remote.unset", "remote.gone"]`
+	acts := `, "deadline_ms": 864000000, "calls": ["remote.act", "remote.unset", "remote.unlisted"]`
 	// no step that a test holds may reach its time limit, however slow the machine is
 	patient := func(entry string) string { return strings.Replace(entry, "20000", "600000", 1) }
 	return fmt.Appendf(nil, `{"version": "1", "tools": [%s]}`, strings.Join([]string{again(entry("go.echo", "")),
 		entry("go.play", calls), entry("remote.play", calls), entry("remote.refund", calls), entry("remote.pay", ""),
 		entry("remote.forge", calls), entry("remote.book", calls), entry("remote.case", calls),
 		entry("remote.unknown", calls), patient(entry("remote.agent", acts)), patient(entry("remote.act", "")),
-		entry("remote.unset", ""), again(entry("remote.mortal", calls))}, ", "))
+		entry("remote.unset", ""), again(entry("remote.mortal", calls)), entry("remote.plain", calls),
+		entry("remote.gone", "")}, ", "))
 }()
 
 // durables are the durable tools of the services.
-var durables = []string{"play", "refund", "forge", "unknown", "book", "case", "agent", "mortal"}
+var durables = []string{"play", "refund", "forge", "unknown", "book", "case", "agent", "mortal", "plain"}
 
 // begin starts a service in a language, and a worker that calls it. The service has a login for step transactions.
 func begin(t *testing.T, language string) (*handlertest.Env, *service) {
@@ -122,10 +123,18 @@ func begin(t *testing.T, language string) (*handlertest.Env, *service) {
 	return beginAt(t, database, s.url()), s
 }
 
-// beginAt starts a worker on a database, whose domain remote is at a URL.
-func beginAt(t *testing.T, database, url string) *handlertest.Env {
+// beginAt starts a worker on a database, whose domain remote is at a URL. change may alter the worker's options.
+func beginAt(t *testing.T, database, url string, change ...func(*worker.Options)) *handlertest.Env {
 	t.Helper()
-	return handlertest.Start(t, optionsAt(database, url))
+	options := optionsAt(database, url)
+	ours := options.Worker
+	options.Worker = func(o *worker.Options) {
+		ours(o)
+		for _, c := range change {
+			c(o)
+		}
+	}
+	return handlertest.Start(t, options)
 }
 
 // optionsAt are the options of a worker on a database, whose domain remote is at a URL.

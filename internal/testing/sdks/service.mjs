@@ -1,9 +1,11 @@
 // The tools of the tests in TypeScript: node service.mjs prints its port.
 import { execFileSync } from 'node:child_process'
-import { Failure, Transient, Unknown, durable, serve, tool } from '../../../sdk/typescript/gem-handlers.js'
+import { Failure, NotConfigured, Transient, Unknown, durable, serve, tool }
+  from '../../../sdk/typescript/gem-handlers.js'
 import { tools as ofTheAgent } from './agent.mjs'
 
-// play runs a program: a list of operations, whose results it collects.
+// play runs a program: a list of operations, whose results it collects. One with an attempt belongs to the code that
+// runs in that attempt.
 async function play(call, { program }) {
   const out = []
   const one = async op => {
@@ -14,7 +16,7 @@ async function play(call, { program }) {
       return `${error.code ?? error.name}: ${error.message}`
     }
   }
-  for (const op of program) {
+  for (const op of program.filter(op => (op.attempt ?? call.attempt) === call.attempt)) {
     out.push(op.do === 'together' ? await Promise.all(op.ops.map(one)) : await one(op))
   }
   return { out }
@@ -23,7 +25,8 @@ async function play(call, { program }) {
 const failures = new Map() // of transient steps, by call and name
 
 async function perform(call, op) {
-  const child = of => call.start(of.name, 'go.echo', { value: of.value ?? null })
+  const child = of => of.do === 'receive' ? call.receive(of.name)
+    : of.tool ? call.start(of.name, of.tool, of.value) : call.start(of.name, 'go.echo', { value: of.value ?? null })
   switch (op.do) {
     case 'step':
     case 'once':
@@ -35,7 +38,7 @@ async function perform(call, op) {
         if (op.wrote) call.wrote('things', 'insert', op.name)
         return op.value
       })
-    case 'call': return (await child(op)).value
+    case 'call': return op.tool ? child(op) : (await child(op)).value
     case 'all': return (await call.all(op.of.map(child))).map(echo => echo.value)
     case 'first': return call.first(...op.of.map(child))
     case 'sleep': return call.sleep(op.name, 1)
@@ -44,7 +47,11 @@ async function perform(call, op) {
     case 'ask': return call.ask(op.name, { text: 'Well?' })
     case 'receive': return call.receive(op.name)
     case 'late': return call.receive(op.name).within(1)
+    case 'until': return call.receive(op.name).until(new Date(op.value))
     case 'fail': throw new Failure(op.error, { code: 'of_mine', details: [1] })
+    case 'throw': throw new RangeError(op.error)
+    case 'transient': throw new Transient('not yet', op.after)
+    case 'unconfigured': throw new NotConfigured('It is not set up.', { requiredEnv: ['A'], nextSteps: ['Set A.'] })
     case 'cleanup': return call.cleanup(async () => {
       for (const inner of op.ops) await perform(call, inner)
       return 'clean'
@@ -63,6 +70,11 @@ function psql(step, { then, text = 'x' }) {
     commit`], { stdio: 'pipe' })
   if (then === 'throw') throw new Error('after the commit')
   return text
+}
+
+// pause lets other branches go first.
+async function pause() {
+  for (let i = 0; i < 20; i++) await null
 }
 
 const cases = {
@@ -96,7 +108,10 @@ const cases = {
     }), call.stepOnce('o', () => 'once')])
     return all[1]
   },
-  'a step beside a question': call => Promise.all([call.step('send link', () => 1), call.ask('q', { text: 'Seen it?' })]),
+  'a step beside a question': call => Promise.all([call.ask('q', { text: 'Seen it?' }),
+    call.step('send link', () => 1)]),
+  'a call before a step that may run': call => Promise.all([call.step('a', () => 1).then(() =>
+    call.run('c', 'go.echo', { value: 1 })), pause().then(() => call.stepOnce('o', () => 2))]),
   'a result that is too large': call => call.step('big', () => 'x'.repeat(5 << 20)),
   'results that are too large together': async call => {
     const large = i => call.step(`big ${i}`, () => 'x'.repeat(900_000)).catch(() => 'none')
@@ -126,7 +141,16 @@ const service = serve({ secret: process.env.SDK_SECRET, tools: {
     await approval
     return call.startApproved('pay', approval)
   }),
-  'remote.pay': tool(input => ({ paid: input.cents })),
+  'remote.pay': tool((input, call) => {
+    if (input.transient && call.attempt === 1) throw new Transient('not yet')
+    if (input.missing) throw new NotConfigured('It is not set up.', { requiredEnv: ['A'], nextSteps: ['Set A.'] })
+    if (!(input.cents > 0)) {
+      throw new Failure('Nothing is to be paid.', { code: 'nothing', details: { cents: input.cents } })
+    }
+    call.wrote('payments', 'insert', 7)
+    return { paid: input.cents }
+  }),
+  'remote.plain': tool(() => 1), // although domains.json lists it under durable
   'remote.forge': durable(async call => {
     const asked = { id: 'no such approval', asked: { tool: 'remote.pay', input: { order: 'A7', cents: 1 } } }
     return call.startApproved('pay', asked)

@@ -8,18 +8,20 @@ import subprocess
 import sys
 import urllib.request
 from collections import Counter
+from datetime import datetime
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "sdk" / "python"))
 sys.dont_write_bytecode = True
 import agent  # noqa: E402
-from gem_handlers import Failure, Transient, Unknown, durable, serve  # noqa: E402
+from gem_handlers import Failure, NotConfigured, Transient, Unknown, durable, serve  # noqa: E402
 
 failures: Counter = Counter()  # of transient steps, by call and name
 
 
 @durable
 async def play(call, input):
-    """Runs a program: a list of operations, whose results it collects."""
+    """Runs a program: a list of operations, whose results it collects. One with an attempt belongs to the code that
+    runs in that attempt."""
 
     async def one(op):
         try:
@@ -31,6 +33,8 @@ async def play(call, input):
 
     out = []
     for op in input["program"]:
+        if op.get("attempt", call.attempt) != call.attempt:
+            continue
         if op["do"] == "together":
             out.append(list(await asyncio.gather(*[one(inner) for inner in op["ops"]])))
         else:
@@ -40,6 +44,10 @@ async def play(call, input):
 
 async def perform(call, op):
     def child(of):
+        if of.get("do") == "receive":
+            return call.receive(of["name"])
+        if "tool" in of:
+            return call.start(of["name"], of["tool"], of["value"])
         return call.start(of["name"], "go.echo", {"value": of.get("value")})
 
     def work():
@@ -59,7 +67,8 @@ async def perform(call, op):
         case "once":
             return await call.step_once(op["name"], work)
         case "call":
-            return (await child(op))["value"]
+            got = await child(op)
+            return got if "tool" in op else got["value"]
         case "all":
             return [echo["value"] for echo in await call.all(*[child(of) for of in op["of"]])]
         case "first":
@@ -76,8 +85,16 @@ async def perform(call, op):
             return await call.receive(op["name"])
         case "late":
             return await call.receive(op["name"]).within(0.001)
+        case "until":
+            return await call.receive(op["name"]).until(datetime.fromisoformat(op["value"]))
         case "fail":
             raise Failure(op["error"], "of_mine", [1])
+        case "throw":
+            raise ValueError(op["error"])
+        case "transient":
+            raise Transient("not yet", op.get("after", 0) / 1000)
+        case "unconfigured":
+            raise NotConfigured("It is not set up.", ["A"], ["Set A."])
         case "cleanup":
             async def clean():
                 for inner in op["ops"]:
@@ -96,6 +113,13 @@ async def refund(call, input):
 
 
 def pay(input, call):
+    if input.get("transient") and call.attempt == 1:
+        raise Transient("not yet")
+    if input.get("missing"):
+        raise NotConfigured("It is not set up.", ["A"], ["Set A."])
+    if not input.get("cents", 0) > 0:
+        raise Failure("Nothing is to be paid.", "nothing", {"cents": input.get("cents")})
+    call.wrote("payments", "insert", 7)
     return {"paid": input["cents"]}
 
 
@@ -166,6 +190,21 @@ async def step_beside_question(call):
     return await asyncio.gather(ask(), call.step("send link", lambda: 1))
 
 
+async def call_before_once(call):
+    async def one():
+        return 1
+
+    async def first():
+        await call.step("a", one)
+        return await call.run("c", "go.echo", {"value": 1})
+
+    async def second():
+        for _ in range(20):  # other branches go first
+            await asyncio.sleep(0)
+        return await call.step_once("o", lambda: 2)
+    return await asyncio.gather(first(), second())
+
+
 async def large_together(call):
     async def large(i):
         try:
@@ -199,6 +238,7 @@ async def effects_outside(call):
 
 cases = {
     "a clean-up that always runs": always_cleans, "a wait that was cancelled": cancelled_wait,
+    "a call before a step that may run": call_before_once,
     "a beginning beside a failure": begins_beside_failure, "a step beside a question": step_beside_question,
     "a result that is too large": lambda call: call.step("big", lambda: "x" * (5 << 20)),
     "results that are too large together": large_together, "a result that is no JSON": no_json,
@@ -248,7 +288,8 @@ async def unknown(call, input):
 
 service = serve(secret=os.environ["SDK_SECRET"], tools={
     **agent.tools, "remote.play": play, "remote.refund": refund, "remote.pay": pay, "remote.forge": forge,
-    "remote.book": book, "remote.case": case, "remote.unknown": unknown, "remote.mortal": mortal})
+    "remote.book": book, "remote.case": case, "remote.unknown": unknown, "remote.mortal": mortal,
+    "remote.plain": lambda input, call: 1})  # although domains.json lists it under durable
 application = service.wsgi
 if __name__ == "__main__":
     server = service.server(int(os.environ.get("SDK_PORT", "0")))

@@ -373,3 +373,26 @@ await serve({ secret: process.env.SDK_SECRET, tools: { 'remote.book': durable(ca
 		})
 	}
 }
+
+// Each SDK runs random programs in its testing worker. A crash, a replay, and a journal that was cut off anywhere
+// change no result, and a step that must not run twice runs once.
+func TestRandomProgramsEndAlike(t *testing.T) {
+	testdb.Long(t, "TestLanguagesAgree")
+	t.Parallel()
+	node, dir := npmrig.Node(t, rig, "fast-check", "npm ci --prefix "+rig)
+	const python = "/usr/bin/python3" // which has Debian's packages
+	if err := exec.Command(python, "-c", "import hypothesis").Run(); err != nil {
+		npmrig.Missing(t, "missing: apt-get install python3-hypothesis")
+	}
+	for language, command := range map[string][]string{
+		"TypeScript": {node, "properties.mjs", "400"},
+		"Python":     {python, "properties.py", "1000"},
+	} {
+		t.Run(language, func(t *testing.T) {
+			t.Parallel()
+			if got := output(t, dir, command...); got != command[2]+" programs\n" {
+				t.Error(got)
+			}
+		})
+	}
+}
