@@ -91,6 +91,7 @@ type exchangeState struct {
 type exchangeAnswer struct {
 	GEM           int             `json:"gem"`
 	Steps         *int            `json:"steps"`
+	Unsure        bool            `json:"unsure"` // the service may have written a step that is also among the operations
 	Operations    []operation     `json:"ops"`
 	Wait          *wait           `json:"wait"`
 	Result        json.RawMessage `json:"result"`
@@ -150,7 +151,7 @@ type misfit struct {
 func (d *dialogue) exchange() (*exchangeAnswer, error) {
 	entries, complete := d.attempt.Entries()
 	if !complete {
-		return nil, journalFull("more than 8 MiB")
+		return nil, journalFull
 	}
 	state := d.attempt.State()
 	d.codes, d.ended = d.codes[:0], map[string]bool{}
@@ -159,7 +160,7 @@ func (d *dialogue) exchange() (*exchangeAnswer, error) {
 		if e.Error != nil {
 			d.codes = append(d.codes, string(e.Error.Code))
 		}
-		if e.TimedOut {
+		if e.TimedOut && e.Kind != exchange.Time {
 			d.codes = append(d.codes, string(receipts.Timeout))
 		}
 	}
@@ -176,7 +177,7 @@ func (d *dialogue) exchange() (*exchangeAnswer, error) {
 		return nil, err
 	}
 	if len(body) > maxExchange {
-		return nil, journalFull(fmt.Sprintf("%d bytes", len(body)))
+		return nil, journalFull
 	}
 	ctx, cancel := context.WithTimeout(d.attempt.Life(), left)
 	defer cancel()
@@ -201,14 +202,13 @@ func (d *dialogue) exchange() (*exchangeAnswer, error) {
 	return nil, d.misfit(fmt.Sprintf("%s answered %d: %s", d.domain, status, d.quote(answer)))
 }
 
-// journalFull is the end of a call whose journal no longer fits into a request.
-func journalFull(size string) error {
-	return &handlers.Failure{Code: string(receipts.JournalFull), Message: fmt.Sprintf("The request with the journal would "+
-		"have %s, and can have %d bytes (4 MiB): keep smaller results, or let the handler make calls that have journals of "+
-		"their own.", size, maxExchange)}
-}
+// journalFull ends a call whose journal is too large for a request.
+var journalFull = &handlers.Failure{Code: string(receipts.JournalFull), Message: "The journal of the call is too large " +
+	"for a request to the service, which takes at most 4 MiB: let steps return less, or make calls, which have journals " +
+	"of their own."}
 
-// unanswered ends the attempt because no answer counts. The service may have written steps before.
+// unanswered ends the attempt without a valid answer. It first reads the journal again, because the service may have
+// written steps.
 func (d *dialogue) unanswered(err error) error {
 	if d.token != "" {
 		if err := d.attempt.Reread(); err != nil {
@@ -291,24 +291,28 @@ func (d *dialogue) take(answer *exchangeAnswer) (result json.RawMessage, done bo
 	case answer.Stopped != "" || state.Replay && len(answer.Operations) > 0:
 		return nil, false, d.misfit(d.domain + " mistook a replay for a run, or a run for a replay.")
 	}
-	failed := slices.ContainsFunc(answer.Operations, func(op operation) bool { return op.Kind == exchange.Tx })
+	unsure := answer.Unsure || slices.ContainsFunc(answer.Operations, func(op operation) bool { return op.Kind == exchange.Tx })
 	counted := state.Steps
-	if d.sql && (answer.Steps != nil && *answer.Steps != counted || failed) {
+	said := counted
+	if answer.Steps != nil {
+		said = *answer.Steps
+	}
+	if d.token != "" && (said != counted || unsure) {
 		if err := d.attempt.Reread(); err != nil {
 			return nil, false, d.misfit(err.Error())
 		}
 		state = d.attempt.State()
 	}
-	if failed && state.Steps > counted { // the transaction of the step has committed nevertheless
+	if unsure && state.Steps > said { // the transaction of the step has committed nevertheless
 		return nil, false, nil
 	}
 	if answer.isEmpty && state.Steps == counted {
 		return nil, false, d.misfit(fmt.Sprintf("%s answered with neither operations nor an end. A stepTx must end with "+
 			"keep_tool_step, and its transaction must commit.", d.domain))
 	}
-	if answer.Steps != nil && *answer.Steps != state.Steps {
-		return nil, false, d.misfit(fmt.Sprintf("%s counted %d steps in the journal, and there are %d.", d.domain,
-			*answer.Steps, state.Steps))
+	if answer.Steps != nil && said != state.Steps {
+		return nil, false, d.misfit(fmt.Sprintf("%s counted %d steps in the journal, and there are %d.", d.domain, said,
+			state.Steps))
 	}
 	operations := make([]exchange.Operation, len(answer.Operations))
 	d.mayRun = nil

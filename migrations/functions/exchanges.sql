@@ -49,8 +49,8 @@ $$;
 -- Writes the end of a step into the journal of its call: the last statement of a transaction with the rows of the step,
 -- so that both commit together, once. `step` is what the SDK gives to the function of a stepTx: {token, before, name,
 -- effects}. Rows that gem.wrote and gem.read have noted in this transaction are added to its effects. With the option
--- keep, the SDK also writes its other steps so, with their `kind`: step, once, or began for the beginning of one that
--- must not run twice.
+-- keep, the SDK also writes its other steps with this function. Their `kind` is step or once, or began, which records
+-- that a step that must not run twice has begun.
 --
 -- Raises PT409 if GEM did not make the token or the attempt no longer holds the call, if the journal has changed, or if
 -- this transaction has ended a step already.
@@ -64,7 +64,7 @@ declare
   steps   integer;
   effects jsonb  := coalesce(step -> 'effects', '{}');
   kind    text   := coalesce(step ->> 'kind', 'tx');
-  data    jsonb  := jsonb_build_object('name', step -> 'name');
+  data    jsonb  := jsonb_build_object('name', step ->> 'name');
 begin
   if token[1] ~ '^[0-9a-f-]{36}$' and token[2] ~ '^[0-9]{1,9}$' and cardinality(token) = 3
     and step ->> 'before' ~ '^[0-9]{1,9}$' and step ->> 'name' is not null then
@@ -91,7 +91,7 @@ begin
   elsif length(step ->> 'name') not between 1 and 210 then
     perform gem.refuse('PT422', 'the name of the step has more than 200 characters, or none');
   elsif kind not in ('tx', 'step', 'once', 'began') then
-    perform gem.refuse('PT422', 'the kind of the step is none of tx, step, once and began');
+    perform gem.refuse('PT422', 'the kind of the step must be tx, step, once or began');
   end if;
   if current_setting('gem.wrote', true) <> '' or current_setting('gem.read', true) <> '' then
     effects := effects || jsonb_strip_nulls(jsonb_build_object(

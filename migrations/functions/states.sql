@@ -66,7 +66,7 @@ $$;
 
 -- Returns when a call was first due: the time of its insert, or the time that it was scheduled for.
 create or replace function gem.due(p_call uuid) returns timestamptz language plpgsql stable
-  set enable_seqscan = off as $$ -- planned once, also while the tables are small
+  set enable_seqscan = off as $$ -- the plan is kept, even if it is made while the tables are small
 begin
   return coalesce((select greatest(e.at, (e.data ->> 'run_at')::timestamptz) from public.core_tool_events e
     where e.call_id = p_call and e.seq = 1),
@@ -302,7 +302,7 @@ where c.computed_key is not null and (c.status in ('running', 'queued') or c.sta
 
 -- Reports whether a call has succeeded with a key. It sees commits that are newer than the calling statement.
 create or replace function gem.key_has_succeeded(p_key text) returns boolean language plpgsql volatile
-  set enable_seqscan = off as $$ -- planned once, also while the tables are small
+  set enable_seqscan = off as $$ -- the plan is kept, even if it is made while the tables are small
 begin
   return exists (select from gem.kept_keys k where k.key = p_key) or exists (
     select from public.core_tool_receipts r

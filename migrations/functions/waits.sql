@@ -44,7 +44,7 @@ create or replace function gem.wait(p_call uuid, p_attempt integer, p_worker tex
   p_until jsonb, p_effects jsonb, p_cleanup boolean default false, p_deadline bigint default null,
   p_steps integer default 0, p_key text default null, out verdict text, out steps integer)
 language plpgsql security definer set search_path = pg_catalog, pg_temp
-  set plan_cache_mode = force_generic_plan set enable_seqscan = off -- planned once, also while the tables are small
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off -- the plans are kept, also those made while the tables are small
 as $$
 declare
   at        timestamptz;
@@ -271,15 +271,20 @@ begin
 end
 $$;
 
+-- Locks a call without waiting, unless it no longer exists. Returns false if another transaction has locked it.
+create or replace function gem.lock_now(p_call uuid) returns boolean language plpgsql as $$
+begin
+  perform from public.core_tool_calls c where c.id = p_call for no key update skip locked;
+  return found or not exists (select from public.core_tool_calls c where c.id = p_call);
+end
+$$;
+
 -- Locks the parent of a call that ends. If the parent is locked, one call at a time waits for it briefly, because the
 -- parent often writes its own wait just then. Returns false if the parent stays locked, or if another call waits for it.
 create or replace function gem.lock_parent(p_parent uuid) returns boolean language plpgsql as $$
 begin
-  perform from public.core_tool_calls c where c.id = p_parent for no key update skip locked;
-  if found or not exists (select from public.core_tool_calls c where c.id = p_parent) then
-    return true;
-  end if;
-  return pg_try_advisory_xact_lock(hashtextextended('gem.parent ' || p_parent, 0)) and gem.lock_soon(p_parent);
+  return gem.lock_now(p_parent)
+    or pg_try_advisory_xact_lock(hashtextextended('gem.parent ' || p_parent, 0)) and gem.lock_soon(p_parent);
 end
 $$;
 
@@ -362,7 +367,7 @@ begin
     waits := waits and gem.now() < p_at + interval '200 milliseconds';
     pause := '1 second';
     begin
-      if waits and gem.lock_soon(marked.parent) or not waits and gem.lock_parent(marked.parent) then
+      if waits and gem.lock_soon(marked.parent) or not waits and gem.lock_now(marked.parent) then
         perform gem.report_ends(marked.parent, marked.calls, p_worker);
         update public.core_tool_calls c set waits_for = null,
           wake_at = case when gem.has_open_children(c.id) then c.wake_at end

@@ -24,6 +24,7 @@ from typing import Any, Awaitable, Callable, Generator, Generic, Iterable, Mappi
 TOLERANCE = 5 * 60  # seconds that the clocks of the worker and of the service may differ
 LARGEST = 4 << 20  # bytes of a request, and of an answer
 LARGEST_RESULT = 1 << 20  # bytes of a step's result
+LONGEST = 5  # seconds for which a request keeps steps, so that the worker can cancel the call or stop
 T = TypeVar("T")
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Any]])
 log = logging.getLogger("gem_handlers")
@@ -204,9 +205,9 @@ class DurableCall(Call):
         super().__init__(said)
         self._state = said["exchange"]
         self._keeper = keeper if "token" in self._state else None
-        self._until = time.monotonic() + self._state["left_ms"] / 2000
-        self._keeping = asyncio.Lock()
-        self._lost: Optional[Exception] = None  # why a step was not kept
+        self._until = time.monotonic() + min(self._state["left_ms"] / 2000, LONGEST)
+        self._writing = asyncio.Lock()
+        self._unsure = False  # the journal may have a step that the answer has too
         self._entries = {entry["name"]: entry for entry in said["journal"]}
         self._read: set[str] = set()
         self._used: dict[str, int] = {}
@@ -215,7 +216,7 @@ class DurableCall(Call):
         self._end: Optional[dict[str, Any]] = None  # of the exchange, if the handler has not returned
         self._running = self._changes = self._size = 0
         self._outside: dict[str, list[Any]] = {}  # effects outside of steps: each run records them again
-        self._deferred = False  # a step waits for calls to be made
+        self._deferred = False  # a step waits for the next exchange
         self._closed = False
         self._alone = False  # a transaction runs, or has run
         self._steps: int = self._state["steps"]
@@ -245,10 +246,12 @@ class DurableCall(Call):
         self._may_begin()
         if entry and id not in self._state["may_run"]:
             return await self._add({"op": "step", "name": id, "kind": kind, "error": _described(Unknown())})
-        # calls are made before the next step begins, and nothing else happens beside a transaction. A step_once that
-        # may run now never may again
-        if (self._running == 0 and not entry and any(op["op"] in ("call", "approve") for op in self._ops)
-                or self._alone or kind == "tx" and (self._running > 0 or self._ops or self._state["may_run"])):
+        # Calls are made before the next step begins, and nothing else runs during a transaction. A step_once that may
+        # run in this exchange is not put off, because no later one lets it run.
+        if ((self._running == 0 or self._keeper) and not entry
+                and any(op["op"] in ("call", "approve") for op in self._ops)
+                or self._alone or kind == "tx" and (self._running > 0 or self._ops
+                                                    or not self._read.issuperset(self._state["may_run"]))):
             self._deferred = True
             return await self._park()
         if kind == "tx" and "token" not in self._state:
@@ -257,12 +260,12 @@ class DurableCall(Call):
         if self._running == 0:
             self._keep_outside()
         self._running += 1
-        if kind == "once" and not entry and not await self._keep(id, "began"):
+        if kind == "once" and not entry and not await self._write(id, "began"):
             self._running -= 1
             return await self._add({"op": "began", "name": id})
-        size, kept = 0, False
+        size, written = 0, False
         op: dict[str, Any] = {"op": "step", "name": id, "kind": kind}
-        of = [{"token": self._state["token"], "before": self._state["steps"], "name": id,
+        of = [{"token": self._state["token"], "before": self._steps, "name": id,
                "effects": self._effects}] if kind == "tx" else []
         inside = in_step.set(name)
         try:
@@ -271,7 +274,7 @@ class DurableCall(Call):
             size = len(text)
             self._size += size
             op["result"] = json.loads(text)
-            kept = kind != "tx" and await self._keep(id, kind, op["result"])
+            written = kind != "tx" and await self._write(id, kind, op["result"])
         except NotConfigured as error:
             op["not_configured"] = _unconfigured(error)
         except Exception as error:
@@ -285,7 +288,7 @@ class DurableCall(Call):
         finally:
             in_step.reset(inside)
             self._running -= 1
-        if kept:
+        if written:
             self._size -= size
             self._changed()
             return op["result"]
@@ -298,18 +301,21 @@ class DurableCall(Call):
             op["effects"] = effects
         return await self._add(op)
 
-    async def _keep(self, name: str, kind: str, result: Any = None) -> bool:
-        """Has the service write a step into the journal, one after another, so that the handler continues at once.
-        Returns false if the step belongs into the answer."""
-        async with self._keeping:
-            if self._keeper is None or self._lost or time.monotonic() > self._until:
+    async def _write(self, name: str, kind: str, result: Any = None) -> bool:
+        """Writes a step into the journal with the service's keep, one after another, so that the handler continues at
+        once. Returns false if the step belongs in the answer."""
+        async with self._writing:
+            if self._keeper is None or self._closed or time.monotonic() > self._until:
                 return False
-            effects = {} if kind == "began" else self._take_effects()
+            effects: dict[str, list[Any]] = {} if kind == "began" else self._take_effects()
             try:
                 await _run(self._keeper, {"token": self._state["token"], "before": self._steps, "name": name,
                                           "kind": kind, "effects": effects}, result)
-            except Exception as error:
-                self._lost, self._end = error, self._end or {}
+            except Exception:
+                log.exception("keep failed for the step %s of call %s", name, self.id)
+                self._keeper, self._unsure = None, True
+                for list_, all in effects.items():
+                    self._effects.setdefault(list_, []).extend(all)
                 return False
             self._steps += 1
             return True
@@ -435,7 +441,7 @@ class DurableCall(Call):
     async def _idle(self, task: "asyncio.Task[Any]") -> None:
         """Returns when no step runs and the handler cannot continue, after it has set the end of the exchange."""
         def parked() -> bool:
-            return bool(self._ops or self._waits) or self._alone or self._end is not None
+            return bool(self._ops or self._waits) or self._alone or self._deferred or self._end is not None
 
         before = -1
         while self._running > 0 or not task.done() and (before != self._changes or not parked()):
@@ -703,9 +709,8 @@ async def _exchange(handler: Callable[..., Any], said: Any,
     await call._idle(task)
     call._closed = True
     answer: dict[str, Any] = {"gem": 1, "steps": call._steps, "ops": call._ops}
-    if call._lost:
-        task.cancel()
-        return 503, {"error": f"A step was not kept: {call._lost}"}, {}
+    if call._unsure:
+        answer["unsure"] = True
     if not task.done() or call._end is not None:
         task.cancel()
         await asyncio.wait([task], timeout=1)  # it may ignore that it is cancelled

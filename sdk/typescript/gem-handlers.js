@@ -8,6 +8,7 @@
 const TOLERANCE = 5 * 60 // seconds that the clocks of the worker and of the service may differ
 const LARGEST = 4 << 20 // bytes of a request, and of an answer
 const LARGEST_RESULT = 1 << 20 // bytes of a step's result
+const LONGEST = 5_000 // milliseconds for which a request keeps steps, so that the worker can cancel the call or stop
 
 // where a step or a clean-up runs: { step: name } or { cleanup: true }. Not every platform has it.
 const { AsyncLocalStorage } = await import('node:async_hooks').catch(() => ({}))
@@ -124,6 +125,8 @@ async function isSigned(headers, body, secrets) {
 const reply = (status, body, headers = {}) =>
   new Response(JSON.stringify(body), { status, headers: { 'content-type': 'application/json', ...headers } })
 
+const sizeOf = text => new TextEncoder().encode(text).length
+
 // encoded returns a value as JSON, or throws a Failure.
 function encoded(what, value, largest = LARGEST_RESULT) {
   let text
@@ -132,7 +135,7 @@ function encoded(what, value, largest = LARGEST_RESULT) {
   } catch (error) {
     throw new Failure(`The result of ${what} cannot be written as JSON: ${error.message}`, { code: 'output_invalid' })
   }
-  const size = new TextEncoder().encode(text).length
+  const size = sizeOf(text)
   if (size <= largest) return text
   throw new Failure(`The result of ${what} takes ${size} bytes as JSON, and may take ${largest}.`,
     { code: 'output_invalid' })
@@ -199,9 +202,8 @@ async function exchange(run, said, keep) {
     .catch(error => { end = { error } }).then(() => { call.returned = true; call.changed() })
   while (!end && !call.end) await call.idle()
   call.closed = true
-  if (call.lost) return reply(503, { error: `A step was not kept: ${call.lost.message}` })
   if (end?.error && !(end.error instanceof Failure || end.error instanceof NotConfigured)) console.error(end.error)
-  const answer = { gem: 1, steps: call.steps, ops: call.ops, ...call.end }
+  const answer = { gem: 1, steps: call.steps, unsure: call.unsure, ops: call.ops, ...call.end }
   if (call.end?.stopped) answer.unread = call.unread()
   if (!call.end && 'error' in end && isTransient(end.error)) {
     if (call.ops.length === 0) return reply(503, { error: end.error.message }, retryAfter(end.error))
@@ -246,7 +248,7 @@ class Call {
   returned = false // the handler has ended
   closed = false // the exchange has ended
   #outside = new Notes() // of steps: each run records them again
-  #deferred = false // a step waits for calls to be made
+  #deferred = false // a step waits for the next exchange
   #size = 0 // of results
   #entries
   #read = new Set()
@@ -257,17 +259,17 @@ class Call {
   #cleaning = 0
   #changes = 0
   #wake = () => {}
-  lost // why a step was not kept
+  unsure // true if the journal may have a step that the answer has too
   #keeper // writes steps into the journal
-  #until // half of the time is over
-  #kept = Promise.resolve() // after the last step
+  #until // when it writes no more of them
+  #lastWrite = Promise.resolve() // they come one after another
 
   constructor(said, keep) {
     Object.assign(this, aboutOf(said))
     this.#state = said.exchange
     this.steps = said.exchange.steps
     this.#keeper = said.exchange.token && keep
-    this.#until = Date.now() + said.exchange.left_ms / 2
+    this.#until = Date.now() + Math.min(said.exchange.left_ms / 2, LONGEST)
     this.#entries = new Map(said.journal.map(entry => [entry.name, entry]))
     this.signal = AbortSignal.timeout(said.exchange.left_ms)
     for (const effect of ['wrote', 'read', 'sent', 'wroteFile', 'called']) {
@@ -288,10 +290,11 @@ class Call {
     if (entry && !this.#state.may_run.includes(id)) {
       return this.#add({ op: 'step', name: id, kind, error: described(new Unknown()) })
     }
-    // calls are made before the next step begins, and nothing else happens beside a transaction. A stepOnce that may
-    // run now never may again
-    if (this.#running === 0 && !entry && this.ops.some(op => op.op === 'call' || op.op === 'approve') || this.#alone ||
-      kind === 'tx' && (this.#running > 0 || this.ops.length > 0 || this.#state.may_run.length > 0)) {
+    // Calls are made before the next step begins, and nothing else runs during a transaction. A stepOnce that may run
+    // in this exchange is not put off, because no later one lets it run.
+    if ((this.#running === 0 || this.#keeper) && !entry && this.ops.some(op => op.op === 'call' || op.op === 'approve') ||
+      this.#alone || kind === 'tx' && (this.#running > 0 || this.ops.length > 0 ||
+        this.#state.may_run.some(name => !this.#read.has(name)))) {
       this.#deferred = true
       return this.#park()
     }
@@ -301,17 +304,17 @@ class Call {
     this.#alone = kind === 'tx'
     if (this.#running === 0) this.#outside.add(this.notes.take())
     this.#running++
-    if (kind === 'once' && !entry && !await this.#keep(id, 'began')) {
+    if (kind === 'once' && !entry && !await this.#write(id, 'began')) {
       this.#running--
       return this.#add({ op: 'began', name: id })
     }
-    let op, size = 0, kept = false
+    let op, size = 0, written = false
     try {
       const result = await scope.run({ step: name }, () => fn(kind === 'tx' ? this.#stepFor(id) : this.signal))
       const text = encoded(`the step ${id}`, result, Math.min(LARGEST_RESULT, LARGEST - 65_536 - this.#size))
-      this.#size += size = text.length
+      this.#size += size = sizeOf(text)
       op = { op: 'step', name: id, kind, result: JSON.parse(text) }
-      kept = kind !== 'tx' && await this.#keep(id, kind, op.result)
+      written = kind !== 'tx' && await this.#write(id, kind, op.result)
     } catch (error) {
       if (!(error instanceof Failure || error instanceof NotConfigured || isTransient(error))) console.error(error)
       op = { op: 'step', name: id, kind, ...(error instanceof NotConfigured ? { not_configured: unconfigured(error) }
@@ -319,7 +322,7 @@ class Call {
           after_ms: error instanceof Transient ? Math.ceil(error.afterMs) || undefined : undefined }) }
     }
     this.#running--
-    if (kept) {
+    if (written) {
       this.#size -= size
       this.changed()
       return op.result
@@ -337,18 +340,20 @@ class Call {
     return this.#outside.take()
   }
 
-  // keep has the service write a step into the journal, one after another, so that the handler continues at once. It
-  // returns false if the step belongs into the answer.
-  #keep(name, kind, result = null) {
-    const { token } = this.#state
-    return this.#kept = this.#kept.then(async () => {
-      if (!this.#keeper || this.lost || Date.now() > this.#until) return false
-      const effects = kind === 'began' ? {} : this.notes.take()
+  // write writes a step into the journal with the service's keep, one after another, so that the handler continues at
+  // once. It returns false if the step belongs in the answer.
+  #write(name, kind, result = null) {
+    return this.#lastWrite = this.#lastWrite.then(async () => {
+      if (!this.#keeper || this.closed || Date.now() > this.#until) return false
+      const effects = kind === 'began' ? undefined : this.notes.take()
       try {
-        await this.#keeper({ token, before: this.steps, name, kind, effects }, result)
+        const said = await this.#keeper({ token: this.#state.token, before: this.steps, name, kind, effects }, result)
+        if (said?.error) throw said.error // as supabase-js returns it
       } catch (error) {
-        this.lost = error
-        this.end ??= {}
+        console.error(`keep failed for the step ${name}:`, error)
+        this.#keeper = undefined
+        this.unsure = true
+        this.notes.add(effects)
         return false
       }
       this.steps++
@@ -358,7 +363,8 @@ class Call {
 
   // stepFor is the argument of keep_tool_step. Its effects are read when it is written as JSON.
   #stepFor(name) {
-    const { token, steps: before } = this.#state
+    const { token } = this.#state
+    const before = this.steps
     return { token, before, name, toJSON: () => ({ token, before, name, effects: this.notes.effects }) }
   }
 
@@ -472,7 +478,7 @@ class Call {
       await new Promise(resolve => setTimeout(resolve))
     }
     if (this.end || this.returned) return
-    if (this.ops.length === 0 && this.waits.length === 0 && !this.#alone) {
+    if (this.ops.length === 0 && this.waits.length === 0 && !this.#alone && !this.#deferred) {
       return new Promise(resolve => setTimeout(resolve, 1))
     }
     this.end = {}

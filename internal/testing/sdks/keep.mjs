@@ -6,16 +6,27 @@ import { durable, serve } from '../../../sdk/typescript/gem-handlers.js'
 const quoted = value => `'${JSON.stringify(value).replaceAll("'", "''")}'`
 const psql = sql => promisify(execFile)('psql', ['-qAt', '-v', 'ON_ERROR_STOP=1', process.env.SDK_DATABASE, '-c', sql])
 
-// ran inserts a row that says that a step ran. No transaction has it together with the step.
+// ran records in a row that a step ran, in another transaction than the step itself.
 const ran = (call, name) => psql(`insert into things (call_id) values ('${call.id} ${name}')`).then(() => name)
+
+// book is a transaction that ends the step.
+const book = (call, name) => call.stepTx(name, async step => {
+  await ran(call, `${name}-ran`)
+  await psql(`insert into things (call_id) values ('${call.id} ${name}'); select keep_tool_step(${quoted(step)}, '1')`)
+  return 1
+})
 
 const service = serve({
   secret: process.env.SDK_SECRET,
-  keep: (step, result) => psql(process.env.SDK_BROKEN ? 'select no_such_function()'
-    : `select keep_tool_step(${quoted(step)}, ${quoted(result)})`),
+  keep: async (step, result) => {
+    if (process.env.SDK_KEEP === 'refused') return { error: new Error('no connection') } // as supabase-js returns it
+    await psql(`select keep_tool_step(${quoted(step)}, ${quoted(result)})`)
+    if (process.env.SDK_KEEP === 'lost') throw new Error('the connection broke')
+  },
   tools: {
-    'remote.play': durable(async (call, { steps }) => {
+    'remote.play': durable(async (call, { steps, once }) => {
       const out = []
+      if (once) return [await call.stepOnce('o', () => ran(call, 'o'))]
       for (let i = 0; i < steps; i++) out.push(await call.step(`s${i}`, () => ran(call, `s${i}`)))
       out.push(...await Promise.all(['a', 'b'].map(name => call.step(name, () => {
         call.wrote('things', 'insert', name)
@@ -28,10 +39,16 @@ const service = serve({
       const pay = call.start('pay', 'go.echo', { value: 1 })
       return [await call.step('a', () => 1), (await pay).value, await call.step('b', () => 2)]
     }),
-    'remote.book': durable(call => call.stepTx('book', async step => {
-      await psql(`insert into things (call_id) values ('${call.id}'); select keep_tool_step(${quoted(step)}, '1')`)
-      return 1
-    })),
+    'remote.book': durable(async (call, { beside }) => beside
+      ? Promise.all([call.step('a', () => ran(call, 'a')), book(call, 'b'), call.stepOnce('o', () => ran(call, 'o'))])
+      : [await call.step('a', () => ran(call, 'a')), await book(call, 'b'), await call.step('c', () => ran(call, 'c'))]),
+    'remote.unknown': durable(async call => {
+      try {
+        await call.stepOnce('o', () => 1)
+      } finally {
+        await call.cleanup(() => book(call, 'undo'))
+      }
+    }),
   },
 })
 console.log((await service.listen(Number(process.env.SDK_PORT ?? 0))).address().port)

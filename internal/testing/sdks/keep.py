@@ -23,18 +23,23 @@ def psql(sql):
 
 
 def ran(call, name):
-    """Inserts a row that says that a step ran. No transaction has it together with the step."""
+    """Records in a row that a step ran, in another transaction than the step itself."""
     psql(f"insert into things (call_id) values ('{call.id} {name}')")
     return name
 
 
 def keep(step, result):
-    psql("select no_such_function()" if os.environ.get("SDK_BROKEN")
-         else f"select keep_tool_step({quoted(step)}, {quoted(result)})")
+    if os.environ.get("SDK_KEEP") == "refused":
+        raise RuntimeError("no connection")
+    psql(f"select keep_tool_step({quoted(step)}, {quoted(result)})")
+    if os.environ.get("SDK_KEEP") == "lost":
+        raise RuntimeError("the connection broke")
 
 
 @durable
 async def play(call, input):
+    if input.get("once"):
+        return [await call.step_once("o", lambda: ran(call, "o"))]
     out = [await call.step(f"s{i}", lambda: ran(call, f"s{i}")) for i in range(input["steps"])]
     out += await asyncio.gather(*[call.step(name, lambda name=name: call.wrote("things", "insert", name))
                                   for name in ("a", "b")])
@@ -47,16 +52,34 @@ async def case(call, input):
     return [await call.step("a", lambda: 1), (await pay)["value"], await call.step("b", lambda: 2)]
 
 
+async def booked(call, name):
+    """Ends the step in a transaction."""
+    def run(step):
+        ran(call, f"{name}-ran")
+        psql(f"insert into things (call_id) values ('{call.id} {name}'); select keep_tool_step({quoted(step)}, '1')")
+        return 1
+    return await call.step_tx(name, run)
+
+
 @durable
 async def book(call, input):
-    def run(step):
-        psql(f"insert into things (call_id) values ('{call.id}'); select keep_tool_step({quoted(step)}, '1')")
-        return 1
-    return await call.step_tx("book", run)
+    def a():
+        return ran(call, "a")
+    if input["beside"]:
+        return await asyncio.gather(call.step("a", a), booked(call, "b"), call.step_once("o", lambda: ran(call, "o")))
+    return [await call.step("a", a), await booked(call, "b"), await call.step("c", lambda: ran(call, "c"))]
+
+
+@durable
+async def unknown(call, input):
+    try:
+        await call.step_once("o", lambda: 1)
+    finally:
+        await call.cleanup(lambda: booked(call, "undo"))
 
 
 service = serve(secret=os.environ["SDK_SECRET"], keep=keep, tools={
-    "remote.play": play, "remote.case": case, "remote.book": book})
+    "remote.play": play, "remote.case": case, "remote.book": book, "remote.unknown": unknown})
 server = service.server(int(os.environ.get("SDK_PORT", "0")))
 print(server.server_port, flush=True)
 server.serve_forever()

@@ -12,17 +12,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/internal/testing/npmrig"
 	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/internal/types"
 	"github.com/gemworker/gem/registry"
-	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 )
 
 const rig = "internal/testing/sdks"
@@ -235,6 +232,21 @@ func freePort(t *testing.T) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
+// answerTo sends a signed request, and returns the body of the answer.
+func answerTo(t *testing.T, url, request string) []byte {
+	t.Helper()
+	resp, err := http.DefaultClient.Do(signed(t, url, json.RawMessage(request)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer
+}
+
 // The Edge Function of the docs runs on Deno.
 func TestTheEdgeFunctionOfTheDocsRuns(t *testing.T) {
 	testdb.Long(t, "TestOperationsReturnWhatTheJournalHas")
@@ -250,30 +262,7 @@ func TestTheEdgeFunctionOfTheDocsRuns(t *testing.T) {
 	const body = `{"gem": 1, "input": {"order_id": 7}, "call": {"id": "c", "tool": "shop.remind", "attempt": 1,
 		"session_id": null, "created_by": null}, "journal": [], "exchange": {"number": 1, "left_ms": 10000,
 		"cancelled": false, "replay": false, "may_run": [], "steps": 0}}`
-	signer, err := standardwebhooks.NewWebhook(secret)
-	if err != nil {
-		t.Fatal(err)
-	}
-	now := time.Now()
-	signature, err := signer.Sign("c", now, []byte(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	q, err := http.NewRequestWithContext(t.Context(), http.MethodPost, fmt.Sprint("http://127.0.0.1:", port, "/"),
-		strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, value := range map[string]string{"id": "c", "timestamp": strconv.FormatInt(now.Unix(), 10),
-		"signature": signature} {
-		q.Header.Set("webhook-"+name, value)
-	}
-	answer, err := http.DefaultClient.Do(q)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer answer.Body.Close()
-	text, _ := io.ReadAll(answer.Body)
+	text := answerTo(t, fmt.Sprint("http://127.0.0.1:", port, "/"), body)
 	var said struct {
 		Wait struct{ For []map[string]any }
 	}

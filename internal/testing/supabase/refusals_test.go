@@ -464,7 +464,7 @@ func TestNoRefusalLetsACallersWordsIntoAnotherResponse(t *testing.T) {
 	refused("effects", keep(of("0", "x", `, "effects": {`+quoted(hostile)+`: []}`), `, "result": 1`),
 		"not those of a receipt")
 	refused("a long name", keep(of("0", long[:1000], ""), `, "result": 1`), "more than 200 characters")
-	refused("a kind", keep(of("0", "x", `, "kind": `+quoted(hostile)), `, "result": 1`), "the kind of the step is none of")
+	refused("a kind", keep(of("0", "x", `, "kind": `+quoted(hostile)), `, "result": 1`), "the kind of the step must be")
 	if forms := d.Value(`select count(*) from pg_proc, regexp_matches(prosrc, 'return array\[', 'g')
 		where oid = 'gem.misfit'::regproc`); forms != "7" {
 		t.Errorf("gem.misfit has %s templates, and this test covers 7: cover the others too", forms)
