@@ -162,9 +162,10 @@
 //	exchange-cpu           the same for one more exchange with one step: a tenth of the difference between a call with
 //	                       eleven steps and one with one. It includes sending the longer journal.
 //	exchange-cpu-ratio     exchange-cpu divided by plain-http-cpu: the figure for the target of 2.0
-//	gem-step               µs in Postgres of the statement with which a worker writes a step, in a transaction of its
-//	                       own, without the commit and without the network
-//	keep-tool-step         the same for the statement with which a service does, in the same session, in turns
+//	gem-step               µs in Postgres of the transaction with which a worker writes a step, with its commit and
+//	                       without the network
+//	keep-tool-step         the same for the transaction with which a service writes one. The two alternate in one
+//	                       session.
 //	keep-tool-step-ratio   the second median divided by the first: the figure for the target of 1.5
 //	sdk-replay-node, sdk-replay-python
 //	                       ms from a signed request with a journal of 1,000 steps of 1 KB to the answer of a handler

@@ -203,9 +203,9 @@ func (d *dialogue) exchange() (*exchangeAnswer, error) {
 }
 
 // journalFull ends a call whose journal is too large for a request.
-var journalFull = &handlers.Failure{Code: string(receipts.JournalFull), Message: "The journal of the call is too large " +
-	"for a request to the service, which takes at most 4 MiB: let steps return less, or make calls, which have journals " +
-	"of their own."}
+var journalFull = &handlers.Failure{Code: string(receipts.JournalFull), Message: "The journal of the call is too " +
+	"large for a request to the service, which takes at most 4 MiB: let steps return less, or make calls, which have " +
+	"journals of their own."}
 
 // unanswered ends the attempt without a valid answer. It first reads the journal again, because the service may have
 // written steps.
@@ -291,7 +291,8 @@ func (d *dialogue) take(answer *exchangeAnswer) (result json.RawMessage, done bo
 	case answer.Stopped != "" || state.Replay && len(answer.Operations) > 0:
 		return nil, false, d.misfit(d.domain + " mistook a replay for a run, or a run for a replay.")
 	}
-	unsure := answer.Unsure || slices.ContainsFunc(answer.Operations, func(op operation) bool { return op.Kind == exchange.Tx })
+	unsure := answer.Unsure || slices.ContainsFunc(answer.Operations,
+		func(op operation) bool { return op.Kind == exchange.Tx })
 	counted := state.Steps
 	said := counted
 	if answer.Steps != nil {
