@@ -154,27 +154,28 @@
 //	                       Execute messages of its connections), CPU in percent of a core, resident MB
 //	dashboard-left-reads   transactions per second after the browsers have left, without those of the bench
 //	dashboard-start        ms from before the exec of gem dashboard to the overview, reached through its link
-//	plain-http-cpu         µs of CPU of the server and of a worker's process for a call of a tool behind HTTP. The calls
-//	                       are inserted before, and their service is a process of its own, which does no work and does
-//	                       not count. 100 slots. -postgres and -worker are the parts, as for the next two.
-//	exchange-call-cpu      the same for a call of a durable tool with one step. It takes two requests: the first is
-//	                       answered with the step, the second, which has the step in its journal, with the result.
-//	exchange-cpu           the same for one more exchange with one step: a tenth of the difference between a call with
-//	                       eleven steps and one with one. It includes sending the longer journal.
-//	exchange-cpu-ratio     exchange-cpu divided by plain-http-cpu: the figure for the target of 2.0
+//	plain-http-cpu         µs of CPU that Postgres and the worker's process use for a call of a tool behind HTTP. The
+//	                       calls are inserted before the measurement. The service is a separate process that does no
+//	                       work, and its CPU is not counted. The worker has 100 slots. The suffixes -postgres and
+//	                       -worker give the two parts, also for the next two measures.
+//	exchange-call-cpu      the same for a call of a durable tool with one step. The call takes two requests: the service
+//	                       answers the first with the step, and the second with the result.
+//	exchange-cpu           the same for one more exchange with one step: the difference between a call with eleven steps
+//	                       and a call with one step, divided by ten. It includes sending the longer journal.
+//	exchange-cpu-ratio     exchange-cpu divided by plain-http-cpu; the target is 2.0
 //	gem-step               µs in Postgres of the transaction with which a worker writes a step, with its commit and
 //	                       without the network
-//	keep-tool-step         the same for the transaction with which a service writes one. The two alternate in one
-//	                       session.
-//	keep-tool-step-ratio   the second median divided by the first: the figure for the target of 1.5
+//	keep-tool-step         the same for the transaction with which a service writes a step. The two transactions
+//	                       alternate in one session.
+//	keep-tool-step-ratio   the median of keep-tool-step divided by that of gem-step; the target is 1.5
 //	sdk-replay-node, sdk-replay-python
 //	                       ms from a signed request with a journal of 1,000 steps of 1 KB to the answer of a handler
-//	                       that only replays them, from the file of the SDK with its own server: the median of 100
-//	                       requests, one after another
+//	                       that only replays them. The SDK's own server serves it. The median of 100 requests, one after
+//	                       another.
 //	parked-memory-none     resident MB of a worker after 50 calls
-//	parked-memory          the same of a worker that started when 20,000 calls of a durable tool behind HTTP were parked
-//	parked-memory-growth   MB that the second half of those added to the worker that parked them, whose heap the first
-//	                       half had grown
+//	parked-memory          the same for a worker that starts while 20,000 calls of a durable tool behind HTTP are parked
+//	parked-memory-growth   MB by which the memory of the worker that parks these calls grows while it parks the second
+//	                       half of them. The first half has already grown its heap.
 //
 // The process measures are of the program itself, built from this tree. The bench reads CPU and memory from /proc.
 // Without /proc it reports that it does not measure them, and leaves them out. The server counts the statements of a

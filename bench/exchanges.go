@@ -26,26 +26,28 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// exchanging has the sizes for the measures of tools behind HTTP.
+// exchanging holds the sizes for the measures of tools behind HTTP.
 type exchanging struct {
-	calls, turns     int // calls of each kind in a turn; turns
-	kept             int // steps that each of two functions writes
-	entries, replays int // of a journal; requests with it
-	parked           int // calls
+	calls, turns     int // number of calls of each kind in a turn; number of turns
+	kept             int // number of steps that each of the two functions writes
+	entries, replays int // number of entries in the journal; number of requests with this journal
+	parked           int // number of calls that are parked at a time
 }
 
-// serviceArgument starts the bench as a service for tools, so that its CPU is not that of the worker.
+// serviceArgument starts the bench as a service for tools. A process of its own keeps the CPU of the service apart from
+// that of the worker.
 const serviceArgument = "service"
 
 // serviceSecret signs the requests to services.
 var serviceSecret = bytes.Repeat([]byte("s"), 32)
 
-// serviceVariable is the environment of services, and of the worker that calls them.
+// serviceVariable gives the secret to services and to the worker that calls them.
 var serviceVariable = "BENCH_SECRET=whsec_" + base64.StdEncoding.EncodeToString(serviceSecret)
 
-// serveTools serves tools until its input ends, as it does when the bench ends. It checks nothing, since only the cost
-// of its caller counts. The note of the input is a number of steps; bench.parked waits after them, the others end. GET
-// returns how many calls have come so far.
+// serveTools serves tools until its standard input ends, which happens when the bench ends. It checks no signature,
+// because only the cost of its caller is measured. The note in a call's input is the number of steps of the call. After
+// its steps, a call of bench.parked waits, and any other call returns. GET returns how many calls have reached that
+// point so far.
 func serveTools() error {
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
@@ -56,10 +58,10 @@ func serveTools() error {
 		return err
 	}
 	fmt.Println("http://" + listener.Addr().String())
-	var came atomic.Int64
+	var served atomic.Int64
 	return http.Serve(listener, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { //nolint:gosec // local
 		if r.Method == http.MethodGet {
-			fmt.Fprint(w, came.Load())
+			fmt.Fprint(w, served.Load())
 			return
 		}
 		var asked struct {
@@ -73,22 +75,23 @@ func serveTools() error {
 		const result = `"result": {"note_id": "none", "status": "answered"}`
 		switch steps := asked.Exchange.Steps; {
 		case asked.GEM == 0:
-			came.Add(1)
+			served.Add(1)
 			fmt.Fprint(w, `{`+result+`, "effects": {}}`)
 		case steps < wanted:
 			fmt.Fprintf(w, `{"gem": 1, "steps": %d, "ops": [{"op": "step", "name": "step %[1]d", "kind": "step", `+
 				`"result": {"price": 4200}}]}`, steps)
 		case asked.Call.Tool == "bench.parked":
-			came.Add(1)
+			served.Add(1)
 			fmt.Fprintf(w, `{"gem": 1, "steps": %d, "ops": [], "wait": {"need": 1, "for": [{"name": "#paid"}]}}`, steps)
 		default:
-			came.Add(1)
+			served.Add(1)
 			fmt.Fprintf(w, `{"gem": 1, "steps": %d, "ops": [], `+result+`, "unread": []}`, steps)
 		}
 	}))
 }
 
-// startService starts a program that serves tools and prints its URL.
+// startService starts a program that serves tools. It returns the URL that the program prints, and a function that
+// stops the program.
 func startService(ctx context.Context, folder, program string, args ...string) (url string, stop func(), err error) {
 	cmd, end := command(ctx, folder, program, args, append(os.Environ(), serviceVariable))
 	stop = func() { end(); _ = cmd.Wait() }
@@ -113,7 +116,7 @@ func startService(ctx context.Context, folder, program string, args ...string) (
 	return strings.TrimSpace(line), stop, nil
 }
 
-// behindHTTP is a worker of the gem program and its service.
+// behindHTTP is a database with a worker, which is a process of the gem program, and the service that it calls.
 type behindHTTP struct {
 	*stage
 	url string // of the service
@@ -121,7 +124,7 @@ type behindHTTP struct {
 	restart func() (pid int, err error)
 }
 
-// withService starts a service. The measure starts the worker.
+// withService starts a service and passes it to run. run starts the worker with restart.
 func (b *bench) withService(ctx context.Context, c contestant, run func(*behindHTTP) error) error {
 	s, err := b.lab.stage(ctx, c)
 	if err != nil {
@@ -157,8 +160,8 @@ func (b *bench) withService(ctx context.Context, c contestant, run func(*behindH
 	}})
 }
 
-// came returns how many calls have come to the service.
-func (s *behindHTTP) came(ctx context.Context) (n int, err error) {
+// served returns how many calls have returned from the service or wait after their last step.
+func (s *behindHTTP) served(ctx context.Context) (n int, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url, nil)
 	if err != nil {
 		return 0, err
@@ -172,12 +175,13 @@ func (s *behindHTTP) came(ctx context.Context) (n int, err error) {
 	return n, err
 }
 
-// calls makes n calls of a tool and returns when none of them runs anymore. While they run it asks the service how many
-// have come, and not the database, whose CPU is measured. before runs after their insert, just before its commit.
+// calls makes n calls of a tool and returns when all of them have ended or are parked. Meanwhile it asks the service
+// for their number. It does not ask the database, because the CPU of the database is measured. before runs between the
+// insert of the calls and its commit.
 func (s *behindHTTP) calls(ctx context.Context, tool string, steps, n int, before func() error) error {
 	input := newPayload(0, false)
 	input.Note = fmt.Sprint(steps)
-	had, err := s.came(ctx)
+	had, err := s.served(ctx)
 	if err != nil {
 		return err
 	}
@@ -193,7 +197,7 @@ func (s *behindHTTP) calls(ctx context.Context, tool string, steps, n int, befor
 	for open := n; err == nil && open > 0; {
 		has := 0
 		if err = sleepUntil(ctx, time.Now().Add(20*time.Millisecond)); err == nil {
-			has, err = s.came(ctx)
+			has, err = s.served(ctx)
 		}
 		if err == nil && has >= had+n {
 			err = s.db.QueryRow(ctx, "select count(*) from core_tool_calls where status in ('queued', 'running')").Scan(&open)
@@ -202,8 +206,8 @@ func (s *behindHTTP) calls(ctx context.Context, tool string, steps, n int, befor
 	return err
 }
 
-// cpuBehindHTTP measures the CPU of a plain call, of a durable call with one step, and of one with eleven. The
-// difference of these two has ten exchanges with one step each.
+// cpuBehindHTTP measures the CPU of a plain call, of a durable call with one step, and of a durable call with eleven
+// steps. The two durable calls differ by ten exchanges with one step each.
 func cpuBehindHTTP(ctx context.Context, b *bench, c contestant) (figures []figure, err error) {
 	kinds := []struct {
 		tool  string
@@ -220,10 +224,10 @@ func cpuBehindHTTP(ctx context.Context, b *bench, c contestant) (figures []figur
 			return err
 		}
 		costs := map[string][]float64{}
-		for turn := range 1 + b.sizes.exchanging.turns { // the first fills the caches
-			var cost [3][3]float64 // in µs per call, of each kind: of the worker, of Postgres, and of both
+		for turn := range 1 + b.sizes.exchanging.turns { // the first turn fills the caches and is not counted
+			var cost [3][3]float64 // µs per call, by kind of call and by process: Postgres, the worker, and their sum
 			for i := range kinds {
-				k := (i + turn) % len(kinds) // none always goes first
+				k := (i + turn) % len(kinds) // each turn starts with another kind
 				if err := s.settle(ctx); err != nil {
 					return err
 				}
@@ -272,8 +276,9 @@ func unlessNoProc(measure string, err error) error {
 	return err
 }
 
-// keptSteps measures the time in Postgres of a step that the worker writes, and of one that a service writes. Each is a
-// transaction of its own, with its commit. The statements are planned once, as prepared ones are.
+// keptSteps measures how long Postgres takes to write a step for a worker (gem.step) and for a service
+// (keep_tool_step). Each step has its own transaction, and its commit is measured too. A DO block keeps the plans of
+// the statements, as prepared statements do.
 func keptSteps(ctx context.Context, b *bench, c contestant) ([]figure, error) {
 	s, err := b.lab.stage(ctx, c)
 	if err != nil {
@@ -311,7 +316,7 @@ func keptSteps(ctx context.Context, b *bench, c contestant) ([]figure, error) {
 				insert into took values ('gem-step', clock_timestamp() - began);
 				said := format('{"token": %s, "before": 0, "name": "book", "effects": {}}',
 					to_json(gem.exchange_token(one.ids[2], 1, 'bench')));
-				commit; -- the locks that the token took are not there for the step
+				commit; -- releases the locks that exchange_token has taken
 				began := clock_timestamp();
 				perform keep_tool_step(said::jsonb, '{"price": 4200}');
 				commit;
@@ -333,7 +338,7 @@ func keptSteps(ctx context.Context, b *bench, c contestant) ([]figure, error) {
 		value: figures[1].value / figures[0].value}), nil
 }
 
-// replays are services that replay a journal with the files of an SDK.
+// replays lists the services that replay a journal, one for each SDK.
 var replays = []struct{ measure, program, file, text string }{
 	{"sdk-replay-node", "node", "typescript/service.mjs", `import { durable, serve } from './gem-handlers.js'
 const service = serve({ secret: process.env.BENCH_SECRET, tools: { 'bench.durable': durable(async (call, { steps }) => {
@@ -354,13 +359,13 @@ print(f"http://127.0.0.1:{server.server_port}", flush=True)
 server.serve_forever()
 `}}
 
-// replaysOfSDKs measures the time of a request with a long journal, whose handler only replays it and returns.
+// replaysOfSDKs measures the time of a request with a long journal. The handler only replays the journal and returns.
 func replaysOfSDKs(ctx context.Context, b *bench, _ contestant) (figures []figure, err error) {
 	size := b.sizes.exchanging
 	journal := make([]map[string]any, size.entries)
 	for i := range journal {
 		journal[i] = map[string]any{"name": fmt.Sprint("step ", i), "kind": "step", "ended": i + 1,
-			"result": strings.Repeat("x", 1022)} // with its quotes, 1 KB
+			"result": strings.Repeat("x", 1022)} // 1 KB with the quotes
 	}
 	body := []byte(jsonOf(map[string]any{"gem": 1, "input": map[string]int{"steps": size.entries},
 		"call": map[string]any{"id": "01990000-0000-7000-8000-000000000000", "tool": "bench.durable", "attempt": 1,
@@ -412,7 +417,8 @@ func replaysOfSDKs(ctx context.Context, b *bench, _ contestant) (figures []figur
 	return figures, nil
 }
 
-// exchangeWith sends a signed request to a service, and checks that its handler has returned.
+// exchangeWith sends a signed request to a service. It returns an error unless the handler has replayed the journal and
+// returned.
 func exchangeWith(ctx context.Context, url string, body []byte) error {
 	id, at := "bench", fmt.Sprint(time.Now().Unix())
 	code := hmac.New(sha256.New, serviceSecret)
@@ -437,10 +443,11 @@ func exchangeWith(ctx context.Context, url string, body []byte) error {
 	return err
 }
 
-// memoryOfParked measures the worker's memory with many parked calls: of a worker that finds them when it starts,
-// compared with one that finds none, and what more of them add to the worker that has parked them.
+// memoryOfParked measures how much memory a worker needs for parked calls. It compares a worker that starts while many
+// calls are parked with a worker that starts without parked calls. It also measures by how much the memory of a worker
+// grows while this worker parks more calls.
 func memoryOfParked(ctx context.Context, b *bench, c contestant) (figures []figure, err error) {
-	var memory []float64 // in MB, after each of the steps
+	var memory []float64 // MB after each of the four steps below
 	err = b.withService(ctx, c, func(s *behindHTTP) error {
 		var pid int
 		start := func() (err error) {

@@ -15,7 +15,7 @@ import (
 )
 
 func main() {
-	if len(os.Args) == 2 && os.Args[1] == serviceArgument { // the bench starts itself so
+	if len(os.Args) == 2 && os.Args[1] == serviceArgument { // startService runs the bench with this argument
 		say("%v", serveTools())
 		os.Exit(1)
 	}

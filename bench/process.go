@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// source returns the folder of GEM's source: the checkout in which the bench itself was built, so that two benches side
-// by side measure two programs.
+// source returns the folder of GEM's source: the checkout in which the bench itself was built. So two benches from
+// different checkouts measure different programs.
 func source(ctx context.Context) (folder string, err error) {
 	_, file, _, _ := runtime.Caller(0)
 	list := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/gemworker/gem")
@@ -26,7 +26,7 @@ func source(ctx context.Context) (folder string, err error) {
 	return strings.TrimSpace(string(root)), nil
 }
 
-// build builds the program as shipped, once, in the scratch folder, and returns its path.
+// build builds the program with the flags of a release, once, in the scratch folder, and returns its path.
 func (b *bench) build(ctx context.Context) (program string, err error) {
 	if b.program != "" {
 		return b.program, nil

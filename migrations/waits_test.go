@@ -148,7 +148,8 @@ func TestChildrenThatEndAtTheSameTimeAreReportedTogether(t *testing.T) {
 	}
 }
 
-// A parent often writes its own wait while its child ends. The end of one child waits for that, and no second one does.
+// A parent often writes its own wait while its children end. The end of one child waits until the parent is unlocked.
+// The ends of further children do not wait meanwhile: they are reported later.
 func TestTheEndOfAChildWaitsForItsLockedParent(t *testing.T) {
 	t.Parallel()
 	db := parked(t, "{a,b}")

@@ -36,8 +36,8 @@ type dialogue struct {
 	number  int             // of the exchange
 	token   string          // for SQL, or empty
 	mayRun  []string        // steps that must not run twice, and whose beginning this attempt has just recorded
-	codes   []string        // of errors that the last request told the service
-	ended   map[string]bool // the names in the last request that have ended
+	codes   []string        // the codes of the errors in the last request
+	ended   map[string]bool // the names of the entries in the last request that have ended
 }
 
 // converse runs one attempt of a durable call.
@@ -413,7 +413,8 @@ func (d *dialogue) operation(op operation) (exchange.Operation, error) {
 // maxPauseMS is the longest pause before another attempt: a day.
 const maxPauseMS = 24 * 60 * 60 * 1000
 
-// failure is an error that the service reports. It may have a code of GEM's if the request had an error with that code.
+// failure returns the error that the service reports. The error may have a code of GEM's only if an error in the
+// request had that code.
 func (d *dialogue) failure(said *failure) error {
 	if slices.Contains(d.codes, said.Code) {
 		return &handlers.Failure{Code: said.Code, Message: said.Message, Details: said.Details}

@@ -91,12 +91,12 @@ type State struct {
 // returning: the attempt then has ended.
 type Attempt interface {
 	State() State
-	// Entries returns the journal, in the order of its events. It is not complete if the results of calls take more than
-	// 8 MiB, so that no request can have them.
+	// Entries returns the journal, in the order of its events. complete is false if the results of calls take more than
+	// 8 MiB. Such a journal does not fit into a request.
 	Entries() (entries []Entry, complete bool)
 	// Token returns the token with which the service may write steps in its own transactions.
 	Token() (string, error)
-	// Reread reads the journal again: the service may have written into it.
+	// Reread reads the journal again, because the service may have written into it.
 	Reread() error
 	// Record writes operations into the journal. It returns an error for an operation that does not fit the journal or
 	// that no service may report.
@@ -111,7 +111,8 @@ type Attempt interface {
 	DoesNotFit(name, why string)
 	// Stopped ends a replay at an operation that the journal lacks. It does not return.
 	Stopped(lacks string)
-	// Finished records that the handler has returned, or that its replay stops, without asking for the entries in unread.
+	// Finished records which entries of the journal the handler has not asked for when it returns, or when its replay
+	// stops.
 	Finished(unread []string)
 	// Life is the context of the whole attempt.
 	Life() context.Context

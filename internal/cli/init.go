@@ -55,14 +55,14 @@ var firstKinds = map[string]firstKind{
   gem dev                       # in a second terminal: a private Postgres and a worker, until Ctrl-C
   gem call shop.refund '{"order_id": 1, "amount": 20}' --wait     # in a third one
   gem call shop.refund '{"order_id": 2, "amount": 150}' --wait    # gem dev prints how to approve it
-  gem types typescript --out gem-tools.ts                         # types of the tools, for your handlers`, &sdk.TypeScript},
+  gem types typescript --out gem-tools.ts                         # writes the types of your tools`, &sdk.TypeScript},
 	"python": {"", `  set -a; . ./.env; set +a
   python3 -m unittest
   python3 shop.py               # the service, until Ctrl-C
   gem dev                       # in a second terminal: a private Postgres and a worker, until Ctrl-C
   gem call shop.refund '{"order_id": 1, "amount": 20}' --wait     # in a third one
   gem call shop.refund '{"order_id": 2, "amount": 150}' --wait    # gem dev prints how to approve it
-  gem types python --out gem_tools.py                             # types of the tools, for your handlers`, &sdk.Python},
+  gem types python --out gem_tools.py                             # writes the types of your tools`, &sdk.Python},
 }
 
 func initCommand() *cobra.Command {

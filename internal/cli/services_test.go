@@ -15,7 +15,7 @@ import (
 	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
-// services is a delta whose agents are calls to remote.agent, a durable tool of a service in another language.
+// services is a delta whose agents are calls to remote.agent. A service in another language handles this durable tool.
 type services struct {
 	delta
 	domains string
@@ -23,7 +23,7 @@ type services struct {
 
 const serviceSecret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
-// eachService runs a test with the agent of the SDKs' acceptance tests, in each language.
+// eachService runs a test once for each language, with the agent of internal/testing/sdks.
 func eachService(t *testing.T, test func(t *testing.T, s services)) {
 	t.Helper()
 	t.Parallel()
@@ -32,17 +32,17 @@ func eachService(t *testing.T, test func(t *testing.T, s services)) {
 		t.Run(language, func(t *testing.T) {
 			s := services{delta: newDelta(t)}
 			s.registry = serviceRegistry(t)
-			world := httptest.NewServer(s)
-			t.Cleanup(world.Close)
+			effects := httptest.NewServer(s)
+			t.Cleanup(effects.Close)
 			s.domains = fmt.Sprintf(`{"version": "1", "remote": {"http": {"url": "http://127.0.0.1:%d", "secret_env":
-				"SDK_SECRET", "durable": ["agent"]}}}`, startService(t, strings.TrimPrefix(world.URL, "http://"), command))
+				"SDK_SECRET", "durable": ["agent"]}}}`, startService(t, strings.TrimPrefix(effects.URL, "http://"), command))
 			test(t, s)
 			s.sound()
 		})
 	}
 }
 
-// serviceRegistry is that of delta, with the tools of the service.
+// serviceRegistry returns the registry of delta with the tools of the service added.
 func serviceRegistry(t *testing.T) string {
 	t.Helper()
 	var file map[string]any
@@ -64,12 +64,13 @@ func serviceRegistry(t *testing.T) string {
 	return string(encoded)
 }
 
-// startService starts a service until the end of the test, and returns its port.
-func startService(t *testing.T, world string, command []string) (port int) {
+// startService starts a service, which runs until the end of the test, and returns its port. effects is the address of
+// the server to which the agents report their effects.
+func startService(t *testing.T, effects string, command []string) (port int) {
 	t.Helper()
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Dir, cmd.Stderr = "../testing/sdks", os.Stderr
-	cmd.Env = append(bareEnvironment(), "SDK_SECRET="+serviceSecret, "SDK_WORLD="+world)
+	cmd.Env = append(bareEnvironment(), "SDK_SECRET="+serviceSecret, "SDK_WORLD="+effects)
 	out, err := cmd.StdoutPipe()
 	if err == nil {
 		err = cmd.Start()
@@ -91,7 +92,8 @@ func startService(t *testing.T, world string, command []string) (port int) {
 	return port
 }
 
-// ServeHTTP is the world of the agents: what they do there are effects of delta, which a test counts and delays.
+// ServeHTTP receives the effects of the agents. It records each as an effect of delta, so that a test can count and
+// delay it.
 func (s services) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	what, err := io.ReadAll(r.Body)
 	if err == nil {
@@ -107,7 +109,7 @@ func (s services) worker() *process {
 	return s.delta.worker("GEM_DOMAINS="+s.domains, "SDK_SECRET="+serviceSecret)
 }
 
-// insert makes a call to remote.agent, which acts once and is done.
+// insert makes a call to remote.agent. The agent calls remote.act in its first turn and ends in its second turn.
 func (s services) insert() (id string) {
 	s.Helper()
 	return testdb.Value[string](s.T, s.db, `insert into core_tool_calls (tool_name, input, created_by) values
@@ -115,7 +117,7 @@ func (s services) insert() (id string) {
 		{"content": "done"}]}', 'ada') returning id::text`)
 }
 
-// continued fails the test unless an agent is done, and has only thought for the second time more than once.
+// continued fails the test unless an agent ends after two turns, and only its step "think 2" has run twice.
 func (s services) continued(id string) {
 	s.Helper()
 	var ran struct {
@@ -132,8 +134,8 @@ func (s services) continued(id string) {
 	}
 }
 
-// A1: the worker is killed between the effect of a step and its memo.
-func TestAStepOfAServiceRunsOnceMoreAfterItsWorkerWasKilled(t *testing.T) {
+// A1: the worker is killed after the effect of a step, before the step is in the journal.
+func TestAStepOfAServiceRunsAgainAfterItsWorkerWasKilled(t *testing.T) {
 	eachService(t, func(_ *testing.T, s services) {
 		s.hold("think 2")
 		first := s.worker()
@@ -145,7 +147,7 @@ func TestAStepOfAServiceRunsOnceMoreAfterItsWorkerWasKilled(t *testing.T) {
 	})
 }
 
-// A2: the worker is stopped in the middle of a step, and the call continues on another worker.
+// A2: the worker is stopped while a step runs, and the call continues on another worker.
 func TestAServiceContinuesOnAnotherWorkerAfterAStop(t *testing.T) {
 	eachService(t, func(t *testing.T, s services) {
 		s.hold("think 2")

@@ -21,24 +21,27 @@ func typesCommand(p *Program) *cobra.Command {
 	return cmd
 }
 
-// typesLanguage is a language in which types are written.
+// typesLanguage is a language for which gem types writes types.
 type typesLanguage struct {
-	name, title, file, has string
-	write                  func(*registry.Registry) []byte
+	name, title, file, help string
+	write                   func(*registry.Registry) []byte
 }
 
 var typesLanguages = []typesLanguage{
 	{"typescript", "TypeScript", "tools.ts", `
 It reads FILE, or else the registry that a worker would load here. It writes the
 types of each tool's input and output, a map from the tools' names to both
-(Tools), and the receipt with its three outcomes.
+(Tools), and the receipt with its three outcomes. A type accepts every value
+that the schema accepts.
 `, types.TypeScript},
 	{"python", "Python", "gem_tools.py", `
 It reads FILE, or else the registry that a worker would load here. It writes a
 TypedDict for each tool's input and output, and DurableCall: the type of a
-durable handler's call, whose start, run and approve know the tools. The file
-runs on Python 3.10 or newer, next to gem_handlers.py, and needs no package.
-Some types have extra_items (PEP 728), which pyright knows.
+durable handler's call, with start, run and approve typed for each tool. The
+file runs on Python 3.10 or newer, next to gem_handlers.py, and needs no other
+package. Some types use extra_items (PEP 728), which pyright supports. A type
+accepts every value that the schema accepts, except that an integer must be an
+int: the schema also accepts 1.0.
 `, types.Python},
 }
 
@@ -47,10 +50,9 @@ func typesLanguageCommand(p *Program, l typesLanguage) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   l.name + " [FILE]",
 		Short: "Write the types in " + l.title,
-		Long: l.has + `
-The same registry always gives the same text. A type accepts every value that
-the schema accepts, but is less exact: it has no lengths, ranges, patterns or
-formats.`,
+		Long: l.help + `
+The same registry always gives the same text. A type is less exact than the
+schema: it has no lengths, ranges, patterns or formats.`,
 		Example: "  gem types " + l.name + " --out " + l.file,
 		Args:    takes("at most one file", 0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {

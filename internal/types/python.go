@@ -12,7 +12,7 @@ import (
 	"github.com/gemworker/gem/registry"
 )
 
-// pythonHead begins a file. Only type checkers see what Python 3.10 does not have.
+// pythonHead is the beginning of each file. Only type checkers read the imports that Python 3.10 lacks.
 const pythonHead = `# pyright: reportUnusedImport=false
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ import gem_handlers
 from gem_handlers import Child
 
 if TYPE_CHECKING:
-    from typing_extensions import NotRequired, TypedDict  # type checkers have it
+    from typing_extensions import NotRequired, TypedDict  # every type checker includes this module
 else:
     class TypedDict(dict):  # at run time, the values are plain dicts
         def __init_subclass__(cls, **_): pass
 `
 
-// pythonMethods are those of a durable call that are typed for each tool: their names, other parameters and results,
-// and the other parameters of the SDK's.
+// pythonMethods lists the methods of a durable call that are typed for each tool. more holds the parameters after the
+// input, and result the result. all holds the parameters after the input in the SDK's own method.
 var pythonMethods = []struct{ name, more, result, all string }{
 	{"def start", "", "Child[%s]", ", **more: Any"},
 	{"async def run", "", "%s", ""},
@@ -39,14 +39,14 @@ var pythonMethods = []struct{ name, more, result, all string }{
 
 const approveMore = ", by: list[str], text: str = \"\", owner_too: bool = False, until: Optional[datetime] = None"
 
-// Python returns the file of types of a registry.
+// Python returns a Python file with the types of a registry.
 func Python(r *registry.Registry) []byte {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# The tools of GEM's registry %s, sha256 %s. Written by `gem types python`: change the registry "+
 		"instead.\n\n%s", line(r.Version), r.SHA256(), pythonHead)
 	names := names{}
 	var methods [3]strings.Builder
-	for _, t := range sorted(r) { // two at least: wait.answer and wait.approval are in every registry
+	for _, t := range sorted(r) { // @overload needs two tools: every registry has wait.answer and wait.approval
 		fmt.Fprintf(&b, "\n\n# %s\n", t.Name)
 		write := func(side string, text []byte, open bool) string {
 			p := &python{&b, names, pascal(t.FlatName()) + side, map[string]string{}}
@@ -60,7 +60,8 @@ func Python(r *registry.Registry) []byte {
 		}
 	}
 	b.WriteString("\n\nclass DurableCall(gem_handlers.DurableCall):\n" +
-		"    \"\"\"The call of a durable handler, whose methods know the tools. It is only a type.\"\"\"\n    if TYPE_CHECKING:\n")
+		"    \"\"\"The type of a durable handler's call, with methods that are typed for each tool.\"\"\"\n" +
+		"    if TYPE_CHECKING:\n")
 	for i, m := range pythonMethods {
 		b.WriteString(methods[i].String())
 		fmt.Fprintf(&b, "        %s(self, name: str, tool: str, input: Mapping[str, Any]%s) -> %s: ...\n", m.name, m.all,
@@ -69,12 +70,12 @@ func Python(r *registry.Registry) []byte {
 	return []byte(b.String())
 }
 
-// python adds types to a text.
+// python writes types in Python, and adds their declarations to a text.
 type python struct {
 	*strings.Builder
 	names names
-	base  string            // of the names of the types
-	known map[string]string // the names of types by their text
+	base  string            // the first part of the names of all types
+	known map[string]string // the names of declared types, by their text
 }
 
 func (*python) anything() string { return "Any" }
@@ -83,7 +84,7 @@ func (*python) every(k kind) string {
 	return [kinds]string{"str", "int", "float", "bool", "list[Any]", "dict[str, Any]", "None"}[k]
 }
 
-// constant gives a name to a text that needs escapes, since types in quotes cannot have them.
+// constant declares a name for a text that needs escapes, because a type in quotes cannot contain escapes.
 func (p *python) constant(c any) string {
 	switch c := c.(type) {
 	case string:
@@ -112,7 +113,7 @@ func (p *python) list(first [][]option, _ int, others []option) string {
 	return "list[" + p.union(distinct(append(slices.Concat(first...), others...))) + "]"
 }
 
-// union writes one Literal for all constants.
+// union joins all constants into one Literal.
 func (*python) union(options []option) string {
 	var texts, constants []string
 	for _, o := range options {
@@ -135,7 +136,7 @@ func (*python) union(options []option) string {
 	return strings.Join(texts, " | ")
 }
 
-// object is a type without a name. Its text is that of its class without the name.
+// object returns a type that has no name yet. Its text is the declaration of the class without a name.
 func (p *python) object(d *dict) option {
 	if len(d.fields) == 0 && len(d.others) > 0 {
 		return option{text: "dict[str, " + p.union(d.others) + "]", size: 1, dict: d}
@@ -143,7 +144,8 @@ func (p *python) object(d *dict) option {
 	return option{text: p.class("", d, ""), size: 1, dict: d}
 }
 
-// both merges the fields of each two types. Where they say different things of a field, it has any value.
+// both merges each type of a with each type of b: the result has the fields of both. A field whose types differ has the
+// type Any.
 func (p *python) both(a, b part) (merged part) {
 	for _, x := range a.only {
 		for _, y := range b.only {
@@ -180,7 +182,7 @@ func (p *python) merge(a, b *dict) *dict {
 	return d
 }
 
-// named declares classes. Their names have those of the properties on the way to the place.
+// named declares the classes. Their names contain the names of the properties on the path to the place.
 func (p *python) named(options []option, at string) []option {
 	name, property := p.base, false
 	for _, token := range schema.Tokens(at) {
@@ -206,6 +208,7 @@ func (p *python) classes(options []option, name string) (named []option) {
 	return named
 }
 
+// isClass reports whether a type is a TypedDict, which needs a name.
 func isClass(o option) bool { return o.dict != nil && !strings.HasPrefix(o.text, "dict[") }
 
 func (p *python) declare(name string, options []option, doc string) {
@@ -220,19 +223,22 @@ func (p *python) declare(name string, options []option, doc string) {
 	}
 }
 
-// plainField is the name of a field that a class can have: neither a keyword, nor a name of a type.
+// plainField matches the names that a field of a class may have, unless they are in takenFields. A name that begins
+// with a capital letter could hide a type, and Python changes a name that begins with two underscores.
 var plainField = regexp.MustCompile(`^(?:[a-z]|_[A-Za-z0-9])[A-Za-z0-9_]*$`)
 
+// takenFields lists the keywords of Python and the types that a field would hide.
 var takenFields = strings.Fields("and as assert async await break class continue def del elif else except finally " +
 	"for from global if import in is lambda nonlocal not or pass raise return try while with yield " +
 	"str int float bool list dict")
 
-// class writes a TypedDict, as a class if it can be one.
+// class returns the declaration of a TypedDict. It is a class if the names of all fields allow it, and otherwise a call
+// of TypedDict.
 func (p *python) class(name string, d *dict, doc string) string {
 	extra, plain, others := "", true, slices.Clone(d.others)
 	var fields, items strings.Builder
 	for _, f := range d.fields {
-		if f.name == "" { // which a TypedDict cannot have
+		if f.name == "" { // a TypedDict cannot have a field with an empty name
 			others = append(others, f.options...)
 			continue
 		}
@@ -262,7 +268,7 @@ func (p *python) class(name string, d *dict, doc string) string {
 	return fmt.Sprintf("\n\nclass %s(TypedDict%s):\n%s", name, extra, body)
 }
 
-// docstring writes a text that is data as a literal.
+// docstring returns a text as a literal, so that no part of the text becomes code. An empty text becomes an ellipsis.
 func docstring(text string) string {
 	if text == "" {
 		return "..."

@@ -39,11 +39,11 @@ func TestThePythonTypesOfTheFirstTools(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("to accept it: go test ./internal/types -update\n%s", diff)
+		t.Errorf("the types differ from %s; to accept them: go test ./internal/types -update\n%s", golden, diff)
 	}
 }
 
-// pythonFolder returns a folder with the SDK and with types of many registries.
+// pythonFolder returns a folder with the SDK, and with a file of types for each of several registries.
 func pythonFolder(t *testing.T, fuzzed int) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -69,7 +69,7 @@ func pythonFolder(t *testing.T, fuzzed int) string {
 	return dir
 }
 
-// Python runs the files. No text of a registry is run: some texts would end the program.
+// Python imports the generated files, and runs no text of a registry as code: some of the texts would end the program.
 func TestThePythonTypesRun(t *testing.T) {
 	t.Parallel()
 	dir := pythonFolder(t, 8)
@@ -88,8 +88,9 @@ print(len(names))`)
 	}
 }
 
-// Pyright finds nothing to report: each line that it has to reject has a comment, and it reports comments without need.
-func TestPyrightTakesTheTypesAndAcceptsWhatTheRegistryAccepts(t *testing.T) {
+// Pyright reports no error. A line that it must reject has the comment "pyright: ignore", and pyright also reports such
+// a comment on a line without an error.
+func TestPyrightAcceptsTheTypesAndWhatTheRegistryAccepts(t *testing.T) {
 	if os.Getenv("GEM_TEST_LONG") == "" {
 		t.Skip("pyright takes long: set GEM_TEST_LONG=1")
 	}
@@ -107,7 +108,7 @@ func TestPyrightTakesTheTypesAndAcceptsWhatTheRegistryAccepts(t *testing.T) {
 	}
 }
 
-// pythonUsage makes calls as a handler would.
+// pythonUsage is code that makes calls as a handler does.
 const pythonUsage = `
 
 async def usage(call: DurableCall) -> str:
@@ -130,27 +131,28 @@ async def helped(call: gem_handlers.DurableCall) -> int:
     return count
 `
 
-// toolInput finds the type of a tool's input.
+// toolInput returns the name of the type of a tool's input.
 func toolInput(t *testing.T, text, tool string) string {
 	t.Helper()
 	found := regexp.MustCompile(`def start\(self, name: str, tool: Literal\["` + regexp.QuoteMeta(tool) +
 		`"\], input: (\w+)\)`).FindStringSubmatch(text)
 	if found == nil {
-		t.Fatalf("there is no %s", tool)
+		t.Fatalf("the file has no type for the input of %s", tool)
 	}
 	return found[1]
 }
 
-// looser finds schemas that Python's types follow less: places in a list, and constants that are objects.
+// looser matches schemas that TypeScript can express and Python cannot: types by position in a list, and constants that
+// are objects.
 var looser = regexp.MustCompile(`prefixItems|additionalItems|"const": \{\}\}|"enum": .*\{"b"`)
 
-// pythonTable writes the values of the table.
+// pythonTable returns the types and values of the table in typescript_test.go, in Python.
 func pythonTable(t *testing.T) string {
 	t.Helper()
 	return tabled(t, types.Python, func(text string, s sample) string {
 		rejected := ""
 		if !s.valid {
-			if s.typed || looser.MatchString(s.schema) || strings.Contains(s.input, "true") { // which is an int
+			if s.typed || looser.MatchString(s.schema) || strings.Contains(s.input, "true") { // in Python, True is an int
 				return ""
 			}
 			rejected = "  # pyright: ignore"
@@ -159,7 +161,7 @@ func pythonTable(t *testing.T) string {
 	})
 }
 
-// pythonFuzzed returns the types of a made-up registry, and values of them that the registry accepts.
+// pythonFuzzed returns the types of a random registry, and values of these types that the registry accepts.
 func pythonFuzzed(t *testing.T, seed int) string {
 	t.Helper()
 	m := &maker{Rand: rand.New(rand.NewPCG(uint64(seed), 7))} //nolint:gosec // the same in every run
@@ -177,7 +179,7 @@ func pythonFuzzed(t *testing.T, seed int) string {
 	return text + "\n\n" + b.String()
 }
 
-// pythonLiteral writes JSON in Python.
+// pythonLiteral returns a JSON value as a literal in Python.
 func pythonLiteral(t *testing.T, text string) string {
 	t.Helper()
 	d := json.NewDecoder(strings.NewReader(text))
@@ -196,7 +198,7 @@ func pythonLiteral(t *testing.T, text string) string {
 			b.WriteString(map[bool]string{true: "True", false: "False"}[v])
 		case string:
 			b.WriteString(strconv.Quote(v))
-		case json.Number: // 1e400 is an integer
+		case json.Number: // an integer may be written as 1e400
 			if r, ok := new(big.Rat).SetString(string(v)); ok && r.IsInt() {
 				b.WriteString(r.Num().String())
 			} else {

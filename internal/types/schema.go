@@ -13,28 +13,36 @@ import (
 
 // language writes types in a programming language.
 type language interface {
+	// anything returns the type that accepts every value.
 	anything() string
-	// every is the type of all values of a kind. That of fractions has the integers too.
+	// every returns the type that accepts all values of a kind. For fractions, it also accepts integers.
 	every(k kind) string
-	// constant is the type of a value alone, or "" if there is none.
+	// constant returns the type that accepts only the value c, or "" if the language has no such type.
 	constant(c any) string
-	// list is the type of lists, by the types of the first elements and of the others. The first least exist.
+	// list returns a type of lists. first holds the types of the first elements, by position, and others the types of all
+	// further elements. The elements before the position least must exist.
 	list(first [][]option, least int, others []option) string
+	// object returns the type of the objects that d describes.
 	object(d *dict) option
+	// union returns the type that accepts the values of all options.
 	union(options []option) string
-	// both is what two different types of lists or objects have in common, or more.
+	// both returns types for the values that p and q have in common. These types may accept more values. p and q are
+	// different sets of lists, or different sets of objects.
 	both(p, q part) part
-	// named gives names to the types of objects that need one. They are used at a place.
+	// named returns the options, after it has declared a name for each option that needs one. at is the place in the
+	// schema where the options are used.
 	named(options []option, at string) []option
+	// declare declares a type with a name and a description.
 	declare(name string, options []option, doc string)
 }
 
-// dict is what a schema says of objects.
+// dict describes the objects that a schema accepts.
 type dict struct {
 	fields []field
-	others []option // of properties without a name here; none if there are none
+	others []option // the types of additional properties; empty: none are allowed
 }
 
+// field is a property that a schema names.
 type field struct {
 	name     string
 	options  []option
@@ -42,34 +50,34 @@ type field struct {
 	doc      string
 }
 
-// writer writes the types of one schema. Nested schemas have names if something refers to them. All others are
-// written where they are used.
+// writer writes the types of one schema. A nested schema becomes a type with a name if a reference leads to it.
+// Otherwise its type is written where it is used.
 type writer struct {
 	lang  language
 	names names
-	// open is true for an input: its type allows other properties where the schema does. The type of an output omits them,
-	// so that a type checker finds a misspelled name.
+	// open is true for an input, whose type allows additional properties wherever the schema does. The type of an output
+	// omits them, so that a type checker finds a misspelled name.
 	open bool
 
 	doc     any
-	base    string            // of the names of the types
-	anchors map[string]string // the places of unique ones
-	nested  bool              // a schema inside has a $id, so that anchors are not looked for
-	memo    map[string]values // of what is referred to, by place
-	busy    map[string]bool   // places whose values are being found out
+	base    string            // the first part of the names of all types
+	anchors map[string]string // the places of anchors; empty for an anchor that occurs twice
+	nested  bool              // a nested schema has a $id, so references to anchors are not resolved
+	memo    map[string]values // the values of the targets of references, by place
+	busy    map[string]bool   // places whose values are being computed
 	refs    map[alias]string  // the names of types
-	queue   []alias           // whose types are still to be written
+	queue   []alias           // types that have a name and are still to be declared
 }
 
-// sorted returns the tools by name.
+// sorted returns the tools in the order of their names.
 func sorted(r *registry.Registry) []*registry.Tool {
 	return slices.SortedFunc(slices.Values(r.Tools()), func(a, b *registry.Tool) int {
 		return strings.Compare(a.Name, b.Name)
 	})
 }
 
-// write adds the type of a schema, and of the schemas that it refers to, and returns its name. The input of a tool is
-// always an object.
+// write declares the type of a schema, and the types of the schemas to which it refers. It returns the name of the
+// first. The input of a tool is always an object.
 func (w *writer) write(name string, text []byte) string {
 	doc, err := schema.Decode("the schema", text)
 	if err != nil {
@@ -85,10 +93,10 @@ func (w *writer) write(name string, text []byte) string {
 		accepted = only(object)
 	}
 	if s, _ := doc.(map[string]any); !w.open || typed(s).alone(object) {
-		w.refs[alias{"", all}] = own // for what refers to the whole schema
+		w.refs[alias{"", all}] = own // for references to the whole schema
 	}
 	w.lang.declare(own, w.listed(w.and(w.values(doc, place{}, false), accepted)), describe(doc))
-	for i := 0; i < len(w.queue); i++ { // the types that it names, and so on
+	for i := 0; i < len(w.queue); i++ { // a declaration may add types to the queue
 		next := w.queue[i]
 		target := w.of(next.at).part(next.kind)
 		w.lang.declare(w.refs[next], w.listed(target), describe(schema.ValueAt(doc, next.at)))
@@ -96,13 +104,13 @@ func (w *writer) write(name string, text []byte) string {
 	return own
 }
 
-// alias is the type of a place of the schema, or what of it is lists or objects.
+// alias is a type with a name: it accepts what the schema at a place accepts, or only its lists or its objects.
 type alias struct {
 	at   string
 	kind kind
 }
 
-// place is a pointer to a schema, and to the one around it that its references are relative to.
+// place holds the pointer to a schema, and the pointer to the enclosing schema to which references are relative.
 type place struct{ at, base string }
 
 func (p place) to(keys ...string) place {
@@ -112,7 +120,7 @@ func (p place) to(keys ...string) place {
 	return p
 }
 
-// in is the place once its schema is known.
+// in returns the place with its base set: a schema with an id is the base of its own references.
 func (p place) in(doc any) place {
 	if hasID(doc) {
 		p.base = p.at
@@ -142,7 +150,7 @@ func (w *writer) find(doc any, at string) {
 		for _, keyword := range []string{"$anchor", "$id"} {
 			name := strings.TrimPrefix(schema.As[string](v[keyword]), "#")
 			if _, twice := w.anchors[name]; name != "" {
-				w.anchors[name] = map[bool]string{false: at}[twice] // of two it is not known which is meant
+				w.anchors[name] = map[bool]string{false: at}[twice] // an anchor that occurs twice is ambiguous
 			}
 		}
 		for key, value := range v {
@@ -151,7 +159,7 @@ func (w *writer) find(doc any, at string) {
 	}
 }
 
-// target finds the place that a reference leads to, if it can be found.
+// target returns the place to which a reference leads, and whether it could be found.
 func (w *writer) target(ref string, from place) (place, bool) {
 	fragment, local := strings.CutPrefix(ref, "#")
 	if !local {
@@ -173,10 +181,10 @@ func (w *writer) placeOf(at string) place {
 	return p
 }
 
-// of is what a schema accepts that something refers to.
+// of returns what the target of a reference accepts.
 func (w *writer) of(at string) values {
 	doc := schema.ValueAt(w.doc, at)
-	if w.busy[at] { // it is inside itself: what is known of it is its name
+	if w.busy[at] { // the schema refers to itself: only its kinds and its name are known yet
 		s, _ := doc.(map[string]any)
 		v := typed(s)
 		for _, k := range []kind{list, object} {
@@ -196,7 +204,7 @@ func (w *writer) of(at string) values {
 	return v
 }
 
-// name names the type of a place, which will be written.
+// name returns the name of a type. If the type has none yet, it gets one, and is added to the queue.
 func (w *writer) name(a alias) string {
 	name, known := w.refs[a]
 	if !known {
@@ -222,7 +230,7 @@ func describe(doc any) string {
 // notes are the keywords that add nothing to a reference next to them.
 var notes = []string{"$comment", "title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"}
 
-// options writes the type of a schema inside another.
+// options returns the types of a nested schema.
 func (w *writer) options(doc any, at place) []option {
 	s, _ := doc.(map[string]any)
 	if ref, ok := s["$ref"].(string); ok {
@@ -237,8 +245,8 @@ func (w *writer) options(doc any, at place) []option {
 	return w.lang.named(w.listed(w.values(doc, at, false)), at.at)
 }
 
-// values is what a schema accepts. inside is set for one that is combined with
-// another that says which properties there are.
+// values returns what a schema accepts. inside is true if the schema is combined with another schema that lists the
+// properties.
 func (w *writer) values(doc any, at place, inside bool) values {
 	s, ok := doc.(map[string]any)
 	if !ok {
@@ -290,7 +298,7 @@ func (w *writer) values(doc any, at place, inside bool) values {
 	return v
 }
 
-// named is what a schema accepts that something refers to, where its lists and objects are called by a name.
+// named returns what the target of a reference accepts, with a name in place of the types of its lists and objects.
 func (w *writer) named(at string) values {
 	v := w.of(at)
 	for _, k := range []kind{list, object} {
@@ -305,7 +313,7 @@ func (w *writer) named(at string) values {
 	return v
 }
 
-// typed is what the keyword type of a schema accepts.
+// typed returns what the keyword type of a schema accepts.
 func typed(s map[string]any) values {
 	if t, ok := s["type"]; ok {
 		return only(kindsOf(t)...)
@@ -313,7 +321,7 @@ func typed(s map[string]any) values {
 	return anything()
 }
 
-// kindsOf reads the keyword type.
+// kindsOf returns the kinds that a value of the keyword type names.
 func kindsOf(t any) (some []kind) {
 	names := schema.Texts(t)
 	if name, ok := t.(string); ok {
@@ -327,7 +335,8 @@ func kindsOf(t any) (some []kind) {
 	return some
 }
 
-// without is what a schema accepts with this one under not, as far as it names kinds of values.
+// without returns the values that the keyword not leaves, if its schema accepts everything or only names kinds of
+// values. For any other schema, it returns all values.
 func without(not any) values {
 	s, ok := not.(map[string]any)
 	switch t, typed := s["type"]; {
@@ -343,7 +352,7 @@ func without(not any) values {
 	return anything()
 }
 
-// saysProperties reports whether a schema says which properties an object has, or may have.
+// saysProperties reports whether a schema has a keyword for properties.
 func saysProperties(s map[string]any) bool {
 	for _, keyword := range []string{"properties", "patternProperties", "additionalProperties"} {
 		if _, ok := s[keyword]; ok {
@@ -353,7 +362,7 @@ func saysProperties(s map[string]any) bool {
 	return false
 }
 
-// object is what a schema says of objects.
+// object returns the objects that a schema accepts.
 func (w *writer) object(s map[string]any, at place, inside bool) part {
 	properties, patterns := schema.As[map[string]any](s["properties"]), schema.As[map[string]any](s["patternProperties"])
 	additional, stated := s["additionalProperties"]
@@ -397,10 +406,10 @@ func (w *writer) object(s map[string]any, at place, inside bool) part {
 	return part{only: []option{w.lang.object(d)}}
 }
 
-// list is what a schema says of lists.
+// list returns the lists that a schema accepts.
 func (w *writer) list(s map[string]any, at place) part {
 	first, rest, restKey := "prefixItems", any(nil), "items"
-	if _, older := s["items"].([]any); older { // of a draft before 2020-12
+	if _, older := s["items"].([]any); older { // the form before draft 2020-12
 		first, restKey = "items", "additionalItems"
 	}
 	before, tuple := s[first].([]any)

@@ -8,7 +8,8 @@ import (
 	"unicode"
 )
 
-// constants is the set of some values. A constant without a type of its own adds all values of its kind.
+// constants returns the set of some values. If the language has no type for one of these values alone, the set contains
+// all values of its kind.
 func (w *writer) constants(values []any) (v values) {
 	for _, c := range values {
 		t := w.lang.constant(c)
@@ -17,10 +18,11 @@ func (w *writer) constants(values []any) (v values) {
 			v[k].only = append(v[k].only, option{text: t, size: 1})
 		}
 	}
-	return v.or(v) // each once
+	return v.or(v) // removes duplicates
 }
 
-// kindsOfConstant are the kinds that a value may have. A number such as 1.0 or 1e3 may have both.
+// kindsOfConstant returns the kinds of a value. A number such as 1.0 or 1e3 is of both kinds of numbers, because it may
+// be written as an integer or as a fraction.
 func kindsOfConstant(c any) []kind {
 	switch c := c.(type) {
 	case string:
@@ -44,10 +46,10 @@ func kindsOfConstant(c any) []kind {
 	return []kind{null}
 }
 
-// names are those of types that are taken.
+// names holds the names of types that are taken.
 type names map[string]bool
 
-// take returns the name, or one with a number behind it if it is taken.
+// take returns the name, followed by a number if the name is taken, and takes it.
 func (n names) take(name string) string {
 	free := name
 	for i := 2; n[free]; i++ {
@@ -77,7 +79,7 @@ func pascal(name string) string {
 	return b.String()
 }
 
-// unseen finds control characters, characters that change the direction of a text, and line ends other than \n.
+// unseen reports whether a character is a control character, changes the direction of a text, or ends a line.
 func unseen(r rune) bool { return unicode.In(r, unicode.C, unicode.Zl, unicode.Zp) }
 
 // line writes a text in one line.

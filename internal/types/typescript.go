@@ -1,10 +1,11 @@
 // Package types writes the contract of a registry in a programming language: a type for the input and the output of
-// each tool. In TypeScript there are also a map from the tools' names to both, and the receipt; in Python, a call whose
-// methods know the tools.
+// each tool. In TypeScript it also writes a map from the tools' names to both types, and the receipt. In Python it also
+// writes the type of a durable call, with methods that are typed for each tool.
 //
-// A type says less than its schema: which kinds of values, which properties, which constants. Where the language cannot
-// express the schema, the type is wider, so that it never rejects what the schema accepts. The same registry
-// always gives the same text.
+// A type expresses only a part of its schema: the kinds of values, the properties and the constants. If the language
+// cannot express the schema, the type accepts more values than the schema. A type never rejects a value that the schema
+// accepts, except that in Python an integer must be an int: the schema also accepts 1.0. The same registry always gives
+// the same text.
 package types
 
 import (
@@ -27,7 +28,7 @@ import (
 //go:embed receipt.ts
 var receipt string
 
-// TypeScript returns the file of types of a registry.
+// TypeScript returns a TypeScript file with the types of a registry.
 func TypeScript(r *registry.Registry) []byte {
 	var b, types strings.Builder
 	fmt.Fprintf(&b, "// The tools of GEM's registry %s, sha256 %s. Written by `gem types typescript`: change the "+
@@ -53,7 +54,7 @@ func TypeScript(r *registry.Registry) []byte {
 
 var exported = regexp.MustCompile(`(?m)^export type (\w+)`)
 
-// typescript adds types to a text.
+// typescript writes types in TypeScript, and adds their declarations to a text.
 type typescript struct{ *strings.Builder }
 
 func (typescript) anything() string { return "unknown" }
@@ -69,7 +70,7 @@ func (t typescript) constant(c any) string {
 	case json.Number:
 		f, err := c.Float64()
 		if err != nil || math.Abs(f) > 1<<53 {
-			return "" // JavaScript has none of exactly that value
+			return "" // JavaScript has no number with exactly this value
 		}
 		return strconv.FormatFloat(f, 'g', -1, 64)
 	case bool:
@@ -111,7 +112,7 @@ func (t typescript) list(first [][]option, least int, others []option) string {
 	return "[" + strings.Join(items, ", ") + "]"
 }
 
-// element writes the type of a list's elements, as it is written before [] or ?.
+// element returns the type of a list's elements, with the parentheses that it needs before [] or ?.
 func element(options []option) string {
 	if len(options) > 1 || len(options) == 1 && options[0].both {
 		return "(" + typescript{}.union(options) + ")"
@@ -129,7 +130,7 @@ func (t typescript) object(d *dict) option {
 		mark := ""
 		if !f.required {
 			mark, optional = "?", true
-			if slices.Contains(inherited, f.name) { // even {} has one
+			if slices.Contains(inherited, f.name) { // even {} has this property
 				f.options = []option{{text: "unknown"}}
 			}
 		}
@@ -148,11 +149,11 @@ func (t typescript) object(d *dict) option {
 	return option{text: "{\n" + b.String() + "}", size: 1}
 }
 
-// inherited are the properties that all objects of JavaScript have.
+// inherited lists the properties that all objects of JavaScript have.
 var inherited = strings.Fields("constructor hasOwnProperty isPrototypeOf propertyIsEnumerable toLocaleString " +
 	"toString valueOf")
 
-// wide reports whether one of the options is any value, or they are many or long, since they stand elsewhere too.
+// wide reports whether one of the options accepts any value, or the options are too long to be repeated.
 func wide(options []option) bool {
 	length := 0
 	for _, o := range options {
@@ -175,7 +176,7 @@ func (typescript) union(options []option) string {
 	return strings.Join(texts, " | ")
 }
 
-// both is p where an intersection would be too much for TypeScript.
+// both returns the intersection of p and q, or p if TypeScript would have to expand it into too many types.
 func (typescript) both(p, q part) part {
 	made := p.size() * q.size()
 	if made > most {
@@ -184,7 +185,7 @@ func (typescript) both(p, q part) part {
 	return part{only: []option{{text: operand(p.only) + " & " + operand(q.only), size: made, both: true}}}
 }
 
-// operand writes a union as one side of an intersection.
+// operand returns a union in the form in which it may be one side of an intersection.
 func operand(options []option) string {
 	return element([]option{{text: typescript{}.union(options), both: len(options) > 1}})
 }
@@ -197,7 +198,7 @@ func (t typescript) declare(name string, options []option, doc string) {
 
 var plainKey = regexp.MustCompile(`^[A-Za-z_$][A-Za-z0-9_$]*$`)
 
-// key writes the name of a property.
+// key returns the name of a property, in quotes if it needs them.
 func key(name string) string {
 	if plainKey.MatchString(name) {
 		return name
@@ -205,7 +206,7 @@ func key(name string) string {
 	return quote(name)
 }
 
-// quote writes a text as a literal, in which whatever is not seen is escaped.
+// quote returns a text as a literal, with escapes for invisible characters.
 func quote(s string) string {
 	var b strings.Builder
 	b.WriteByte('"')
@@ -226,7 +227,7 @@ func quote(s string) string {
 	return b.String()
 }
 
-// comment writes a description above what it describes.
+// comment returns a description as a comment for the line above a declaration.
 func comment(description string) string {
 	description = strings.NewReplacer("\r\n", "\n", "\r", "\n", "*/", "*\\/").Replace(strings.TrimSpace(description))
 	lines := strings.Split(description, "\n")
@@ -248,7 +249,7 @@ func comment(description string) string {
 	return b.String()
 }
 
-// indent indents lines.
+// indent returns the lines with indentation.
 func indent(lines string) string {
 	if lines == "" {
 		return ""
@@ -256,5 +257,5 @@ func indent(lines string) string {
 	return "  " + strings.TrimSuffix(strings.ReplaceAll(lines, "\n", "\n  "), "  ")
 }
 
-// indented indents all lines but the first.
+// indented returns the lines with indentation, except for the first line.
 func indented(lines string) string { return strings.ReplaceAll(lines, "\n", "\n  ") }

@@ -349,7 +349,7 @@ var older = []struct{ schema, accepted, refused, refusedByTheRegistry string }{
 	{`{"$schema": "https://json-schema.org/draft/2019-09/schema", "properties": {"v": {"items": [{"const": 1}], "additionalItems": {"type": "string"}}}}`, `[], [1, "a"], "a"`, `[2], [1, 2]`, ``},
 }
 
-// table writes a tool for each case, and its values.
+// table returns the types of a tool for each case of the table, and the values of the case.
 func table(t *testing.T) string {
 	t.Helper()
 	return tabled(t, types.TypeScript, func(_ string, s sample) string {
@@ -361,13 +361,14 @@ func table(t *testing.T) string {
 	})
 }
 
-// sample is a value of the table: whether the registry accepts it, and the type in TypeScript.
+// sample is a value of the table. valid means that the registry accepts it, and typed that its type in TypeScript does.
 type sample struct {
 	schema, tool, name, input string
 	valid, typed              bool
 }
 
-// tabled writes the types of a tool for each case, and lines with its values.
+// tabled returns the types of a tool for each case of the table, and for each value of the case the line that value
+// returns.
 func tabled(t *testing.T, write func(*registry.Registry) []byte, value func(types string, s sample) string) string {
 	t.Helper()
 	var tools []string

@@ -17,27 +17,29 @@ const (
 	all   kind = -1 // of an alias
 )
 
-// values is a set of JSON values that a language can express: for each kind all values, none, or a list of options.
+// values is a set of JSON values that a language can express: for each kind all values, none, or the values of some
+// types.
 type values [kinds]part
 
+// part holds the values of one kind in a set: all of them, or the values that one of the options accepts.
 type part struct {
 	every bool
 	only  []option
 }
 
-// option is a type: a constant, or one of lists or objects. A value has to have one of a part's options.
+// option is a type: a constant, a type of lists, or a type of objects.
 type option struct {
 	text string
-	size int   // the number of types that TypeScript makes of it when it is combined with others
-	both bool  // it is an intersection
-	dict *dict // in Python, a type of objects that has no name yet
+	size int   // the number of types that TypeScript makes of this type when it is combined with others
+	both bool  // the type is an intersection
+	dict *dict // in Python, the description of a type of objects that has no name yet
 }
 
-// most is how many types TypeScript may have to make of one that combines others; it fails at 100,000. Beyond it, a
-// type is wider.
+// most is the highest number of types into which TypeScript may have to expand one type; the compiler fails at 100,000.
+// A type that exceeds it is replaced by one that accepts more values.
 const most = 1000
 
-// only is the set of all values of some kinds.
+// only returns the set of all values of some kinds.
 func only(some ...kind) (v values) {
 	for _, k := range some {
 		v[k].every = true
@@ -47,7 +49,7 @@ func only(some ...kind) (v values) {
 
 func anything() values { return only(text, integer, fraction, boolean, list, object, null) }
 
-// part is the set without the values of other kinds.
+// part returns the values of the set that are of the kind k; for all, the whole set.
 func (v values) part(k kind) values {
 	for other := range v {
 		if k != all && kind(other) != k {
@@ -57,7 +59,7 @@ func (v values) part(k kind) values {
 	return v
 }
 
-// alone reports whether all values are of one kind.
+// alone reports whether all values are of the kind k.
 func (v values) alone(k kind) bool {
 	for other, p := range v {
 		if kind(other) != k && (p.every || len(p.only) > 0) {
@@ -67,7 +69,8 @@ func (v values) alone(k kind) bool {
 	return true
 }
 
-// and is the set of the values that are in both, or a larger one.
+// and returns the set of the values that are in both sets. If the language cannot express it, the result contains more
+// values.
 func (w *writer) and(v, u values) (both values) {
 	for k := range both {
 		both[k] = w.andPart(v[k], u[k], kind(k))
@@ -75,6 +78,7 @@ func (w *writer) and(v, u values) (both values) {
 	return both
 }
 
+// andPart is like and, for the values of one kind.
 func (w *writer) andPart(p, q part, k kind) part {
 	has := func(in part) func(option) bool {
 		return func(o option) bool {
@@ -91,7 +95,7 @@ func (w *writer) andPart(p, q part, k kind) part {
 		return part{only: slices.DeleteFunc(slices.Clone(p.only), lacks(q))}
 	case len(p.only) == 0, !slices.ContainsFunc(p.only, lacks(q)):
 		return p
-	case !slices.ContainsFunc(q.only, lacks(p)): // none, too
+	case !slices.ContainsFunc(q.only, lacks(p)): // this includes an empty q
 		return q
 	}
 	return w.lang.both(p, q)
@@ -104,7 +108,7 @@ func (p part) size() (n int) {
 	return n
 }
 
-// or is the set of the values that are in one of both.
+// or returns the set of the values that are in one of the two sets.
 func (v values) or(w values) (either values) {
 	for k := range either {
 		p := part{every: v[k].every || w[k].every}
@@ -120,7 +124,7 @@ func (v values) or(w values) (either values) {
 	return either
 }
 
-// distinct leaves out repetitions.
+// distinct returns the options without duplicates.
 func distinct(options []option) (kept []option) {
 	seen := map[string]bool{}
 	for _, o := range options {
@@ -132,7 +136,7 @@ func distinct(options []option) (kept []option) {
 	return kept
 }
 
-// listed writes the set as a list of types, none for a set without values.
+// listed returns the set as a list of types, which is empty for an empty set.
 func (w *writer) listed(v values) (options []option) {
 	full := 0
 	for k, p := range v {
@@ -140,7 +144,7 @@ func (w *writer) listed(v values) (options []option) {
 			full++
 			p.only = []option{{text: w.lang.every(kind(k))}}
 		}
-		if kind(k) != integer || !v[fraction].every { // the type of fractions has them too
+		if kind(k) != integer || !v[fraction].every { // the type of all fractions also accepts integers
 			options = append(options, p.only...)
 		}
 	}

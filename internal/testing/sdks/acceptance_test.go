@@ -12,8 +12,8 @@ import (
 	"github.com/gemworker/gem/worker"
 )
 
-// These tests are the acceptance scenarios A1 to A12 of durable handlers, for agents in other languages. internal/cli
-// has those in which a real worker dies: see services_test.go there.
+// These tests run the acceptance scenarios A1 to A12 of durable handlers with agents in TypeScript and Python. The
+// scenarios that kill or stop the process of a worker are in internal/cli/services_test.go.
 
 const (
 	twoTurns = `[{"actions": [{"tool": "remote.act", "input": {"text": "one"}}]}, {"content": "done"}]`
@@ -21,10 +21,10 @@ const (
 		"schema": {"type": "string", "enum": ["blue", "red"]}, "until": "2200-01-01T00:00:00+00:00"}}]}, {"content": "done"}]`
 )
 
-// A1: killed between the effect of a step and its memo.
-func TestAStepWhoseServiceWasKilledRunsOnceMore(t *testing.T) {
+// A1: the service is killed after the effect of a step, before the step is in the journal.
+func TestAStepRunsAgainAfterItsServiceWasKilled(t *testing.T) {
 	eachScene(t, func(t *testing.T, s scene) {
-		free := s.world.hold("think 2")
+		free := s.effects.hold("think 2")
 		s.env.StartWorker()
 		id := s.insert(twoTurns)
 		s.untilDone("think 2", 1)
@@ -36,7 +36,7 @@ func TestAStepWhoseServiceWasKilledRunsOnceMore(t *testing.T) {
 			t.Errorf("%+v", ran)
 		}
 		for what, times := range map[string]int{"think 1": 1, "one": 1, "think 2": 2} {
-			if n := s.world.did(what); n != times {
+			if n := s.effects.count(what); n != times {
 				t.Errorf("%s: %d times, want %d", what, n, times)
 			}
 		}
@@ -48,8 +48,8 @@ func TestAStepWhoseServiceWasKilledRunsOnceMore(t *testing.T) {
 	})
 }
 
-// A3: a handler asks. Neither a worker nor the service is needed while it waits.
-func TestAnAgentThatAsksWaitsInNoProcess(t *testing.T) {
+// A3: an agent asks a person. While it waits for the answer, it needs neither a worker nor the service.
+func TestAnAgentWaitsForAnAnswerWithoutAnyProcess(t *testing.T) {
 	eachScene(t, func(t *testing.T, s scene) {
 		w := s.env.StartWorker(func(o *worker.Options) { o.Concurrency = 1 })
 		id := s.insert(asks)
@@ -57,13 +57,13 @@ func TestAnAgentThatAsksWaitsInNoProcess(t *testing.T) {
 		s.env.UntilItWaits(id, "call")
 		s.env.UntilItWaits(q.ID, "answer")
 		if got := told(s.env.Run(handlertest.Call{Tool: "go.echo"})); got != `succeeded {"value": null}` {
-			t.Errorf("the only slot: %s", got)
+			t.Errorf("another call in the worker's only slot: %s", got)
 		}
 		before := s.env.Journal(id)
 		w.Stop()
 		s.service.kill()
 		if after := s.env.Journal(id); !slices.Equal(before, after) {
-			t.Errorf("it did not wait alone: %v, then %v", before, after)
+			t.Errorf("the journal changed while no process ran: %v, then %v", before, after)
 		}
 		c, err := client.Get(t.Context(), s.env.DB, id)
 		if err != nil || c.Status != "waiting" {
@@ -82,7 +82,7 @@ func TestAnAgentThatAsksWaitsInNoProcess(t *testing.T) {
 	})
 }
 
-// A4: the answer arrives after everything was restarted.
+// A4: the answer arrives after the worker and the service were restarted.
 func TestAnAnswerAfterRestartsReachesTheAgent(t *testing.T) {
 	eachScene(t, func(t *testing.T, s scene) {
 		w := s.env.StartWorker()
@@ -96,13 +96,13 @@ func TestAnAnswerAfterRestartsReachesTheAgent(t *testing.T) {
 			t.Fatal(state)
 		}
 		s.ran(id).saw(t, `"blue"`)
-		if s.events(q.ID, "answered") != 1 || s.world.did("think 1") != 1 || s.world.did("think 2") != 1 {
+		if s.events(q.ID, "answered") != 1 || s.effects.count("think 1") != 1 || s.effects.count("think 2") != 1 {
 			t.Errorf("the journals are %v and %v", s.env.Journal(q.ID), s.env.Journal(id))
 		}
 		if !testdb.Value[bool](t, s.env.DB, `select (select at from core_tool_events where call_id = $2 and event =
 			'answered') <= (select at from core_tool_events where call_id = $1 and event = 'step' and
 			data ->> 'name' = 'think#2')`, id, q.ID) {
-			t.Error("its next step came before the answer")
+			t.Error("the agent's next step ended before the answer arrived")
 		}
 		if open, err := client.OpenQuestions(t.Context(), s.env.DB, 10); err != nil || len(open) > 0 {
 			t.Errorf("open questions: %+v, %v", open, err)
@@ -110,14 +110,14 @@ func TestAnAnswerAfterRestartsReachesTheAgent(t *testing.T) {
 	})
 }
 
-// A5: a question takes one answer, which fits it.
-func TestAQuestionOfAnAgentTakesOneAnswer(t *testing.T) {
+// A5: a question accepts only one answer, and only an answer that fits its schema.
+func TestAQuestionOfAnAgentAcceptsOneAnswer(t *testing.T) {
 	eachScene(t, func(t *testing.T, s scene) {
 		w := s.env.StartWorker()
 		id := s.insert(asks)
 		q := s.env.Question(id)
 		s.env.UntilItWaits(id, "call")
-		w.Stop() // so that the call has not ended before the second answer
+		w.Stop() // so that the call does not end before the second answer
 		refused := func(want, call, answer, user string) {
 			t.Helper()
 			if got := s.answer(call, answer, user); got != want {
@@ -137,13 +137,13 @@ func TestAQuestionOfAnAgentTakesOneAnswer(t *testing.T) {
 		refused("PT409", q.ID, "red", "ada")
 		refused("PT409", id, "blue", "ada")
 		if n := s.events(q.ID, "answered"); n != 1 {
-			t.Errorf("%d answers", n)
+			t.Errorf("the journal of the question has %d answers, want 1", n)
 		}
 	})
 }
 
-// A6: an agent that is woken before its answer waits again, for the same question.
-func TestAnAgentThatIsWokenWithoutAnAnswerWaitsAgain(t *testing.T) {
+// A6: an agent that is resumed before the answer arrives waits again for the answer to the same question.
+func TestAnAgentThatIsResumedWithoutAnAnswerWaitsAgain(t *testing.T) {
 	eachScene(t, func(t *testing.T, s scene) {
 		s.env.StartWorker()
 		id := s.insert(asks)
@@ -154,36 +154,36 @@ func TestAnAgentThatIsWokenWithoutAnAnswerWaitsAgain(t *testing.T) {
 				if resumed, err := client.Resume(t.Context(), s.env.DB, call); err != nil || !resumed {
 					t.Fatalf("resumed: %v, %v", resumed, err)
 				}
-				s.env.Until("it has run again", func() bool { return s.events(call, "waiting") > wakes })
+				s.env.Until("the resumed call to wait again", func() bool { return s.events(call, "waiting") > wakes })
 			}
 		}
 		s.env.UntilItWaits(id, "call")
 		s.env.UntilItWaits(q.ID, "answer")
-		if n := s.questions(); n != 1 || s.world.did("think 1") != 1 {
-			t.Errorf("%d questions; it thought %d times", n, s.world.did("think 1"))
+		if n := s.questions(); n != 1 || s.effects.count("think 1") != 1 {
+			t.Errorf("%d questions, and %d runs of the first step; want 1 each", n, s.effects.count("think 1"))
 		}
 		s.answer(q.ID, "red", "")
 		s.ran(id).saw(t, `"red"`)
 	})
 }
 
-// A7: turns are counted over all restarts.
-func TestTheTurnsOfAnAgentCountOverItsRestarts(t *testing.T) {
+// A7: the limit of an agent's turns also counts the turns before restarts.
+func TestTheTurnLimitOfAnAgentCountsAcrossRestarts(t *testing.T) {
 	eachScene(t, func(t *testing.T, s scene) {
 		w := s.env.StartWorker()
 		killWorker := func() {
 			w.Kill()
 			w = s.env.StartWorker()
 		}
-		free := s.world.hold("think 1")
+		free := s.effects.hold("think 1")
 		id := s.insert(`[{"actions": [{"tool": "remote.act", "input": {"text": "more"}}]}]`)
 		s.untilDone("think 1", 1)
 		s.restart()
-		freeNext := s.world.hold("think 2")
+		freeNext := s.effects.hold("think 2")
 		free()
 		s.untilDone("think 2", 1)
 		killWorker()
-		freeLast := s.world.hold("think 3")
+		freeLast := s.effects.hold("think 3")
 		freeNext()
 		s.untilDone("think 3", 1)
 		killWorker()
@@ -194,15 +194,15 @@ func TestTheTurnsOfAnAgentCountOverItsRestarts(t *testing.T) {
 			t.Errorf("%+v", e)
 		}
 		for what, times := range map[string]int{"more": 3, "think 1": 2, "think 4": 0} {
-			if n := s.world.did(what); n != times {
+			if n := s.effects.count(what); n != times {
 				t.Errorf("%s: %d times, want %d", what, n, times)
 			}
 		}
 	})
 }
 
-// A8: the failure of a tool is an observation, and the loop continues. The failure of the model is that of the agent.
-func TestAFailureOfAToolIsObserved(t *testing.T) {
+// A8: if a tool fails, the agent sees the error and continues. If the model fails, the agent fails with the same error.
+func TestAnAgentSeesTheFailureOfATool(t *testing.T) {
 	eachScene(t, func(t *testing.T, s scene) {
 		s.env.StartWorker()
 		ran := s.ran(s.insert(`[
@@ -212,11 +212,11 @@ func TestAFailureOfAToolIsObserved(t *testing.T) {
 			{"content": "done"}]`))
 		ran.saw(t, `{"error": "no_luck"}`, `{"error": "unknown_tool"}`, `{"error": "not_configured"}`,
 			`{"error": "not_allowed"}`, `"y"`)
-		if ran.Answer != "done" || ran.Turns != 3 || s.world.did("x") != 0 || s.world.did("y") != 1 {
+		if ran.Answer != "done" || ran.Turns != 3 || s.effects.count("x") != 0 || s.effects.count("y") != 1 {
 			t.Errorf("%+v", ran)
 		}
 		if want := []string{"remote.act", "remote.unset", "wait.answer", "wait.approval"}; !slices.Equal(ran.Offered, want) {
-			t.Errorf("it was offered %v, want %v", ran.Offered, want)
+			t.Errorf("call.tools returned %v, want %v", ran.Offered, want)
 		}
 		r := s.env.Await(s.insert(`[{"refuses": true}]`))
 		if e := handlertest.ErrorOf(t, r); e.Code != "model_refused" || e.Message != "The model does not answer." {
@@ -225,29 +225,30 @@ func TestAFailureOfAToolIsObserved(t *testing.T) {
 	})
 }
 
-// A9: all actions of a thought are observed in its order, and the agent continues once it has all of them.
-func TestTheActsOfAThoughtAreObservedTogether(t *testing.T) {
+// A9: an agent that starts several actions in one turn continues after all of them have ended, and gets their results
+// in the order in which it started them.
+func TestAnAgentGetsTheResultsOfParallelActionsTogether(t *testing.T) {
 	eachScene(t, func(t *testing.T, s scene) {
 		s.env.StartWorker()
-		free := s.world.hold("first")
+		free := s.effects.hold("first")
 		id := s.insert(`[{"actions": [{"tool": "remote.act", "input": {"text": "first"}},
 			{"tool": "wait.answer", "input": {"text": "?"}}, {"tool": "remote.act", "input": {"text": "last"}}]},
 			{"content": "done"}]`)
 		q := s.env.Question(id)
 		s.env.UntilItWaits(id, "call")
-		s.env.Until("the last act to be observed", func() bool { return s.events(id, "returned") == 1 })
+		s.env.Until("the last action to return", func() bool { return s.events(id, "returned") == 1 })
 		free()
-		s.env.Until("the first act to be observed", func() bool { return s.events(id, "returned") == 2 })
+		s.env.Until("the first action to return", func() bool { return s.events(id, "returned") == 2 })
 		s.answer(q.ID, "yes", "")
 		ran := s.ran(id)
 		ran.saw(t, `"first"`, `"yes"`, `"last"`)
-		if woken := s.events(id, "woken"); woken != 1 || s.world.did("think 2") != 1 || ran.Turns != 2 {
-			t.Errorf("it was woken %d times: %v", woken, s.env.Journal(id))
+		if woken := s.events(id, "woken"); woken != 1 || s.effects.count("think 2") != 1 || ran.Turns != 2 {
+			t.Errorf("the agent was woken %d times and took %d turns: %v", woken, ran.Turns, s.env.Journal(id))
 		}
 	})
 }
 
-// A10: each answer reaches its own agent.
+// A10: with two open questions, each answer reaches the agent that asked.
 func TestAnswersReachTheAgentThatAsked(t *testing.T) {
 	eachScene(t, func(t *testing.T, s scene) {
 		s.env.StartWorker()
@@ -260,8 +261,8 @@ func TestAnswersReachTheAgentThatAsked(t *testing.T) {
 	})
 }
 
-// A10: of many resumes at once, one attempt runs.
-func TestResumesAtOnceRunOneAttempt(t *testing.T) {
+// A10: many resumes at the same time start one attempt.
+func TestConcurrentResumesStartOneAttempt(t *testing.T) {
 	eachScene(t, func(t *testing.T, s scene) {
 		w := s.env.StartWorker()
 		id := s.insert(asks)
@@ -287,15 +288,15 @@ func TestResumesAtOnceRunOneAttempt(t *testing.T) {
 		s.env.StartWorker()
 		s.env.UntilItWaits(id, "call")
 		if claims := s.events(id, "claimed"); did != 1 || claims != 2 {
-			t.Errorf("%d resumes had an effect, and %d attempts ran: %v", did, claims, s.env.Journal(id))
+			t.Errorf("%d resumes had an effect, want 1; %d attempts ran, want 2: %v", did, claims, s.env.Journal(id))
 		}
 		s.answer(q.ID, "blue", "ada")
 		s.ran(id).saw(t, `"blue"`)
 	})
 }
 
-// A11: an agent that has ended is not begun again under its id, and takes neither an answer nor an event.
-func TestAnAgentThatHasEndedTakesNothingMore(t *testing.T) {
+// A11: after an agent has ended, a new call with its id, an answer and an event are rejected.
+func TestAnAgentThatHasEndedRejectsAnswersAndEvents(t *testing.T) {
 	eachScene(t, func(t *testing.T, s scene) {
 		s.env.StartWorker()
 		id := s.insert(`[{"content": "done"}]`)
@@ -307,14 +308,15 @@ func TestAnAgentThatHasEndedTakesNothingMore(t *testing.T) {
 				t.Errorf("%s succeeded", sql)
 			}
 		}
-		if after := s.env.Journal(id); !slices.Equal(before, after) || s.world.did("think 1") != 1 {
-			t.Errorf("%v became %v", before, after)
+		if after := s.env.Journal(id); !slices.Equal(before, after) || s.effects.count("think 1") != 1 {
+			t.Errorf("the journal changed from %v to %v", before, after)
 		}
 	})
 }
 
-// A12: a service whose code does not fit a journal leaves it alone. The call continues with the right code.
-func TestAServiceThatCannotReadAJournalLeavesItAlone(t *testing.T) {
+// A12: if the code of a service does not fit the journal of a call, the call waits for code and its steps stay in the
+// journal. The call continues when the right code runs again.
+func TestACallContinuesAfterCodeThatDidNotFitItsJournal(t *testing.T) {
 	eachScene(t, func(t *testing.T, s scene) {
 		s.env.StartWorker()
 		id := s.insert(asks)
@@ -332,7 +334,7 @@ func TestAServiceThatCannotReadAJournalLeavesItAlone(t *testing.T) {
 			} else if _, err := client.Resume(t.Context(), s.env.DB, id); err != nil {
 				t.Fatal(err)
 			}
-			s.env.Until("it does not fit "+c.program, func() bool { return s.events(id, "waiting") >= i+2 })
+			s.env.Until("the call to wait after a run of "+c.program, func() bool { return s.events(id, "waiting") >= i+2 })
 			s.env.UntilItWaits(id, "code")
 			e, err := client.Explain(t.Context(), s.env.DB, id)
 			if err != nil || e.Misfit.Name != c.name || e.Misfit.Message != c.says {
@@ -341,17 +343,17 @@ func TestAServiceThatCannotReadAJournalLeavesItAlone(t *testing.T) {
 			if !testdb.Value[bool](t, s.env.DB, `select (select (data #>> '{code,seq}')::int from core_tool_events where
 				call_id = $1 and event = 'waiting' order by seq desc limit 1) = (select seq from core_tool_events where
 				call_id = $1 and event in ('step', 'called') and data ->> 'name' = $2)`, id, c.name) {
-				t.Errorf("%s: the entry of the journal is not named by its number", c.program)
+				t.Errorf("%s: the event does not give the number of the journal entry that does not fit", c.program)
 			}
 		}
 		if n := testdb.Value[int](t, s.env.DB, "select count(*) from core_tool_receipts where call_id = $1", id); n > 0 {
-			t.Error("it has a receipt")
+			t.Error("the call has a receipt although it waits for code")
 		}
 		s.restart()
 		s.env.Pass(2 * time.Minute)
 		s.ran(id).saw(t, `"blue"`)
-		if r := s.env.Await(id); r.Status != receipts.Succeeded || s.world.did("think 1") != 1 {
-			t.Errorf("%s; it thought %d times", told(r), s.world.did("think 1"))
+		if r := s.env.Await(id); r.Status != receipts.Succeeded || s.effects.count("think 1") != 1 {
+			t.Errorf("%s; the first step ran %d times", told(r), s.effects.count("think 1"))
 		}
 	})
 }

@@ -1,12 +1,13 @@
-// An agent of the acceptance tests: it thinks, acts and observes. Its model is a script.
+// The agent of the acceptance tests. In each turn it takes the next line of a script in place of a model's answer. The
+// line either lists actions, and the agent collects their results, or contains the answer with which the agent ends.
 import { Cancelled, Failure, NotConfigured, durable, tool } from '../../../sdk/typescript/gem-handlers.js'
 
-const version = process.env.AGENT_VERSION // of this program: some cannot read the journals of others
+const version = process.env.AGENT_VERSION // of the agent's code: the journal of one version does not fit the others
 
-// perform has an effect that cannot be undone. The test counts it, and may delay the answer.
+// perform reports an effect to the server of the test, which counts it and may delay the answer.
 async function perform(what) {
   const answer = await fetch(`http://${process.env.SDK_WORLD}/`, { method: 'POST', body: what })
-  if (!answer.ok) throw new Error(`the world answered ${answer.status}`)
+  if (!answer.ok) throw new Error(`the server of the test answered ${answer.status}`)
 }
 
 const agent = durable(async (call, { script, max_turns: limit = 30 }) => {
@@ -25,7 +26,7 @@ const agent = durable(async (call, { script, max_turns: limit = 30 }) => {
     try {
       await call.all(...acts) // one wait for all of them
     } catch (error) {
-      if (error instanceof Cancelled) throw error // the failure of a tool is an observation
+      if (error instanceof Cancelled) throw error // observed returns any other error of a tool
     }
     for (const one of acts) seen.push(await observed(one))
   }

@@ -1,21 +1,22 @@
-"""An agent of the acceptance tests: it thinks, acts and observes. Its model is a script."""
+"""The agent of the acceptance tests. In each turn it takes the next line of a script in place of a model's answer. The
+line either lists actions, and the agent collects their results, or contains the answer with which the agent ends."""
 import http.client
 import os
 from datetime import datetime
 
 from gem_handlers import Cancelled, Failure, NotConfigured, durable
 
-version = os.environ.get("AGENT_VERSION")  # of this program: some cannot read the journals of others
+version = os.environ.get("AGENT_VERSION")  # of the agent's code: the journal of one version does not fit the others
 
 
 def perform(what):
-    """Has an effect that cannot be undone. The test counts it, and may delay the answer."""
-    world = http.client.HTTPConnection(os.environ["SDK_WORLD"])
-    world.request("POST", "/", what.encode())
-    status = world.getresponse().status
-    world.close()
+    """Reports an effect to the server of the test, which counts it and may delay the answer."""
+    effects = http.client.HTTPConnection(os.environ["SDK_WORLD"])
+    effects.request("POST", "/", what.encode())
+    status = effects.getresponse().status
+    effects.close()
     if status != 200:
-        raise RuntimeError(f"the world answered {status}")
+        raise RuntimeError(f"the server of the test answered {status}")
 
 
 @durable
@@ -40,7 +41,7 @@ async def agent(call, input):
         except Cancelled:
             raise
         except (Failure, NotConfigured):
-            pass  # the failure of a tool is an observation
+            pass  # observed returns the error of a tool
         seen += [await observed(one) for one in acts]
     raise Failure(f"The agent was not done after {limit} turns.", "turn_limit", {"turns": limit})
 

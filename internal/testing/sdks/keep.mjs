@@ -1,4 +1,4 @@
-// Durable tools of a service that keeps its steps: node keep.mjs prints its port.
+// A service that keeps its steps with keep_tool_step. node keep.mjs prints its port.
 import { execFile } from 'node:child_process'
 import { promisify } from 'node:util'
 import { durable, serve } from '../../../sdk/typescript/gem-handlers.js'
@@ -6,10 +6,10 @@ import { durable, serve } from '../../../sdk/typescript/gem-handlers.js'
 const quoted = value => `'${JSON.stringify(value).replaceAll("'", "''")}'`
 const psql = sql => promisify(execFile)('psql', ['-qAt', '-v', 'ON_ERROR_STOP=1', process.env.SDK_DATABASE, '-c', sql])
 
-// ran records in a row that a step ran, in another transaction than the step itself.
+// ran counts a run of a step: it inserts a row, in another transaction than the one that keeps the step.
 const ran = (call, name) => psql(`insert into things (call_id) values ('${call.id} ${name}')`).then(() => name)
 
-// book is a transaction that ends the step.
+// book runs a stepTx, and counts its runs and its commits.
 const book = (call, name) => call.stepTx(name, async step => {
   await ran(call, `${name}-ran`)
   await psql(`insert into things (call_id) values ('${call.id} ${name}'); select keep_tool_step(${quoted(step)}, '1')`)

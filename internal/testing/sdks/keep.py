@@ -1,4 +1,4 @@
-"""Durable tools of a service that keeps its steps: python3 keep.py prints its port."""
+"""A service that keeps its steps with keep_tool_step. python3 keep.py prints its port."""
 import asyncio
 import json
 import os
@@ -23,7 +23,7 @@ def psql(sql):
 
 
 def ran(call, name):
-    """Records in a row that a step ran, in another transaction than the step itself."""
+    """Counts a run of a step: inserts a row, in another transaction than the one that keeps the step."""
     psql(f"insert into things (call_id) values ('{call.id} {name}')")
     return name
 
@@ -53,7 +53,7 @@ async def case(call, input):
 
 
 async def booked(call, name):
-    """Ends the step in a transaction."""
+    """Runs a step_tx, and counts its runs and its commits."""
     def run(step):
         ran(call, f"{name}-ran")
         psql(f"insert into things (call_id) values ('{call.id} {name}'); select keep_tool_step({quoted(step)}, '1')")

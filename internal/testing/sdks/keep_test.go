@@ -16,10 +16,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// keepers are services that keep their steps with keep_tool_step.
+// keepers lists the commands of the services that keep their steps with keep_tool_step.
 var keepers = map[string][]string{"TypeScript": {"node", "keep.mjs"}, "Python": {"python3", "keep.py"}}
 
-// eachKeeper runs a test with the service of each language. The function on answers all requests of the worker.
+// eachKeeper runs a test once for each language, with the service that keeps its steps. The worker sends its requests
+// to a proxy, and the function on answers them.
 func eachKeeper(t *testing.T, registry []byte, variables []string, on func(p *proxy, w http.ResponseWriter,
 	r *http.Request, body []byte), test func(t *testing.T, env *handlertest.Env, p *proxy)) {
 	t.Helper()
@@ -45,11 +46,11 @@ func eachKeeper(t *testing.T, registry []byte, variables []string, on func(p *pr
 	}
 }
 
-// proxy passes requests on to a service.
+// proxy passes requests on to a service, and counts them.
 type proxy struct {
-	to       string
+	to       string // the URL of the service
 	requests atomic.Int64
-	quiet    atomic.Bool // set by a test once the proxy has lost an answer
+	passes   atomic.Bool // in the tests that lose answers: the proxy returns the next answer
 }
 
 // pass sends a request to the service, and returns its answer.
@@ -68,7 +69,7 @@ func (p *proxy) pass(r *http.Request, body []byte) (status int, answer []byte) {
 	return resp.StatusCode, answer
 }
 
-// passAll answers as the service does.
+// passAll returns the answers of the service unchanged.
 func passAll(p *proxy, w http.ResponseWriter, r *http.Request, body []byte) {
 	status, answer := p.pass(r, body)
 	w.WriteHeader(status)
@@ -94,55 +95,55 @@ func TestWithKeepManyStepsEndInOneRequest(t *testing.T) {
 		if got := told(r); got != kept {
 			t.Error(got)
 		}
-		if n := p.requests.Load(); n > 5 { // one, on a machine that is fast enough
-			t.Errorf("%d requests for 8 steps", n)
+		if n := p.requests.Load(); n > 5 { // a fast machine needs one
+			t.Errorf("the worker sent %d requests for 8 steps, want at most 5", n)
 		}
 		want := []string{}
 		for i := range 5 {
 			want = append(want, fmt.Sprintf(`step {"kind": "step", "name": "s%d", "result": "s%[1]d", "effects": {}}`, i))
 		}
 		want = append(want, `began {"name": "o"}`, `step {"kind": "once", "name": "o", "result": "o", "effects": {}}`)
-		got := slices.DeleteFunc(journal(t, env, r.CallID), func(line string) bool { // which run in parallel
+		got := slices.DeleteFunc(journal(t, env, r.CallID), func(line string) bool { // a and b run in parallel
 			return strings.Contains(line, `"name": "a"`) || strings.Contains(line, `"name": "b"`)
 		})
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Error(diff)
 		}
 		if n := strings.Count(string(r.Effects), `"things"`); n != 2 {
-			t.Errorf("the receipt has %s", r.Effects)
+			t.Errorf("the receipt lists %d of the 2 effects: %s", n, r.Effects)
 		}
 		if got := told(env.Run(handlertest.Call{Tool: "remote.case"})); got != "succeeded [1, 1, 2]" {
-			t.Errorf("with a call in between: %s", got)
+			t.Errorf("with a call between two steps: %s", got)
 		}
 	})
 }
 
-// A transaction ends its step once, whether it begins after a step that was kept, or together with others.
-func TestWithKeepATransactionEndsItsStep(t *testing.T) {
+// A stepTx runs and commits once, both after a step that was kept and together with other steps.
+func TestWithKeepAStepTxCommitsOnce(t *testing.T) {
 	eachKeeper(t, registryText, nil, passAll, func(t *testing.T, env *handlertest.Env, _ *proxy) {
 		for input, want := range map[string]string{`{"beside": false}`: `succeeded ["a", 1, "c"]`,
 			`{"beside": true}`: `succeeded ["a", 1, "o"]`} {
 			r := env.Run(handlertest.Call{Tool: "remote.book", Input: input})
 			if got := told(r); got != want {
-				t.Errorf("%s: %s", input, got)
+				t.Errorf("%s: %s, want %s", input, got, want)
 			}
 			for name, n := range ran(t, env, r.CallID) {
 				if n != 1 {
-					t.Errorf("%s: %s %d times", input, name, n)
+					t.Errorf("%s: %s ran %d times, want 1", input, name, n)
 				}
 			}
 		}
 	})
 }
 
-// Every other answer is lost after the service has kept its steps. They do not run again.
-func TestKeptStepsOutliveALostAnswer(t *testing.T) {
+// Every other answer is lost after the service has kept the steps of the request.
+func TestKeptStepsDoNotRunAgainAfterALostAnswer(t *testing.T) {
 	loses := func(p *proxy, w http.ResponseWriter, r *http.Request, body []byte) {
 		status, answer := p.pass(r, body)
-		if p.quiet.CompareAndSwap(false, true) {
+		if p.passes.CompareAndSwap(false, true) {
 			panic(http.ErrAbortHandler)
 		}
-		p.quiet.Store(false)
+		p.passes.Store(false)
 		w.WriteHeader(status)
 		_, _ = w.Write(answer)
 	}
@@ -158,8 +159,7 @@ func TestKeptStepsOutliveALostAnswer(t *testing.T) {
 	})
 }
 
-// A proxy delivers each request twice at the same time, and passes on the answer that comes first. A step that must not
-// run twice does not.
+// The proxy delivers each request twice at the same time, and returns the first answer.
 func TestWithKeepAStepOnceRunsAtMostOnceIfARequestIsDeliveredTwice(t *testing.T) {
 	twice := func(p *proxy, w http.ResponseWriter, r *http.Request, body []byte) {
 		type answered struct {
@@ -185,17 +185,18 @@ func TestWithKeepAStepOnceRunsAtMostOnceIfARequestIsDeliveredTwice(t *testing.T)
 				t.Error(got)
 			}
 			if n := ran(t, env, r.CallID)["o"]; n > 1 {
-				t.Errorf("it ran %d times", n)
+				t.Errorf("the stepOnce ran %d times", n)
 			}
 		}
 	})
 }
 
-// The end of a step has committed, and its answer is lost in the only attempt. So the call has made progress: it waits.
-func TestProgressCountsThoughItsAnswerIsLost(t *testing.T) {
+// A stepTx commits in the only attempt of a call, and the answer is lost. The call has made progress, so it does not
+// fail: it waits for code.
+func TestACallWithAKeptStepWaitsForCodeAfterALostAnswer(t *testing.T) {
 	loses := func(p *proxy, w http.ResponseWriter, r *http.Request, body []byte) {
 		status, answer := p.pass(r, body)
-		if !p.quiet.Load() {
+		if !p.passes.Load() {
 			panic(http.ErrAbortHandler)
 		}
 		w.WriteHeader(status)
@@ -204,11 +205,11 @@ func TestProgressCountsThoughItsAnswerIsLost(t *testing.T) {
 	once := bytes.ReplaceAll(registryText, []byte(`"max_attempts": 20`), []byte(`"max_attempts": 1`))
 	eachKeeper(t, once, nil, loses, func(t *testing.T, env *handlertest.Env, p *proxy) {
 		id := env.Insert(handlertest.Call{Tool: "remote.book", Input: `{"beside": false}`})
-		env.Until("it waits for code", func() bool {
+		env.Until("the call to wait for code", func() bool {
 			return testdb.Value[string](t, env.DB, "select coalesce(waits_for, status) from core_tool_calls where id = $1",
 				id) == "code"
 		})
-		p.quiet.Store(true)
+		p.passes.Store(true)
 		testdb.Exec(t, env.DB, "select gem.resume($1)", id)
 		if got := told(env.Await(id)); got != `succeeded ["a", 1, "c"]` {
 			t.Error(got)
@@ -219,7 +220,7 @@ func TestProgressCountsThoughItsAnswerIsLost(t *testing.T) {
 	})
 }
 
-// If a step cannot be kept, it goes into the answer, and does not run again.
+// keep fails without writing. The step goes into the answer, and does not run again.
 func TestAStepThatCannotBeKeptIsInTheAnswer(t *testing.T) {
 	eachKeeper(t, registryText, []string{"SDK_KEEP=refused"}, passAll, func(t *testing.T, env *handlertest.Env, _ *proxy) {
 		r := env.Run(handlertest.Call{Tool: "remote.play", Input: `{"steps": 5}`})
@@ -228,17 +229,17 @@ func TestAStepThatCannotBeKeptIsInTheAnswer(t *testing.T) {
 		}
 		for name, n := range ran(t, env, r.CallID) {
 			if n != 1 {
-				t.Errorf("%s ran %d times", name, n)
+				t.Errorf("%s ran %d times, want 1", name, n)
 			}
 		}
 		if n := strings.Count(string(r.Effects), `"things"`); n != 2 {
-			t.Errorf("the receipt has %s", r.Effects)
+			t.Errorf("the receipt lists %d of the 2 effects: %s", n, r.Effects)
 		}
 	})
 }
 
-// A step is in the journal, and the service does not know it. It does not run again.
-func TestAStepWhoseKeepWasLostIsInTheJournal(t *testing.T) {
+// keep fails after it has written a step. The step does not run again.
+func TestAStepThatIsKeptAlthoughKeepFailsDoesNotRunAgain(t *testing.T) {
 	eachKeeper(t, registryText, []string{"SDK_KEEP=lost"}, passAll, func(t *testing.T, env *handlertest.Env, _ *proxy) {
 		r := env.Run(handlertest.Call{Tool: "remote.play", Input: `{"steps": 5}`})
 		if got := told(r); !strings.Contains(got, "outcome_unknown") { // only the beginning of o is in the journal
@@ -250,13 +251,14 @@ func TestAStepWhoseKeepWasLostIsInTheJournal(t *testing.T) {
 	})
 }
 
-// The call was cancelled after its service had been allowed to run a step once. Its clean-up has a transaction.
-func TestACleanUpRunsThoughAStepOnceMayRun(t *testing.T) {
+// A call is cancelled after the beginning of its stepOnce was recorded, and before the stepOnce runs. The stepTx of its
+// clean-up runs nevertheless.
+func TestACleanUpRunsAStepTxAlthoughAStepOnceMayRun(t *testing.T) {
 	eachKeeper(t, registryText, nil, passAll, func(t *testing.T, _ *handlertest.Env, p *proxy) {
 		answer := string(answerTo(t, p.to, `{"gem": 1, "input": {}, "call": {"id": "c", "tool": "remote.unknown", "attempt": 1,
 			"session_id": null, "created_by": null}, "journal": [{"name": "o", "kind": "once", "ended": null}], "exchange":
 			{"number": 2, "left_ms": 60000, "cancelled": true, "replay": false, "may_run": ["o"], "steps": 1, "token": "x"}}`))
-		if !strings.Contains(answer, `"undo"`) { // which the false token fails
+		if !strings.Contains(answer, `"undo"`) { // the stepTx has run, and failed because the token is false
 			t.Error(answer)
 		}
 	})

@@ -38,8 +38,8 @@ type service struct {
 	t        *testing.T
 	command  []string
 	port     int
-	database string   // for its own transactions
-	more     []string // of its environment
+	database string   // URL of the database for its own transactions
+	more     []string // more variables of its environment
 
 	mu      sync.Mutex
 	process *exec.Cmd
@@ -83,7 +83,7 @@ func (s *service) url() string {
 	return fmt.Sprintf("http://%s", net.JoinHostPort("127.0.0.1", fmt.Sprint(s.port)))
 }
 
-// serve starts a service in a language until the test ends. more are variables of its environment.
+// serve starts a service in a language, which runs until the test ends. more adds variables to its environment.
 func serve(t *testing.T, language, database string, more ...string) *service {
 	t.Helper()
 	s := &service{t: t, command: languages[language], database: database, more: more}
@@ -102,7 +102,7 @@ var registryText = func() []byte {
 	}
 	calls := `, "deadline_ms": 864000000, "calls": ["go.echo", "remote.pay"]`
 	acts := `, "deadline_ms": 864000000, "calls": ["remote.act", "remote.unset", "remote.unlisted"]`
-	// no step that a test holds may reach its time limit, however slow the machine is
+	// a long time limit: tests delay the steps of these tools, and none may time out on a slow machine
 	patient := func(entry string) string { return strings.Replace(entry, "20000", "600000", 1) }
 	return fmt.Appendf(nil, `{"version": "1", "tools": [%s]}`, strings.Join([]string{again(entry("go.echo", "")),
 		entry("go.play", calls), entry("remote.play", calls), entry("remote.refund", calls), entry("remote.pay", ""),
@@ -115,7 +115,7 @@ var registryText = func() []byte {
 // durables are the durable tools of the services.
 var durables = []string{"play", "refund", "forge", "unknown", "book", "case", "agent", "mortal", "plain"}
 
-// begin starts a service in a language, and a worker that calls it. The service has a login for step transactions.
+// begin starts a service in a language, and a worker that calls it. The service has a database login for its stepTx.
 func begin(t *testing.T, language string) (*handlertest.Env, *service) {
 	t.Helper()
 	database := testdb.New(t)
@@ -123,7 +123,8 @@ func begin(t *testing.T, language string) (*handlertest.Env, *service) {
 	return beginAt(t, database, s.url()), s
 }
 
-// beginAt starts a worker on a database, whose domain remote is at a URL. change may alter the worker's options.
+// beginAt starts a worker on a database. The service at the URL handles the tools of the domain remote. The functions
+// in change may alter the worker's options.
 func beginAt(t *testing.T, database, url string, change ...func(*worker.Options)) *handlertest.Env {
 	t.Helper()
 	options := optionsAt(database, url)
@@ -137,7 +138,8 @@ func beginAt(t *testing.T, database, url string, change ...func(*worker.Options)
 	return handlertest.Start(t, options)
 }
 
-// optionsAt are the options of a worker on a database, whose domain remote is at a URL.
+// optionsAt returns the options of a worker on a database. The service at the URL handles the tools of the domain
+// remote.
 func optionsAt(database, url string) handlertest.Options {
 	return handlertest.Options{Domains: []any{Go{}}, Registry: registryText, Database: database,
 		Worker: func(o *worker.Options) {

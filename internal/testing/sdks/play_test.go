@@ -188,15 +188,17 @@ func TestLanguagesAgree(t *testing.T) {
 	}
 }
 
-// points are where the service tells the test that a step of remote.mortal runs.
+// points are the places in the handler of remote.mortal at which the service sends a request to the reaper: in the
+// step, in the stepOnce, and in the stepTx before and after its transaction.
 var points = []string{"step", "once", "tx", "booked"}
 
-// death is one of the service or of the worker. It happens in the step, or up to 20 ms later: in the transaction of a
-// stepTx, after its commit, in the answer, or while the worker writes what the answer has.
+// death is the request to kill the service or the worker. If late is false, the reaper holds its answer until the
+// process is dead, so the process dies at the point itself. If late is true, the process dies up to 20 ms later:
+// during the transaction of the stepTx, after its commit, during the answer, or while the worker writes the journal.
 type death struct {
 	point          string
 	ofWorker, late bool
-	done           chan struct{} // closed when it has happened
+	done           chan struct{} // closed when the process has died and was started again
 }
 
 func (d death) String() string {
@@ -204,18 +206,20 @@ func (d death) String() string {
 		false: " at "}[d.late] + d.point
 }
 
-// reaper hears which steps run, and decides who dies. Each call brings one death, until there were enough.
+// reaper receives a request from the service at each point, and decides when a process dies. Each call causes one
+// death, until there have been enough.
 type reaper struct {
 	asked chan death
 
 	mu    sync.Mutex
-	left  int                       // deaths that it may still ask for
-	calls int                       // that it has heard of
-	nth   map[string]int            // the number of each call whose death has yet to come, which decides its kind
-	runs  map[string]map[string]int // how often each step of a call has run, by call and point
+	left  int                       // number of deaths that are still to come
+	calls int                       // number of calls that have reached a point
+	nth   map[string]int            // the calls that have not caused a death yet, with their numbers
+	runs  map[string]map[string]int // how often each point was reached, by call and point
 }
 
-// ServeHTTP is what a service requests at a point, with the path /CALL/POINT.
+// ServeHTTP serves the requests of the service at the points. Their path is /CALL/POINT. The number of the call decides
+// which process dies, at which point and whether late.
 func (r *reaper) ServeHTTP(_ http.ResponseWriter, req *http.Request) {
 	id, point, _ := strings.Cut(strings.TrimPrefix(req.URL.Path, "/"), "/")
 	d := death{point: point, done: make(chan struct{})}
@@ -226,7 +230,8 @@ func (r *reaper) ServeHTTP(_ http.ResponseWriter, req *http.Request) {
 	}
 	r.runs[id][point]++
 	nth, dies := r.nth[id]
-	// The death of another call may have skipped the point; the next one serves as well.
+	// A call may never reach its point, because a death that another call caused ends its attempt. So a later point also
+	// counts.
 	if dies = dies && r.left > 0 && slices.Index(points, point) >= nth%4; dies {
 		d.ofWorker, d.late = nth/4%2 == 1, nth/8%2 == 1
 		r.left--
@@ -245,8 +250,8 @@ func (r *reaper) ServeHTTP(_ http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// Services and workers die at every point of the steps. Each call ends, its rows are there once, and a step that must
-// not run twice has not.
+// Services and workers die at all points of the handler. Nevertheless each call ends, the stepTx of each call commits
+// one row, and each stepOnce runs at most once.
 func TestNothingIsLostWhenServicesAndWorkersDie(t *testing.T) {
 	t.Parallel()
 	for language := range languages {
@@ -259,7 +264,7 @@ func TestNothingIsLostWhenServicesAndWorkersDie(t *testing.T) {
 			r := &reaper{asked: make(chan death, deaths), left: deaths, nth: map[string]int{},
 				runs: map[string]map[string]int{}}
 			control := httptest.NewServer(r)
-			t.Cleanup(control.Close) // after the service has ended, whose requests it answers
+			t.Cleanup(control.Close) // it closes after the service has ended
 			database := testdb.New(t)
 			s := serve(t, language, loginOf(t, database), "SDK_CONTROL="+control.URL)
 			options := optionsAt(database, s.url())
@@ -273,7 +278,7 @@ func TestNothingIsLostWhenServicesAndWorkersDie(t *testing.T) {
 				rows := testdb.Value[int](t, env.DB, "select count(*) from things where call_id like $1 || '.%'", id)
 				if runs["step"] < 1 || runs["once"] > 1 || rows != 1 ||
 					got != `succeeded "unknown"` && (got != `succeeded "rung"` || runs["once"] != 1) {
-					t.Errorf("%s: %s, with %d rows, after the runs %v: %v", id, got, rows, runs, env.Journal(id))
+					t.Errorf("%s: %s, with %d rows; runs by point: %v; journal: %v", id, got, rows, runs, env.Journal(id))
 				}
 			}
 			report, err := audit.Database(t.Context(), env.DB, audit.Options{})
@@ -284,8 +289,8 @@ func TestNothingIsLostWhenServicesAndWorkersDie(t *testing.T) {
 	}
 }
 
-// dieAndRecover makes calls until the service and workers have died as often as wanted and the calls have ended, and
-// returns the calls.
+// dieAndRecover makes calls until deaths processes have died and all calls have ended. For each death
+// that the reaper requests, it kills the service or the worker and starts it again. It returns the ids of the calls.
 func dieAndRecover(t *testing.T, env *handlertest.Env, s *service, asked <-chan death, deaths int,
 	limit time.Duration) (ids []string) {
 	t.Helper()
@@ -295,18 +300,18 @@ func dieAndRecover(t *testing.T, env *handlertest.Env, s *service, asked <-chan 
 	began, died, n := time.Now(), map[string]int{}, 0
 	w := env.StartWorker()
 	for n < deaths {
-		for range min(deaths-n, 8) { // more would only spend attempts while the service starts
+		for range min(deaths-n, 8) { // more calls at a time would only use up attempts while the service starts
 			ids = append(ids, env.Insert(handlertest.Call{Tool: "remote.mortal"}))
 		}
 		for open("") > 0 {
 			if time.Since(began) > limit {
-				t.Fatalf("only %d of %d deaths in %v, with %d calls, of which %d are open", n, deaths, limit, len(ids), open(""))
+				t.Fatalf("only %d of %d deaths in %v; %d calls, %d of them open", n, deaths, limit, len(ids), open(""))
 			}
 			select {
 			case d := <-asked:
 				if d.ofWorker {
 					w.Kill()
-					go w.Stop() // it closes its connections when its late statements have been rejected
+					go w.Stop() // closes the connections after the database has rejected the last statements of the dead worker
 					w = env.StartWorker()
 				} else {
 					s.kill()
@@ -316,7 +321,7 @@ func dieAndRecover(t *testing.T, env *handlertest.Env, s *service, asked <-chan 
 				died[d.String()]++
 				n++
 			case <-time.After(20 * time.Millisecond):
-				// the pauses after failures grow
+				// all calls pause before their next attempt, and these pauses grow: skip them
 				if open(" and not (status = 'queued' and run_at > gem.now() or coalesce(waits_for = 'code', false))") == 0 {
 					env.Pass(time.Minute)
 				}

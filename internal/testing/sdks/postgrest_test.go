@@ -34,8 +34,8 @@ begin
   return to_jsonb(cents);
 end $$`
 
-// A stepTx through PostgREST and supabase-js commits its row once, even if a proxy delivers each request twice. Tokens
-// that are not the attempt's, and the roles of users, write nothing.
+// A stepTx through PostgREST and supabase-js commits its row once, even if a proxy delivers each request twice.
+// Postgres rejects a token that is forged or belongs to another attempt, and calls with the role of a user.
 func TestAStepThroughPostgREST(t *testing.T) {
 	testdb.Long(t, "TestRowsAndTheirStepCommitTogether")
 	t.Parallel()
@@ -49,7 +49,7 @@ const clientOf = token => createClient(process.env.SUPABASE_URL, process.env.SUP
 const supabase = clientOf(process.env.SERVICE_ROLE)
 const tokens = new Map() // by call and attempt
 
-// attack calls the function with another token, and returns how that ends.
+// attack calls the function with another token or as another role, and returns the status and the error.
 async function attack(step, token, client = supabase) {
   const { status, error } = await client.rpc('book_refund',
     { step: { ...JSON.parse(JSON.stringify(step)), token }, cents: 666 })
@@ -97,7 +97,7 @@ await serve({ secret: process.env.SDK_SECRET, tools: { 'remote.book': durable(as
 		t.Helper()
 		r := env.Run(handlertest.Call{Tool: "remote.book", Input: input})
 		if !strings.Contains(string(r.Effects), `"table": "refunds"`) {
-			t.Errorf("the effects are %s", r.Effects)
+			t.Errorf("the effects lack the row in refunds: %s", r.Effects)
 		}
 		if err := json.Unmarshal(r.Result, &said); err != nil || r.Status != receipts.Succeeded {
 			t.Fatal(told(r), err)
@@ -125,12 +125,12 @@ await serve({ secret: process.env.SDK_SECRET, tools: { 'remote.book': durable(as
 	for _, token := range []string{"", p.User("ada")} {
 		a := p.Client().Query(token, fmt.Sprintf(`rpc('keep_tool_step', {step: {token: %q}, result: 1})`, first.Token))
 		if a.Code != "42501" {
-			t.Errorf("a user may execute keep_tool_step: %+v", a)
+			t.Errorf("the call of keep_tool_step with the token %q of a user is not denied: %+v", token, a)
 		}
 	}
 }
 
-// twice delivers each request two times, and returns the second answer.
+// twice returns a proxy that delivers each request twice, one after the other, and returns the second answer.
 func twice(t *testing.T, url string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)

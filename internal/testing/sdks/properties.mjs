@@ -1,12 +1,12 @@
-// Properties of the SDK in TypeScript, which fast-check tries with random programs: node properties.mjs RUNS
+// Property tests of the SDK in TypeScript: fast-check runs random programs. node properties.mjs RUNS
 import assert from 'node:assert/strict'
 import fc from 'fast-check'
 import { Failure, Transient, durable, serve } from '../../../sdk/typescript/gem-handlers.js'
 import { test } from '../../../sdk/typescript/gem-testing.js'
 
-const runs = new Map() // how often each step has run, by call and then by place
+const runs = new Map() // how often each step has run, by call and then by the step's place in the program
 
-// perform runs a list of operations, whose results it collects. path is its place in the program.
+// perform runs a list of operations and returns their results. path is the place of the list in the program.
 async function perform(call, program, path) {
   const out = []
   for (const [i, op] of program.entries()) {
@@ -21,7 +21,7 @@ async function perform(call, program, path) {
 }
 
 async function one(call, op, place, path) {
-  const name = op.do + op.name + path // in a branch, it contains what the branch is about
+  const name = op.do + op.name + path // path keeps the names in parallel branches apart
   const echo = (value, fails) => call.start(name, 'p.echo', { value, fails })
   switch (op.do) {
     case 'step':
@@ -44,7 +44,7 @@ async function one(call, op, place, path) {
   }
 }
 
-// expected is what a program returns. After crashes, whether a stepOnce took effect is not known.
+// expected is the result of a program. If answers are lost (crash), a stepOnce fails with outcome_unknown.
 const expected = (program, crash) => program.map(op => {
   if (op.do === 'together') return op.of.map(branch => expected(branch, crash))
   if (op.do === 'stepOnce' && crash) return 'outcome_unknown'
@@ -57,7 +57,7 @@ const expected = (program, crash) => program.map(op => {
 const service = serve({ secret: 'whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw', tools: {
   'p.play': durable((call, { program }) => perform(call, program, '')) } })
 
-// after is the service of a call whose journal has some entries already.
+// after is a service that runs calls as if their journal already contained some entries.
 const after = entries => ({ said: said => service.said({ ...said,
   journal: [...entries, ...said.journal.map(entry => ({ ...entry, ended: entry.ended && entry.ended + 1000 }))],
   exchange: { ...said.exchange, steps: said.exchange.steps + entries.length } }) })
@@ -87,7 +87,7 @@ const operation = more => fc.record({
   value: fc.jsonValue({ maxDepth: 2 }), fails: fc.boolean(), later: fc.boolean(),
   transient: fc.constantFrom(0, 0, 0, 1),
 })
-// a branch has no version, since it depends on what has been read of the whole journal
+// a branch must not call call.version, whose result would depend on how far the other branches are
 const { together, branch } = fc.letrec(tie => ({
   together: fc.record({ do: fc.constant('together'), name: fc.constant(''),
     of: fc.array(tie('branch'), { maxLength: 3 }) }),
@@ -106,7 +106,7 @@ const property = fc.asyncProperty(program, fc.boolean(), fc.nat(), async (progra
     ? op.of.flatMap((branch, j) => steps(branch, `${path}.${i}.${j}`))
     : ['step', 'stepOnce'].includes(op.do) ? [[`${path}.${i}`, op]] : [])
   for (const [place, op] of steps(program, '')) {
-    assert.equal(calm.ran.get(place), op.do === 'step' ? 1 + op.transient : 1, 'a step runs once, if nothing is lost')
+    assert.equal(calm.ran.get(place), op.do === 'step' ? 1 + op.transient : 1, 'a step runs once if no answer is lost')
   }
   const crashed = await run(program, { crash: true })
   assert.deepEqual(plain(crashed.result), want(true))
@@ -119,6 +119,6 @@ const property = fc.asyncProperty(program, fc.boolean(), fc.nat(), async (progra
   assert.deepEqual(plain(cutOff.result), want(false))
   assert.equal((await run(program, { cancelled: true })).ran.size, 0, 'nothing runs after a cancellation')
 })
-// eight at a time, since they mostly wait
+// eight at a time, because the programs mostly wait
 await Promise.all(Array.from({ length: 8 }, () => fc.assert(property, { numRuns: Number(process.argv[2]) / 8 })))
 console.log(`${process.argv[2]} programs`)

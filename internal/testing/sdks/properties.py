@@ -1,4 +1,4 @@
-"""Properties of the SDK in Python, which hypothesis tries with random programs: python3 properties.py RUNS"""
+"""Property tests of the SDK in Python: hypothesis runs random programs. python3 properties.py RUNS"""
 import asyncio
 import os
 import pathlib
@@ -13,11 +13,11 @@ sys.dont_write_bytecode = True
 import gem_testing  # noqa: E402
 from gem_handlers import Failure, Transient, durable, serve  # noqa: E402
 
-ran: dict = {}  # how often each step has run, by its place in the program
+ran: dict = {}  # how often each step has run, by the step's place in the program
 
 
 async def perform(call, program, path):
-    """Runs a list of operations, whose results it collects. path is its place in the program."""
+    """Runs a list of operations and returns their results. path is the place of the list in the program."""
     out = []
     for i, op in enumerate(program):
         try:
@@ -30,7 +30,7 @@ async def perform(call, program, path):
 
 
 async def one(call, op, place, path):
-    name = op["do"] + op.get("name", "") + path  # in a branch, it contains what the branch is about
+    name = op["do"] + op.get("name", "") + path  # path keeps the names in parallel branches apart
 
     def work():
         ran[place] = ran.get(place, 0) + 1
@@ -72,7 +72,7 @@ async def one(call, op, place, path):
 
 
 def expected(program, crash):
-    """What a program returns. After crashes, whether a step_once took effect is not known."""
+    """Returns the result of a program. If answers are lost (crash), a step_once results in outcome_unknown."""
     def of(op):
         match op["do"]:
             case "together":
@@ -94,7 +94,7 @@ def expected(program, crash):
 
 
 def steps(program, path=""):
-    """Returns the steps of a program, with their places."""
+    """Yields the place and the operation of each step of a program."""
     for i, op in enumerate(program):
         if op["do"] == "together":
             for j, branch in enumerate(op["of"]):
@@ -112,7 +112,7 @@ service = serve(secret="whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", tools={"p.play"
 
 
 class After:
-    """The service of a call whose journal has some entries already."""
+    """A service that runs calls as if their journal already contained some entries."""
 
     def __init__(self, entries):
         self.entries = entries
@@ -157,7 +157,7 @@ def together(branch):
     return st.fixed_dictionaries({"do": st.just("together"), "of": st.lists(branch, max_size=3)})
 
 
-# a branch has no version, since it depends on what has been read of the whole journal
+# a branch must not call call.version, whose result would depend on how far the other branches are
 branches = st.recursive(st.lists(operations(kinds), max_size=4), lambda branch: st.lists(
     operations(kinds) | together(branch), max_size=4), max_leaves=3)
 
@@ -169,7 +169,7 @@ def hold(program, fatal, cut):
     calm, result = run(program)
     assert result == ("mine" if fatal else expected(program, False))
     for place, op in steps(program):
-        assert ran[place] == (1 + op["transient"] if op["do"] == "step" else 1), "a step runs once, if nothing is lost"
+        assert ran[place] == (1 + op["transient"] if op["do"] == "step" else 1), "a step runs once if no answer is lost"
     calm.replay()
     crashed, result = run(program, crash=True)
     assert result == ("mine" if fatal else expected(program, True))

@@ -4,8 +4,9 @@ import (
 	"testing"
 )
 
-// A replay, as gem replay makes it, runs no step. It ends where the journal does, or with what does not fit.
-func TestAReplayShowsHowAServiceWouldContinue(t *testing.T) {
+// A replay, as gem replay makes it, runs no step. It ends at the first operation that the journal lacks or that does
+// not fit the journal.
+func TestAReplayEndsWhereTheJournalEndsOrDoesNotFit(t *testing.T) {
 	eachScene(t, func(t *testing.T, s scene) {
 		w := s.env.StartWorker()
 		id := s.insert(asks)
@@ -16,7 +17,7 @@ func TestAReplayShowsHowAServiceWouldContinue(t *testing.T) {
 			t.Helper()
 			r := s.env.Replay(id)
 			if got := r.Stopped + r.Misfit; got != what || r.Stopped != "" && len(r.Unread) > 0 {
-				t.Errorf("the replay ends with %q, want %q; it did not read %v", got, what, r.Unread)
+				t.Errorf("the replay ends with %q, want %q; unread entries: %v", got, what, r.Unread)
 			}
 		}
 		replayed("the wait for act")
@@ -27,8 +28,9 @@ func TestAReplayShowsHowAServiceWouldContinue(t *testing.T) {
 		s.answer(q.ID, "blue", "")
 		s.env.StartWorker()
 		s.ran(id)
-		if r := s.env.Replay(id); !r.Same() || s.world.did("think 1") != 1 || s.world.did("think 2") != 1 {
-			t.Errorf("%+v; it thought %d and %d times", r, s.world.did("think 1"), s.world.did("think 2"))
+		if r := s.env.Replay(id); !r.Same() || s.effects.count("think 1") != 1 || s.effects.count("think 2") != 1 {
+			t.Errorf("%+v; the two steps ran %d and %d times, want 1 each", r, s.effects.count("think 1"),
+				s.effects.count("think 2"))
 		}
 	})
 }

@@ -18,12 +18,13 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// scene is a service with an agent, the world in which it acts, and a database. Tests start the workers.
+// scene is a service with an agent, the server that counts the agent's effects, and a database. Tests start the
+// workers.
 type scene struct {
 	t       *testing.T
 	env     *handlertest.Env
 	service *service
-	world   *world
+	effects *effects
 }
 
 // eachScene runs a test with the agent of each language, and audits the database afterwards.
@@ -33,31 +34,32 @@ func eachScene(t *testing.T, test func(t *testing.T, s scene)) {
 	for language := range languages {
 		t.Run(language, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
-			s := serve(t, language, "", w.variable())
+			counted := newEffects(t)
+			s := serve(t, language, "", counted.variable())
 			options := optionsAt(testdb.New(t), s.url())
 			options.NoWorker = true
 			env := handlertest.Start(t, options)
-			test(t, scene{t, env, s, w})
+			test(t, scene{t, env, s, counted})
 			report, err := audit.Database(t.Context(), env.DB, audit.Options{})
 			if err != nil || report.Faults > 0 {
-				t.Errorf("the audit: %+v, %v", report, err)
+				t.Errorf("the audit reports %+v, %v", report, err)
 			}
 		})
 	}
 }
 
-// world is where thoughts and acts have their effects. It counts them, and does not answer those that a test holds.
-type world struct {
+// effects is a server that receives a request for each effect of an agent, such as "think 1" in its first turn. It
+// counts the effects. A test can hold the answer to an effect, so that the step of the agent does not end.
+type effects struct {
 	*httptest.Server
 	mu   sync.Mutex
 	done map[string]int
 	held map[string]chan struct{}
 }
 
-func newWorld(t *testing.T) *world {
+func newEffects(t *testing.T) *effects {
 	t.Helper()
-	w := &world{done: map[string]int{}, held: map[string]chan struct{}{}}
+	w := &effects{done: map[string]int{}, held: map[string]chan struct{}{}}
 	w.Server = httptest.NewServer(w)
 	t.Cleanup(func() {
 		w.CloseClientConnections()
@@ -66,7 +68,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-func (w *world) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
+func (w *effects) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		return
@@ -84,11 +86,11 @@ func (w *world) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// variable tells a service where the world is.
-func (w *world) variable() string { return "SDK_WORLD=" + strings.TrimPrefix(w.URL, "http://") }
+// variable returns the environment variable that gives a service the address of the server.
+func (w *effects) variable() string { return "SDK_WORLD=" + strings.TrimPrefix(w.URL, "http://") }
 
-// hold delays what is done from now on until it is freed.
-func (w *world) hold(what string) (free func()) {
+// hold delays the answers to an effect from now on, until the test calls free.
+func (w *effects) hold(what string) (free func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	held := make(chan struct{})
@@ -101,25 +103,26 @@ func (w *world) hold(what string) (free func()) {
 	}
 }
 
-// did returns how often something was done.
-func (w *world) did(what string) int {
+// count returns how often an effect has happened.
+func (w *effects) count(what string) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.done[what]
 }
 
-// restart kills the service and starts it again, as another program if it gets more variables.
+// restart kills the service and starts it again. more adds variables to its environment, for example to run another
+// version of the agent.
 func (s scene) restart(more ...string) {
 	s.t.Helper()
 	s.service.kill()
-	s.service.more = append([]string{s.world.variable()}, more...)
+	s.service.more = append([]string{s.effects.variable()}, more...)
 	s.service.start()
 }
 
-// untilDone waits until something was done a number of times.
+// untilDone waits until an effect has happened a number of times.
 func (s scene) untilDone(what string, times int) {
 	s.t.Helper()
-	s.env.Until(what, func() bool { return s.world.did(what) >= times })
+	s.env.Until(what, func() bool { return s.effects.count(what) >= times })
 }
 
 // agentRan is the result of an agent.
@@ -130,7 +133,7 @@ type agentRan struct {
 	Offered []string
 }
 
-// saw fails the test unless the agent has made these observations, in order.
+// saw fails the test unless the agent's actions returned these results, in order.
 func (a agentRan) saw(t *testing.T, want ...string) {
 	t.Helper()
 	got := make([]string, len(a.Seen))
@@ -138,25 +141,25 @@ func (a agentRan) saw(t *testing.T, want ...string) {
 		got[i] = string(seen)
 	}
 	if !slices.Equal(got, want) {
-		t.Errorf("it saw %s, want %s", got, want)
+		t.Errorf("the agent saw the results %s, want %s", got, want)
 	}
 }
 
-// insert makes a call of ada's to the agent, whose model gives the answers of a script.
+// insert makes a call to the agent, created by ada. The lines of the script take the place of the model's answers.
 func (s scene) insert(script string) (id string) {
 	s.t.Helper()
 	return s.env.Insert(handlertest.Call{Tool: "remote.agent", Input: `{"max_turns": 3, "script": ` + script + `}`,
 		CreatedBy: "ada"})
 }
 
-// ran returns the result of an agent, which must succeed.
+// ran waits for the end of a call to the agent and returns its result. The test fails unless the call succeeds.
 func (s scene) ran(id string) agentRan {
 	s.t.Helper()
 	return handlertest.Output[agentRan](s.t, s.env.Await(id))
 }
 
-// answer answers a call as the owner of the database or, if user is not empty, as a signed-in user. It returns the
-// SQLSTATE of the refusal, or an empty text.
+// answer answers a call as the owner of the database or, if user is not empty, as that signed-in user. If the answer is
+// rejected, it returns the SQLSTATE of the error, and otherwise an empty text.
 func (s scene) answer(id, answer, user string) (state string) {
 	s.t.Helper()
 	err := pgx.BeginFunc(s.t.Context(), s.env.DB, func(tx pgx.Tx) error {
@@ -178,7 +181,7 @@ func (s scene) answer(id, answer, user string) (state string) {
 	return ""
 }
 
-// events returns how many events with a name the journal of a call has.
+// events returns the number of events with a name in the journal of a call.
 func (s scene) events(id, event string) (n int) {
 	s.t.Helper()
 	for _, name := range s.env.Journal(id) {
@@ -189,7 +192,7 @@ func (s scene) events(id, event string) (n int) {
 	return n
 }
 
-// questions returns how many questions were asked in all.
+// questions returns the number of calls to wait.answer.
 func (s scene) questions() int {
 	s.t.Helper()
 	return testdb.Value[int](s.t, s.env.DB, "select count(*) from core_tool_calls where tool_name = 'wait.answer'")

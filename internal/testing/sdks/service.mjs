@@ -4,8 +4,8 @@ import { Failure, NotConfigured, Transient, Unknown, durable, serve, tool }
   from '../../../sdk/typescript/gem-handlers.js'
 import { tools as ofTheAgent } from './agent.mjs'
 
-// play runs a program: a list of operations, whose results it collects. One with an attempt belongs to the code that
-// runs in that attempt.
+// play runs a program, which is a list of operations, and returns their results. It skips an operation that names
+// another attempt, so a program can change between two attempts as code does.
 async function play(call, { program }) {
   const out = []
   const one = async op => {
@@ -72,7 +72,7 @@ function psql(step, { then, text = 'x' }) {
   return text
 }
 
-// pause lets other branches go first.
+// pause lets the other branches continue first.
 async function pause() {
   for (let i = 0; i < 20; i++) await null
 }
@@ -150,7 +150,7 @@ const service = serve({ secret: process.env.SDK_SECRET, tools: {
     call.wrote('payments', 'insert', 7)
     return { paid: input.cents }
   }),
-  'remote.plain': tool(() => 1), // although domains.json lists it under durable
+  'remote.plain': tool(() => 1), // a plain handler, although domains.json lists the tool under durable
   'remote.forge': durable(async call => {
     const asked = { id: 'no such approval', asked: { tool: 'remote.pay', input: { order: 'A7', cents: 1 } } }
     return call.startApproved('pay', asked)

@@ -20,8 +20,8 @@ failures: Counter = Counter()  # of transient steps, by call and name
 
 @durable
 async def play(call, input):
-    """Runs a program: a list of operations, whose results it collects. One with an attempt belongs to the code that
-    runs in that attempt."""
+    """Runs a program, which is a list of operations, and returns their results. It skips an operation that names
+    another attempt, so a program can change between two attempts as code does."""
 
     async def one(op):
         try:
@@ -199,7 +199,7 @@ async def call_before_once(call):
         return await call.run("c", "go.echo", {"value": 1})
 
     async def second():
-        for _ in range(20):  # other branches go first
+        for _ in range(20):  # the other branches continue first
             await asyncio.sleep(0)
         return await call.step_once("o", lambda: 2)
     return await asyncio.gather(first(), second())
@@ -289,7 +289,8 @@ async def unknown(call, input):
 service = serve(secret=os.environ["SDK_SECRET"], tools={
     **agent.tools, "remote.play": play, "remote.refund": refund, "remote.pay": pay, "remote.forge": forge,
     "remote.book": book, "remote.case": case, "remote.unknown": unknown, "remote.mortal": mortal,
-    "remote.plain": lambda input, call: 1})  # although domains.json lists it under durable
+    # a plain handler, although domains.json lists the tool under durable
+    "remote.plain": lambda input, call: 1})
 application = service.wsgi
 if __name__ == "__main__":
     server = service.server(int(os.environ.get("SDK_PORT", "0")))

@@ -24,12 +24,13 @@ import (
 
 const rig = "internal/testing/sdks"
 
-// block returns the code in TypeScript of docs/sdk.md that contains a text.
+// block returns the code block in TypeScript of docs/sdk.md that contains a text.
 func block(t *testing.T, with string) string {
 	t.Helper()
 	return codeBlock(t, "ts", with)
 }
 
+// codeBlock returns the first code block in a language of docs/sdk.md that contains a text.
 func codeBlock(t *testing.T, language, with string) string {
 	t.Helper()
 	page, err := os.ReadFile("../../../docs/sdk.md")
@@ -162,7 +163,7 @@ func TestTheCodeHasStrictTypes(t *testing.T) {
 	}
 }
 
-// Pyright finds nothing in the Python SDK, in the files of gem init, and in a handler with the types of its tools.
+// Pyright reports nothing in the Python SDK, in the files of gem init, and in a handler that uses generated types.
 func TestThePythonCodeHasStrictTypes(t *testing.T) {
 	testdb.Long(t, "TestInitWritesFilesThatWork")
 	t.Parallel()
@@ -275,7 +276,7 @@ func TestTheEdgeFunctionOfTheDocsRuns(t *testing.T) {
 func TestOtherServersAndDrivers(t *testing.T) {
 	testdb.Long(t, "TestRowsAndTheirStepCommitTogether")
 	t.Parallel()
-	const python = "/usr/bin/python3" // which has Debian's packages
+	const python = "/usr/bin/python3" // finds the packages of Debian
 	if err := exec.Command(python, "-c", "import uvicorn, gunicorn, psycopg").Run(); err != nil {
 		npmrig.Missing(t, "missing: apt-get install python3-uvicorn gunicorn python3-psycopg")
 	}
@@ -363,13 +364,14 @@ await serve({ secret: process.env.SDK_SECRET, tools: { 'remote.book': durable(ca
 	}
 }
 
-// Each SDK runs random programs in its testing worker. A crash, a replay, and a journal that was cut off anywhere
-// change no result, and a step that must not run twice runs once.
-func TestRandomProgramsEndAlike(t *testing.T) {
+// Each SDK runs random programs with its test worker. A program returns the same result when it is replayed, and when
+// it continues from the first entries of its journal. If each answer of the service is lost once, a stepOnce still runs
+// only once, but its outcome is unknown; all other results stay the same.
+func TestRandomProgramsReturnTheSameAfterReplaysAndLostAnswers(t *testing.T) {
 	testdb.Long(t, "TestLanguagesAgree")
 	t.Parallel()
 	node, dir := npmrig.Node(t, rig, "fast-check", "npm ci --prefix "+rig)
-	const python = "/usr/bin/python3" // which has Debian's packages
+	const python = "/usr/bin/python3" // finds the packages of Debian
 	if err := exec.Command(python, "-c", "import hypothesis").Run(); err != nil {
 		npmrig.Missing(t, "missing: apt-get install python3-hypothesis")
 	}

@@ -27,38 +27,39 @@ import (
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 )
 
-var update = flag.Bool("update", false, "write what the worker and the TypeScript service say into sdk/transcripts")
+var update = flag.Bool("update", false, "record the transcripts in sdk/transcripts again, with the TypeScript service")
 
-// transcript is a file of sdk/transcripts: calls of the tools of service.mjs and service.py, request by request.
+// transcript is a file of sdk/transcripts. It contains the requests and answers of calls to the tools of service.mjs
+// and service.py.
 type transcript struct {
 	About string  `json:"about"`
 	Calls []*talk `json:"calls"`
 	file  string
 }
 
-// talk is all that a worker and a service say about one call.
+// talk contains all requests and answers of one call, and what happens to the call in between.
 type talk struct {
 	About string          `json:"about"`
 	Tool  string          `json:"tool"`
 	Input json.RawMessage `json:"input"`
-	// Events happen one after the other, each when the call waits, or has ended.
+	// Events happen one after the other. Each happens when the call waits or has ended.
 	Events []event `json:"events,omitempty"`
-	// Lost are the numbers of exchanges whose answers never arrive.
+	// Lost lists the exchanges whose answer does not reach the worker, by number from 1.
 	Lost      []int       `json:"lost,omitempty"`
 	Exchanges []*exchange `json:"exchanges"`
-	// End is the receipt, or why the call waits for code.
+	// End contains the status and the result of the receipt, or the reason why the call waits for code.
 	End map[string]any `json:"end"`
 }
 
-// event is something that happens to a call. One of the fields is set.
+// event is something that happens to a call. One of the fields is set, and for Answer and Send also Value.
 type event struct {
-	Answer  string `json:"answer,omitempty"`  // the question with this name is answered with the value
-	Approve string `json:"approve,omitempty"` // the approval with this name is given
-	Deny    string `json:"deny,omitempty"`    // the approval with this name is denied
-	Send    string `json:"send,omitempty"`    // the value is sent to the call under this name
-	Cancel  bool   `json:"cancel,omitempty"`
-	Minutes int    `json:"minutes,omitempty"` // pass
-	Replay  string `json:"replay,omitempty"`  // `gem replay` says this
+	Answer  string `json:"answer,omitempty"`  // answer the question with this name with Value
+	Approve string `json:"approve,omitempty"` // approve the call that the approval with this name asks for
+	Deny    string `json:"deny,omitempty"`    // deny the call that the approval with this name asks for
+	Send    string `json:"send,omitempty"`    // send Value to the call under this name
+	Cancel  bool   `json:"cancel,omitempty"`  // cancel the call
+	Minutes int    `json:"minutes,omitempty"` // let this time pass
+	Replay  string `json:"replay,omitempty"`  // replay the call; this is how the replay ends
 
 	Value any `json:"value,omitempty"`
 }
@@ -66,10 +67,10 @@ type event struct {
 // exchange is a request and its answer.
 type exchange struct {
 	Request    map[string]any `json:"request"`
-	Status     int            `json:"status,omitempty"` // 0: 200
+	Status     int            `json:"status,omitempty"` // 0 means 200
 	RetryAfter string         `json:"retry_after,omitempty"`
 	Answer     map[string]any `json:"answer"`
-	// Keeps are the arguments with which the service performs keep_tool_step before it answers.
+	// Keeps contains the arguments with which the service calls keep_tool_step before it answers.
 	Keeps map[string]any `json:"keeps,omitempty"`
 }
 
@@ -78,7 +79,7 @@ func readTranscripts(t *testing.T) (all []*transcript) {
 	t.Helper()
 	files, err := filepath.Glob("../../../sdk/transcripts/*.json")
 	if err != nil || len(files) == 0 {
-		t.Fatal("sdk/transcripts has no files", err)
+		t.Fatal("sdk/transcripts contains no files", err)
 	}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
@@ -96,7 +97,7 @@ func readTranscripts(t *testing.T) (all []*transcript) {
 	return all
 }
 
-// What the transcripts have in place of values that differ each time.
+// The transcripts contain these constants in place of values that differ between runs.
 const (
 	anyID    = "id"
 	anyToken = "token"
@@ -105,7 +106,7 @@ const (
 
 var ids = regexp.MustCompile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
-// fixed returns a request without the values that differ each time.
+// fixed returns a request with constants in place of the values that differ between runs.
 func fixed(t *testing.T, body []byte) map[string]any {
 	t.Helper()
 	var request map[string]any
@@ -128,18 +129,18 @@ func fixed(t *testing.T, body []byte) map[string]any {
 	return request
 }
 
-// stage is the service of a worker, for one call after the other. It answers as the transcript does, or
-// records what a real service answers.
+// stage is the service that a worker calls. It handles one call at a time: it returns the answers of a transcript, or
+// passes the requests on to a real service and records its answers.
 type stage struct {
 	*httptest.Server
 	t    *testing.T
 	env  *handlertest.Env
-	real string // the URL of the service to record; empty: the transcript answers
+	real string // the URL of the service to record; empty: return the answers of the transcript
 
 	mu   sync.Mutex
 	talk *talk
-	next int
-	id   string // of the call
+	next int    // the number of requests of the call so far
+	id   string // the id of the call
 }
 
 func newStage(t *testing.T, database, real string) *stage {
@@ -147,7 +148,7 @@ func newStage(t *testing.T, database, real string) *stage {
 	s := &stage{t: t, real: real}
 	s.Server = httptest.NewServer(http.HandlerFunc(s.serve))
 	t.Cleanup(s.Close)
-	// one call at a time, so that a call that another one makes ends after that one began to wait
+	// The worker runs one call at a time. So if a call makes another call, it waits before the other call ends.
 	s.env = beginAt(t, database, s.URL, func(o *worker.Options) { o.Concurrency = 1 })
 	testdb.Exec(t, s.env.DB, "insert into gem.roles (subject, role) values ('boss', 'boss')")
 	return s
@@ -159,7 +160,7 @@ func (s *stage) serve(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if request["gem"] != nil && !strings.Contains(string(body), s.id) {
-		panic(http.ErrAbortHandler) // an earlier call, which waited for code
+		panic(http.ErrAbortHandler) // a request of an earlier call, which has waited for code since
 	}
 	s.next++
 	if s.real != "" {
@@ -189,7 +190,7 @@ func (s *stage) serve(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(answer)
 }
 
-// record adds an exchange with the real service to the transcript.
+// record sends a request to the real service, and adds the request and the answer to the transcript.
 func (s *stage) record(r *http.Request, body []byte, request map[string]any) {
 	forward, err := http.NewRequestWithContext(r.Context(), r.Method, s.real, bytes.NewReader(body))
 	if err != nil {
@@ -223,7 +224,7 @@ func answered(t *testing.T, r *http.Request) *exchange {
 	return e
 }
 
-// keep does what the transaction of a step does.
+// keep calls keep_tool_step with the arguments in the transcript, as the service does in the transaction of a step.
 func (s *stage) keep(keeps map[string]any, body []byte) {
 	var said struct{ Exchange struct{ Token string } }
 	_ = json.Unmarshal(body, &said)
@@ -235,7 +236,7 @@ func (s *stage) keep(keeps map[string]any, body []byte) {
 	}
 }
 
-// perform lets the worker run a call, and returns its end.
+// perform makes a call, lets the events of the transcript happen, and returns how the call ends.
 func (s *stage) perform(one *talk) map[string]any {
 	s.t.Helper()
 	t, env := s.t, s.env
@@ -249,7 +250,7 @@ func (s *stage) perform(one *talk) map[string]any {
 			or status = 'queued' and run_at > gem.now() + '1 s' from core_tool_calls c where id = $1`, id)
 	}
 	for i, e := range one.Events {
-		env.Until(one.About+": the call to wait", rests)
+		env.Until(one.About+": the call to wait or end", rests)
 		value, _ := json.Marshal(e.Value)
 		decide := func(name string, decision string) {
 			testdb.Exec(t, env.DB, fmt.Sprintf(`begin; set local role gem_frontend;
@@ -280,7 +281,7 @@ func (s *stage) perform(one *talk) map[string]any {
 				said = "the same " + said
 			}
 			if one.Events[i].Replay = strings.TrimSpace(said); one.Events[i].Replay != e.Replay && s.real == "" {
-				t.Errorf("%s: the replay ends as %q, not %q", one.About, said, e.Replay)
+				t.Errorf("%s: the replay ends with %q, want %q", one.About, said, e.Replay)
 			}
 		}
 	}
@@ -298,8 +299,8 @@ func (s *stage) perform(one *talk) map[string]any {
 	return map[string]any{"status": status, "result": value}
 }
 
-// The worker sends the requests of the transcripts to a service that gives their answers, and each SDK gives these
-// answers to these requests.
+// The worker sends exactly the requests of the transcripts if the service returns their answers. Each SDK returns
+// exactly these answers to these requests.
 func TestTranscripts(t *testing.T) {
 	if *update {
 		record(t)
@@ -311,10 +312,10 @@ func TestTranscripts(t *testing.T) {
 		for _, file := range all {
 			for _, one := range file.Calls {
 				if diff := cmp.Diff(one.End, s.perform(one)); diff != "" {
-					t.Errorf("%s: %s ends otherwise:\n%s", file.file, one.About, diff)
+					t.Errorf("%s: %s ends differently:\n%s", file.file, one.About, diff)
 				}
 				if s.next != len(one.Exchanges) {
-					t.Errorf("%s: %s: %d of %d exchanges", file.file, one.About, s.next, len(one.Exchanges))
+					t.Errorf("%s: %s: the worker sent %d requests, want %d", file.file, one.About, s.next, len(one.Exchanges))
 				}
 			}
 		}
@@ -322,7 +323,7 @@ func TestTranscripts(t *testing.T) {
 	for language := range languages {
 		t.Run(language, func(t *testing.T) {
 			t.Parallel()
-			// keep_tool_step only notes its arguments here
+			// this keep_tool_step only stores its arguments, in the table kept
 			database := testdb.NewEmpty(t)
 			db := testdb.Pool(t, database)
 			testdb.Exec(t, db, `create table things (call_id text); create table kept (step jsonb, result jsonb);
@@ -335,7 +336,8 @@ func TestTranscripts(t *testing.T) {
 					for i, want := range one.Exchanges {
 						request := maps.Clone(want.Request)
 						request["call"] = maps.Clone(request["call"].(map[string]any))
-						request["call"].(map[string]any)["id"] = fmt.Sprint(file.file, one.About) // the services count by it
+						// the services count the transient failures of each call, by its id
+						request["call"].(map[string]any)["id"] = fmt.Sprint(file.file, one.About)
 						got := answered(t, signed(t, s.url(), request))
 						if got == nil {
 							t.Fatalf("%s: %s: exchange %d has no answer", file.file, one.About, i+1)
@@ -356,7 +358,7 @@ func TestTranscripts(t *testing.T) {
 	}
 }
 
-// signed returns a request with a signature.
+// signed returns a signed request.
 func signed(t *testing.T, url string, request any) *http.Request {
 	t.Helper()
 	body, err := json.Marshal(request)
@@ -384,8 +386,9 @@ func signed(t *testing.T, url string, request any) *http.Request {
 	return r
 }
 
-// record writes what the worker and the service in TypeScript say into the transcripts. What was written by hand stays:
-// the calls, their events, and what the services keep.
+// record runs the calls of the transcripts with the TypeScript service, and writes the requests, the answers and the
+// ends into the files. It does not change what is written by hand: the calls, their events, and the arguments of
+// keep_tool_step.
 func record(t *testing.T) {
 	t.Helper()
 	database := testdb.New(t)
@@ -415,7 +418,7 @@ func record(t *testing.T) {
 	}
 }
 
-// written returns a value as JSON whose lines have at most 150 characters where that is possible.
+// written returns a value as JSON. Its lines are at most 150 characters long where possible.
 func written(value any, depth int, key string) []byte {
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)
@@ -443,7 +446,7 @@ func written(value any, depth int, key string) []byte {
 	return []byte(open + "\n" + strings.Join(lines, ",\n") + "\n" + pad[2:] + shut)
 }
 
-// byReading compares keys of the transcripts in the order in which people read them.
+// byReading compares keys of the transcripts. It puts them in the order in which a person reads them.
 func byReading(a, b string) int {
 	order := []string{"about", "gem", "op", "do", "number", "id", "name", "kind", "tool", "call", "input", "exchange",
 		"journal", "events", "lost", "calls", "request", "keeps", "status", "retry_after", "answer", "exchanges", "end",

@@ -10,7 +10,7 @@ import gem_handlers
 from gem_handlers import Child
 
 if TYPE_CHECKING:
-    from typing_extensions import NotRequired, TypedDict  # type checkers have it
+    from typing_extensions import NotRequired, TypedDict  # every type checker includes this module
 else:
     class TypedDict(dict):  # at run time, the values are plain dicts
         def __init_subclass__(cls, **_): pass
@@ -133,7 +133,7 @@ class WaitApprovalOutput(TypedDict):
 
 
 class DurableCall(gem_handlers.DurableCall):
-    """The call of a durable handler, whose methods know the tools. It is only a type."""
+    """The type of a durable handler's call, with methods that are typed for each tool."""
     if TYPE_CHECKING:
         @overload
         def start(self, name: str, tool: Literal["shop.pay"], input: ShopPayInput) -> Child[ShopPayOutput]:

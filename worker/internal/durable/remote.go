@@ -71,6 +71,7 @@ func (r Remote) Entries() (entries []exchange.Entry, complete bool) {
 	return r.options.Journal.entries(), len(r.options.Journal.large) == 0
 }
 
+// entries returns the entries of the journal, in the order of their events.
 func (j *Journal) entries() (all []exchange.Entry) {
 	at := func(seq int) *int { return &seq }
 	add := func(e exchange.Entry, err error) {
