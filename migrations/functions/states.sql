@@ -65,8 +65,9 @@ create or replace function gem.receipt_id(p_call uuid, p_at timestamptz) returns
 $$;
 
 -- Returns when a call was first due: the time of its insert, or the time that it was scheduled for.
+-- The plan is kept, so it must use the indexes even if it is made while the tables are small.
 create or replace function gem.due(p_call uuid) returns timestamptz language plpgsql stable
-  set enable_seqscan = off as $$ -- the plan is kept, even if it is made while the tables are small
+  set enable_seqscan = off as $$
 begin
   return coalesce((select greatest(e.at, (e.data ->> 'run_at')::timestamptz) from public.core_tool_events e
     where e.call_id = p_call and e.seq = 1),
@@ -301,8 +302,9 @@ where c.computed_key is not null and (c.status in ('running', 'queued') or c.sta
   and c.waits_for <> 'key');
 
 -- Reports whether a call has succeeded with a key. It sees commits that are newer than the calling statement.
+-- The plan is kept, so it must use the indexes even if it is made while the tables are small.
 create or replace function gem.key_has_succeeded(p_key text) returns boolean language plpgsql volatile
-  set enable_seqscan = off as $$ -- the plan is kept, even if it is made while the tables are small
+  set enable_seqscan = off as $$
 begin
   return exists (select from gem.kept_keys k where k.key = p_key) or exists (
     select from public.core_tool_receipts r

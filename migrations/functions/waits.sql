@@ -44,7 +44,8 @@ create or replace function gem.wait(p_call uuid, p_attempt integer, p_worker tex
   p_until jsonb, p_effects jsonb, p_cleanup boolean default false, p_deadline bigint default null,
   p_steps integer default 0, p_key text default null, out verdict text, out steps integer)
 language plpgsql security definer set search_path = pg_catalog, pg_temp
-  set plan_cache_mode = force_generic_plan set enable_seqscan = off -- the plans are kept, also those made while the tables are small
+  -- the plans are kept, so they must use the indexes even if they are made while the tables are small
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off
 as $$
 declare
   at        timestamptz;
@@ -271,7 +272,8 @@ begin
 end
 $$;
 
--- Locks a call without waiting, unless it no longer exists. Returns false if another transaction has locked it.
+-- Locks a call without waiting. Returns false only if another transaction has locked it, and true if the call no longer
+-- exists.
 create or replace function gem.lock_now(p_call uuid) returns boolean language plpgsql as $$
 begin
   perform from public.core_tool_calls c where c.id = p_call for no key update skip locked;
@@ -279,8 +281,9 @@ begin
 end
 $$;
 
--- Locks the parent of a call that ends. If the parent is locked, one call at a time waits for it briefly, because the
--- parent often writes its own wait just then. Returns false if the parent stays locked, or if another call waits for it.
+-- Locks the parent of a call that ends. If another transaction has locked the parent, one call at a time waits briefly,
+-- because the parent often writes its own wait just then. Returns false if the parent stays locked, or if another call
+-- already waits.
 create or replace function gem.lock_parent(p_parent uuid) returns boolean language plpgsql as $$
 begin
   return gem.lock_now(p_parent)

@@ -24,7 +24,7 @@ from typing import Any, Awaitable, Callable, Generator, Generic, Iterable, Mappi
 TOLERANCE = 5 * 60  # seconds that the clocks of the worker and of the service may differ
 LARGEST = 4 << 20  # bytes of a request, and of an answer
 LARGEST_RESULT = 1 << 20  # bytes of a step's result
-LONGEST = 5  # seconds for which a request keeps steps, so that the worker can cancel the call or stop
+LONGEST = 5  # seconds after which a request keeps no more steps, since a cancellation waits for its end
 T = TypeVar("T")
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Any]])
 log = logging.getLogger("gem_handlers")
@@ -207,7 +207,7 @@ class DurableCall(Call):
         self._keeper = keeper if "token" in self._state else None
         self._until = time.monotonic() + min(self._state["left_ms"] / 2000, LONGEST)
         self._writing = asyncio.Lock()
-        self._unsure = False  # the journal may have a step that the answer has too
+        self._unsure = False  # the journal may already contain a step that is also in the answer
         self._entries = {entry["name"]: entry for entry in said["journal"]}
         self._read: set[str] = set()
         self._used: dict[str, int] = {}
@@ -247,7 +247,7 @@ class DurableCall(Call):
         if entry and id not in self._state["may_run"]:
             return await self._add({"op": "step", "name": id, "kind": kind, "error": _described(Unknown())})
         # Calls are made before the next step begins, and nothing else runs during a transaction. A step_once that may
-        # run in this exchange is not put off, because no later one lets it run.
+        # run in this exchange is not postponed, because it may not run in a later exchange.
         if ((self._running == 0 or self._keeper) and not entry
                 and any(op["op"] in ("call", "approve") for op in self._ops)
                 or self._alone or kind == "tx" and (self._running > 0 or self._ops
@@ -302,8 +302,8 @@ class DurableCall(Call):
         return await self._add(op)
 
     async def _write(self, name: str, kind: str, result: Any = None) -> bool:
-        """Writes a step into the journal with the service's keep, one after another, so that the handler continues at
-        once. Returns false if the step belongs in the answer."""
+        """Calls keep to write a step into the journal, so that the handler continues in this request. Calls of keep
+        run one after another. Returns false if the step must go into the answer instead."""
         async with self._writing:
             if self._keeper is None or self._closed or time.monotonic() > self._until:
                 return False
@@ -531,7 +531,8 @@ class DurableCall(Call):
         return entry if self._end is None and not self._closed else await self._park()
 
     def _find(self, id: str, kind: str, tool: Optional[str] = None) -> Optional[dict[str, Any]]:
-        """Returns the entry of an operation. If the journal has another one under its name, the exchange ends."""
+        """Returns the entry of an operation. If the entry with this name belongs to another operation, the
+        exchange ends."""
         entry = self._entries.get(id)
         if entry and (entry["kind"] != kind or tool is not None and entry.get("tool") != tool):
             has = f"a call to {entry['tool']}" if entry.get("tool") else f"an entry of the kind {entry['kind']}"
@@ -543,7 +544,7 @@ class DurableCall(Call):
 
 
 def _cancel_name(need: int, of: list[Child[Any]]) -> str:
-    """The name under which the journal has a wait that a cancellation ended."""
+    """Returns the name of the journal entry for a wait that a cancellation ended."""
     names = json.dumps([child.id for child in of], ensure_ascii=False, separators=(",", ":"))
     name = f"cancelled#{need} of {names}"
     if len(name) <= 200:
@@ -568,15 +569,16 @@ def _outcome(entry: Mapping[str, Any]) -> Any:
 
 
 async def _run(fn: Callable[..., Any], *of: Any) -> Any:
-    """Runs an async function, or a plain one in a thread."""
+    """Runs an async function in the event loop, and a plain function in a thread."""
     result = await fn(*of) if inspect.iscoroutinefunction(fn) else await asyncio.to_thread(fn, *of)
     return await result if inspect.isawaitable(result) else result
 
 
 def serve(*, secret: Union[str, list[str]], tools: Mapping[str, Callable[..., Any]],
           keep: Optional[Callable[[dict[str, Any], Any], Any]] = None) -> "Service":
-    """Serves tools. The secret is that of secret_env in domains.json; give two while you change it. keep(step, result)
-    runs `select keep_tool_step(step, result)`: with it, many steps end in one request."""
+    """Serves tools. secret is the value of the variable that secret_env in domains.json names; while you change the
+    secret, pass the old and the new one. keep(step, result) runs `select keep_tool_step(step, result)`. With keep, one
+    request can end many steps."""
     return Service([secret] if isinstance(secret, str) else secret, tools, keep)
 
 
@@ -625,8 +627,8 @@ class Service:
             return 501, {"reason": f"This service has no tool {name}."}, {}
         is_durable = hasattr(handler, "__gem_durable__")
         if is_durable != ("gem" in said):
-            return 404, {"error": f"{name} is {'' if is_durable else 'not '}durable in the service, and "
-                                  f"{'not ' if is_durable else ''}listed under durable in domains.json."}, {}
+            return 404, {"error": f"{name} is {'' if is_durable else 'not '}durable in the service, but "
+                                  f"it is {'not ' if is_durable else ''}listed under durable in domains.json."}, {}
         return await (_exchange(handler, said, self._keep) if is_durable else _once(handler, said))
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:

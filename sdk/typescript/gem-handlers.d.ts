@@ -113,8 +113,9 @@ export interface Service {
 }
 
 /**
- * Serves tools. The secret is that of `secret_env` in domains.json; give two while you change it. `keep` runs
- * `select keep_tool_step(step, result)`: with it, many steps end in one request.
+ * Serves tools. `secret` is the value of the variable that `secret_env` in domains.json names; while you change the
+ * secret, pass the old and the new one. `keep` runs `select keep_tool_step(step, result)`. With `keep`, one request can
+ * end many steps.
  */
 export function serve<Tools extends Shapes = Shapes>(options: { secret: string | string[];
   tools: { [K in keyof Tools & string]?: Plain | Durable } & Record<string, Plain | Durable>;

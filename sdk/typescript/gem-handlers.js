@@ -8,7 +8,7 @@
 const TOLERANCE = 5 * 60 // seconds that the clocks of the worker and of the service may differ
 const LARGEST = 4 << 20 // bytes of a request, and of an answer
 const LARGEST_RESULT = 1 << 20 // bytes of a step's result
-const LONGEST = 5_000 // milliseconds for which a request keeps steps, so that the worker can cancel the call or stop
+const LONGEST = 5_000 // milliseconds after which a request keeps no more steps, since a cancellation waits for its end
 
 // where a step or a clean-up runs: { step: name } or { cleanup: true }. Not every platform has it.
 const { AsyncLocalStorage } = await import('node:async_hooks').catch(() => ({}))
@@ -69,8 +69,8 @@ export function serve({ secret, tools, keep }) {
     const served = Object.hasOwn(tools, said.call.tool) ? tools[said.call.tool] : undefined
     if (!served) return reply(501, { reason: `This service has no tool ${said.call.tool}.` })
     if (served.durable !== (said.gem !== undefined)) {
-      return reply(404, { error: `${said.call.tool} is ${served.durable ? '' : 'not '}durable in the service, and ` +
-        `${served.durable ? 'not ' : ''}listed under durable in domains.json.` })
+      return reply(404, { error: `${said.call.tool} is ${served.durable ? '' : 'not '}durable in the service, but it ` +
+        `is ${served.durable ? 'not ' : ''}listed under durable in domains.json.` })
     }
     return served.durable ? exchange(served.run, said, keep) : once(served.run, said)
   }
@@ -247,10 +247,10 @@ class Call {
   ops = []
   waits = []
   end // of the exchange, if the handler has not returned
-  notes = new Notes() // since the last step
+  notes = new Notes() // effects since the last step
   returned = false // the handler has ended
-  closed = false // the exchange has ended
-  #outside = new Notes() // of steps: each run records them again
+  closed = false // true if the exchange has ended
+  #outside = new Notes() // effects outside of steps: each run records them again
   #deferred = false // a step waits for the next exchange
   #size = 0 // of results
   #entries
@@ -262,10 +262,10 @@ class Call {
   #cleaning = 0
   #changes = 0
   #wake = () => {}
-  unsure // true if the journal may have a step that the answer has too
-  #keeper // writes steps into the journal
-  #until // when it writes no more of them
-  #lastWrite = Promise.resolve() // they come one after another
+  unsure // true if the journal may already contain a step that is also in the answer
+  #keeper // the function keep; undefined after it has failed
+  #until // the time after which no step is kept
+  #lastWrite = Promise.resolve() // settles when the last call of keep has ended: keep runs once at a time
 
   constructor(said, keep) {
     Object.assign(this, aboutOf(said))
@@ -294,10 +294,10 @@ class Call {
       return this.#add({ op: 'step', name: id, kind, error: described(new Unknown()) })
     }
     // Calls are made before the next step begins, and nothing else runs during a transaction. A stepOnce that may run
-    // in this exchange is not put off, because no later one lets it run.
-    if ((this.#running === 0 || this.#keeper) && !entry && this.ops.some(op => op.op === 'call' || op.op === 'approve') ||
-      this.#alone || kind === 'tx' && (this.#running > 0 || this.ops.length > 0 ||
-        this.#state.may_run.some(name => !this.#read.has(name)))) {
+    // in this exchange is not postponed, because it may not run in a later exchange.
+    const makesCalls = this.ops.some(op => op.op === 'call' || op.op === 'approve')
+    if ((this.#running === 0 || this.#keeper) && !entry && makesCalls || this.#alone || kind === 'tx' &&
+      (this.#running > 0 || this.ops.length > 0 || this.#state.may_run.some(name => !this.#read.has(name)))) {
       this.#deferred = true
       return this.#park()
     }
@@ -334,7 +334,7 @@ class Call {
       this.steps++
       return this.#park()
     }
-    if (kind === 'tx') delete this.notes.effects.db_writes // they were rolled back
+    if (kind === 'tx') delete this.notes.effects.db_writes // these rows were rolled back
     return this.#add({ ...op, effects: this.notes.take() })
   }
 
@@ -343,15 +343,15 @@ class Call {
     return this.#outside.take()
   }
 
-  // write writes a step into the journal with the service's keep, one after another, so that the handler continues at
-  // once. It returns false if the step belongs in the answer.
+  // write calls keep to write a step into the journal, so that the handler continues in this request. Calls of keep run
+  // one after another. write returns false if the step must go into the answer instead.
   #write(name, kind, result = null) {
     return this.#lastWrite = this.#lastWrite.then(async () => {
       if (!this.#keeper || this.closed || Date.now() > this.#until) return false
       const effects = kind === 'began' ? undefined : this.notes.take()
       try {
         const said = await this.#keeper({ token: this.#state.token, before: this.steps, name, kind, effects }, result)
-        if (said?.error) throw said.error // as supabase-js returns it
+        if (said?.error) throw said.error // supabase-js returns errors
       } catch (error) {
         console.error(`keep failed for the step ${name}:`, error)
         this.#keeper = undefined
@@ -364,7 +364,7 @@ class Call {
     })
   }
 
-  // stepFor is the argument of keep_tool_step. Its effects are read when it is written as JSON.
+  // stepFor returns the argument of keep_tool_step. When it is converted to JSON, it contains the effects so far.
   #stepFor(name) {
     const { token } = this.#state
     const before = this.steps
@@ -537,7 +537,7 @@ class Call {
     return this.end || this.closed ? this.#park() : entry
   }
 
-  // find returns the entry of an operation. If the journal has another one under its name, the exchange ends.
+  // find returns the entry of an operation. If the entry with its name belongs to another one, the exchange ends.
   #find(id, kind, tool) {
     const entry = this.#entries.get(id)
     if (entry && (entry.kind !== kind || tool !== undefined && entry.tool !== tool)) {
@@ -550,7 +550,7 @@ class Call {
   }
 }
 
-// cancelName is the name under which the journal has a wait that a cancellation ended.
+// cancelName returns the name of the journal entry for a wait that a cancellation ended.
 function cancelName(need, of) {
   const name = `cancelled#${need} of ${JSON.stringify(of.map(child => child.id))}`
   if ([...name].length <= 200) return name
