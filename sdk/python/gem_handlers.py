@@ -172,10 +172,10 @@ class Child(Generic[T]):
     """Something that a durable handler waits for. Awaiting it gives its result, or raises its error."""
 
     def __init__(self, call: "DurableCall", id: str, kind: str, tool: Optional[str] = None,
-                 field: Optional[str] = None, asked: Optional[dict[str, Any]] = None,
-                 unmade: Optional[dict[str, Any]] = None) -> None:
-        self._call, self.id, self.kind, self.tool, self.field, self.asked = call, id, kind, tool, field, asked
-        self._unmade = unmade  # begun before a clean-up, and not made
+                 field: Optional[str] = None) -> None:
+        self._call, self.id, self.kind, self.tool, self.field = call, id, kind, tool, field
+        self.asked: Optional[dict[str, Any]] = None  # the call that people are asked to approve
+        self._unmade: Optional[dict[str, Any]] = None  # begun before a clean-up, and not made
         self.limit: dict[str, Any] = {}
 
     def within(self, limit: Union[float, timedelta]) -> "Child[T]":
@@ -322,12 +322,18 @@ class DurableCall(Call):
 
     def start(self, name: str, tool: str, input: Mapping[str, Any], **more: Any) -> Child[Any]:
         """Makes a call, once. The tool must be listed in `calls` of this tool's entry in the registry."""
-        id = self._unique(name)
-        op = {"op": "call", "name": id, "tool": tool, "input": input, **more}
-        makes = not self._find(id, "call", tool)
-        if makes and self._opens():
-            self._note(op)
-        return Child(self, id, "call", tool, unmade=op if makes and not self._opens() else None)
+        return self._make(name, {"op": "call", "tool": tool, "input": input, **more}, tool)
+
+    def _make(self, name: str, op: dict[str, Any], tool: str) -> Child[Any]:
+        """Makes a call, unless the journal has it."""
+        child = Child[Any](self, self._unique(name), "call", tool)
+        if not self._find(child.id, "call", tool):
+            op["name"] = child.id
+            if self._opens():
+                self._note(op)
+            else:
+                child._unmade = op
+        return child
 
     async def run(self, name: str, tool: str, input: Mapping[str, Any]) -> Any:
         """Makes a call and waits for its result."""
@@ -345,12 +351,11 @@ class DurableCall(Call):
     def approve(self, name: str, tool: str, input: Mapping[str, Any], by: list[str], text: str = "",
                 owner_too: bool = False, until: Optional[datetime] = None) -> Child[dict[str, Any]]:
         """Asks people to approve a call. A denial is a decision ({"approved": False, …}), not an error."""
-        id = self._unique(name)
-        if not self._find(id, "call", "wait.approval") and self._opens():
-            more = {"text": text, "owner_too": owner_too, "until": _time(until)}
-            self._note({"op": "approve", "name": id, "tool": tool, "input": input, "by": by,
-                        **{key: value for key, value in more.items() if value}})
-        return Child(self, id, "call", "wait.approval", asked={"tool": tool, "input": input})
+        more = {"text": text, "owner_too": owner_too, "until": _time(until)}
+        child = self._make(name, {"op": "approve", "tool": tool, "input": input, "by": by,
+                                  **{key: value for key, value in more.items() if value}}, "wait.approval")
+        child.asked = {"tool": tool, "input": input}
+        return child
 
     def start_approved(self, name: str, approval: Child[dict[str, Any]]) -> Child[Any]:
         """Makes exactly the approved call. Awaiting it raises a Failure, not_allowed, if people denied it."""

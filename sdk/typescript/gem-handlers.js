@@ -225,9 +225,9 @@ const timeOf = date => date && new Date(date).toISOString()
 // Child is something that a handler waits for.
 class Child {
   #call
-  constructor(call, id, { kind, field, asked, tool, unmade } = {}) {
+  constructor(call, id, { kind, field, tool }) {
     this.#call = call
-    Object.assign(this, { id, kind, field, asked, tool, unmade, limit: {} })
+    Object.assign(this, { id, kind, field, tool, limit: {} })
   }
   within(ms) {
     if (!Number.isFinite(ms) || ms > 366 * 24 * 60 * 60 * 1000) {
@@ -371,12 +371,16 @@ class Call {
     return { token, before, name, toJSON: () => ({ token, before, name, effects: this.notes.effects }) }
   }
 
-  start(name, tool, input = {}, approved) {
-    const id = this.#unique(name)
-    const op = { op: 'call', name: id, tool, input, approved }
-    const makes = !this.#find(id, 'call', tool)
-    if (makes && this.#opens()) this.#note(op)
-    return new Child(this, id, { kind: 'call', tool, unmade: makes && !this.#opens() ? op : undefined })
+  start(name, tool, input = {}, approved) { return this.#make(name, { op: 'call', tool, input, approved }, tool) }
+
+  // make makes a call, unless the journal has it.
+  #make(name, op, tool) {
+    const child = new Child(this, this.#unique(name), { kind: 'call', tool })
+    if (this.#find(child.id, 'call', tool)) return child
+    op.name = child.id
+    if (this.#opens()) this.#note(op)
+    else child.unmade = op
+    return child
   }
 
   run(name, tool, input) { return this.start(name, tool, input).then() }
@@ -388,11 +392,8 @@ class Call {
   }
 
   approve(name, { tool, input = {}, by, text, ownerToo, until }) {
-    const id = this.#unique(name)
-    if (!this.#find(id, 'call', 'wait.approval') && this.#opens()) {
-      this.#note({ op: 'approve', name: id, tool, input, by, text, owner_too: ownerToo, until: timeOf(until) })
-    }
-    return new Child(this, id, { kind: 'call', tool: 'wait.approval', asked: { tool, input } })
+    const op = { op: 'approve', tool, input, by, text, owner_too: ownerToo, until: timeOf(until) }
+    return Object.assign(this.#make(name, op, 'wait.approval'), { asked: { tool, input } })
   }
 
   startApproved(name, approval) { return this.start(name, approval.asked.tool, approval.asked.input, approval.id) }
