@@ -119,8 +119,8 @@ $$;
 select gem.grant_to('gem_worker', 'execute on function gem.exchange_token(uuid, integer, text),
   gem.steps_of(uuid, integer, text)');
 select gem.grant_to('gem_handler', 'usage on schema gem');
-select gem.grant_to(handler, 'execute on function public.keep_tool_step(jsonb, jsonb),
+select gem.grant_to('gem_handler', 'execute on function public.keep_tool_step(jsonb, jsonb),
   gem.wrote(text, text, anycompatible), gem.read(text, bigint), gem.note_effect(text, jsonb),
-  gem.refuse(text, text, text, text[]), gem.printable(text, integer)')
-from unnest(array['gem_handler', 'service_role']) handler;
+  gem.refuse(text, text, text, text[]), gem.printable(text, integer)');
+select gem.grant_to('service_role', 'execute on function public.keep_tool_step(jsonb, jsonb)');
 revoke all on all functions in schema gem from public;

@@ -622,7 +622,10 @@ class Service:
             return 413, {"error": "The request is too large."}, {}
         if not self._is_signed(headers, body):
             return 401, {"error": "The signature does not fit: the worker and the service need the same secret."}, {}
-        return await self.said(json.loads(body))
+        said = json.loads(body)
+        if self._keep and "gem" in said and "token" not in said["exchange"] and not said["exchange"]["replay"]:
+            log.warning('keep needs "sql": true in domains.json. Without it, each step takes a request.')
+        return await self.said(said)
 
     async def said(self, said: Mapping[str, Any]) -> tuple[int, dict[str, Any], dict[str, str]]:
         """Answers a request whose signature was checked. gem_testing uses it, which signs nothing."""

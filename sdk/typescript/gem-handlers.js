@@ -62,7 +62,11 @@ export function serve({ secret, tools, keep }) {
     if (!await isSigned(headers, body, secrets)) {
       return reply(401, { error: 'The signature does not fit: the worker and the service need the same secret.' })
     }
-    return answer.said(JSON.parse(new TextDecoder().decode(body)))
+    const said = JSON.parse(new TextDecoder().decode(body))
+    if (keep && said.gem && !said.exchange.token && !said.exchange.replay) {
+      console.warn('keep needs "sql": true in domains.json. Without it, each step takes a request.')
+    }
+    return answer.said(said)
   }
   // for gem-testing.js, which signs nothing
   answer.said = async said => {

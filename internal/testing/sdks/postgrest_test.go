@@ -24,7 +24,8 @@ create table refunds (id bigint generated always as identity primary key, cents 
 alter table refunds enable row level security;
 create policy all_rows on refunds using (true);
 grant insert, select on refunds to anon, authenticated, service_role;
-create function book_refund(step jsonb, cents integer) returns jsonb language plpgsql as $$
+create function book_refund(step jsonb, cents integer) returns jsonb language plpgsql
+  security definer set search_path = public, pg_temp as $$
 declare
   made bigint;
 begin
@@ -32,7 +33,9 @@ begin
   perform gem.wrote('refunds', 'insert', made);
   perform keep_tool_step(step, to_jsonb(cents));
   return to_jsonb(cents);
-end $$`
+end $$;
+revoke execute on function book_refund from public, anon, authenticated;
+grant execute on function book_refund to service_role`
 
 // A stepTx through PostgREST and supabase-js commits its row once, even if a proxy delivers each request twice.
 // Postgres rejects a token that is forged or belongs to another attempt, and calls with the role of a user.
@@ -115,7 +118,7 @@ await serve({ secret: process.env.SDK_SECRET, tools: { 'remote.book': durable(as
 		second.Seen[name] = denied.Replace(status)
 	}
 	if diff := cmp.Diff(map[string]string{"forged": invalid, "foreign": invalid, "ended": invalid, "earlier": invalid,
-		"none": invalid, "anon": "function wrote", "authenticated": "function wrote",
+		"none": invalid, "anon": "function book_refund", "authenticated": "function book_refund",
 		"again": "409 the journal has 1 steps, and had 0 when the step began"}, second.Seen); diff != "" {
 		t.Error(diff)
 	}
