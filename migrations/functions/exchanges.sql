@@ -47,10 +47,10 @@ end
 $$;
 
 -- Writes the end of a step into the journal of its call. A transaction that writes the rows of the step calls it last,
--- so that the rows and the end commit together, once. `step` is what the SDK gives to the function of a stepTx: {token, before, name,
--- effects}. Rows that gem.wrote and gem.read have noted in this transaction are added to its effects. With the option
--- keep, the SDK also writes its other steps with this function. `kind` is then step, once or began. The kind began
--- records the beginning of a step that must not run twice.
+-- so that the rows and the end commit together, once. `step` is what the SDK gives to the function of a stepTx: {token,
+-- before, name, effects}. Rows that gem.wrote and gem.read have noted in this transaction are added to its effects.
+-- With the option keep, the SDK also writes its other steps with this function. `kind` is then step, once or began. The
+-- kind began records the beginning of a step that must not run twice.
 --
 -- Raises PT409 if GEM did not make the token or the attempt no longer holds the call, if the journal has changed, or if
 -- this transaction has ended a step already.
