@@ -265,8 +265,7 @@ class DurableCall(Call):
             return await self._add({"op": "began", "name": id})
         size, written = 0, False
         op: dict[str, Any] = {"op": "step", "name": id, "kind": kind}
-        of = [{"token": self._state["token"], "before": self._steps, "name": id,
-               "effects": self._effects}] if kind == "tx" else []
+        of = [self._next_step(id, self._effects)] if kind == "tx" else []
         inside = in_step.set(name)
         try:
             result = await _run(fn, *of)
@@ -309,16 +308,18 @@ class DurableCall(Call):
                 return False
             effects: dict[str, list[Any]] = {} if kind == "began" else self._take_effects()
             try:
-                await _run(self._keeper, {"token": self._state["token"], "before": self._steps, "name": name,
-                                          "kind": kind, "effects": effects}, result)
+                await _run(self._keeper, {**self._next_step(name, effects), "kind": kind}, result)
             except Exception:
                 log.exception("keep failed for the step %s of call %s", name, self.id)
                 self._keeper, self._unsure = None, True
-                for list_, all in effects.items():
-                    self._effects.setdefault(list_, []).extend(all)
+                _merge_effects(self._effects, effects)
                 return False
             self._steps += 1
             return True
+
+    def _next_step(self, name: str, effects: dict[str, list[Any]]) -> dict[str, Any]:
+        """Returns the argument of keep_tool_step."""
+        return {"token": self._state["token"], "before": self._steps, "name": name, "effects": effects}
 
     def start(self, name: str, tool: str, input: Mapping[str, Any], **more: Any) -> Child[Any]:
         """Makes a call, once. The tool must be listed in `calls` of this tool's entry in the registry."""
@@ -512,8 +513,7 @@ class DurableCall(Call):
                           details={"reason": "step_in_step"})
 
     def _keep_outside(self) -> None:
-        for effects, all in self._take_effects().items():
-            self._outside.setdefault(effects, []).extend(all)
+        _merge_effects(self._outside, self._take_effects())
 
     def _may_begin(self) -> None:
         if not self._opens():
@@ -571,6 +571,11 @@ def _outcome(entry: Mapping[str, Any]) -> Any:
     if error["error_code"] == "outcome_unknown" and entry["kind"] == "once":
         raise Unknown(error["message"])
     raise Failure(error["message"], error["error_code"], error.get("details"))
+
+
+def _merge_effects(to: dict[str, list[Any]], effects: dict[str, list[Any]]) -> None:
+    for kind, all in effects.items():
+        to.setdefault(kind, []).extend(all)
 
 
 async def _run(fn: Callable[..., Any], *of: Any) -> Any:

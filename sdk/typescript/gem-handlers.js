@@ -132,9 +132,7 @@ async function isSigned(headers, body, secrets) {
 const reply = (status, body, headers = {}) =>
   new Response(JSON.stringify(body), { status, headers: { 'content-type': 'application/json', ...headers } })
 
-const sizeOf = text => new TextEncoder().encode(text).length
-
-// encoded returns a value as JSON, or throws a Failure.
+// encoded returns a value as JSON, and its size in bytes, or throws a Failure.
 function encoded(what, value, largest = LARGEST_RESULT) {
   let text
   try {
@@ -142,8 +140,8 @@ function encoded(what, value, largest = LARGEST_RESULT) {
   } catch (error) {
     throw new Failure(`The result of ${what} cannot be written as JSON: ${error.message}`, { code: 'output_invalid' })
   }
-  const size = sizeOf(text)
-  if (size <= largest) return text
+  const size = new TextEncoder().encode(text).length
+  if (size <= largest) return { text, size }
   throw new Failure(`The result of ${what} takes ${size} bytes as JSON, and may take ${largest}.`,
     { code: 'output_invalid' })
 }
@@ -190,7 +188,7 @@ const unconfigured = e => ({ reason: e.message, required_env: e.requiredEnv, nex
 function described(e) {
   let details = e instanceof Failure && e.details || undefined
   try {
-    details = details && JSON.parse(encoded('details', details))
+    details = details && JSON.parse(encoded('details', details).text)
   } catch {
     details = undefined
   }
@@ -205,7 +203,7 @@ async function exchange(run, said, keep) {
   const call = new Call(said, keep)
   let end
   Promise.resolve().then(() => run(call, said.input)).then(
-    result => { end = { result: JSON.parse(encoded(said.call.tool, result, LARGEST)) } })
+    result => { end = { result: JSON.parse(encoded(said.call.tool, result, LARGEST).text) } })
     .catch(error => { end = { error } }).then(() => { call.returned = true; call.changed() })
   while (!end && !call.end) await call.idle()
   call.closed = true
@@ -318,9 +316,9 @@ class Call {
     let op, size = 0, written = false
     try {
       const result = await scope.run({ step: name }, () => fn(kind === 'tx' ? this.#stepFor(id) : this.signal))
-      const text = encoded(`the step ${id}`, result, Math.min(LARGEST_RESULT, LARGEST - 65_536 - this.#size))
-      this.#size += size = sizeOf(text)
-      op = { op: 'step', name: id, kind, result: JSON.parse(text) }
+      const json = encoded(`the step ${id}`, result, Math.min(LARGEST_RESULT, LARGEST - 65_536 - this.#size))
+      this.#size += size = json.size
+      op = { op: 'step', name: id, kind, result: JSON.parse(json.text) }
       written = kind !== 'tx' && await this.#write(id, kind, op.result)
     } catch (error) {
       if (!(error instanceof Failure || error instanceof NotConfigured || isTransient(error))) console.error(error)
@@ -354,7 +352,7 @@ class Call {
       if (!this.#keeper || this.closed || Date.now() > this.#until) return false
       const effects = kind === 'began' ? undefined : this.notes.take()
       try {
-        const said = await this.#keeper({ token: this.#state.token, before: this.steps, name, kind, effects }, result)
+        const said = await this.#keeper({ ...this.#nextStep(name), kind, effects }, result)
         if (said?.error) throw said.error // supabase-js returns errors
       } catch (error) {
         console.error(`keep failed for the step ${name}:`, error)
@@ -370,10 +368,11 @@ class Call {
 
   // stepFor returns the argument of keep_tool_step. When it is converted to JSON, it contains the effects so far.
   #stepFor(name) {
-    const { token } = this.#state
-    const before = this.steps
-    return { token, before, name, toJSON: () => ({ token, before, name, effects: this.notes.effects }) }
+    const step = this.#nextStep(name)
+    return { ...step, toJSON: () => ({ ...step, effects: this.notes.effects }) }
   }
+
+  #nextStep(name) { return { token: this.#state.token, before: this.steps, name } }
 
   start(name, tool, input = {}, approved) { return this.#make(name, { op: 'call', tool, input, approved }, tool) }
 
