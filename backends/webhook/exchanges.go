@@ -183,7 +183,7 @@ func (d *dialogue) exchange() (*exchangeAnswer, error) {
 	defer cancel()
 	status, header, answer, err := d.post(ctx, body)
 	if err != nil {
-		return nil, d.unanswered(err)
+		return nil, d.withoutAnswer(err)
 	}
 	switch {
 	case status == http.StatusOK:
@@ -196,7 +196,7 @@ func (d *dialogue) exchange() (*exchangeAnswer, error) {
 	case status == http.StatusNotImplemented && state.Steps == 0:
 		return nil, d.unconfigured(d.call, answer)
 	case mayPass(status):
-		return nil, d.unanswered(handlers.TransientAfter(fmt.Errorf("%s answered %d: %s", d.domain, status,
+		return nil, d.withoutAnswer(handlers.TransientAfter(fmt.Errorf("%s answered %d: %s", d.domain, status,
 			d.quote(answer)), retryAfter(header.Get("Retry-After"), time.Now())))
 	}
 	return nil, d.misfit(fmt.Sprintf("%s answered %d: %s", d.domain, status, d.quote(answer)))
@@ -207,9 +207,9 @@ var journalFull = &handlers.Failure{Code: string(receipts.JournalFull), Message:
 	"large for a request to the service, which takes at most 4 MiB: let steps return less, or make calls, which have " +
 	"journals of their own."}
 
-// unanswered ends the attempt without a valid answer. It first reads the journal again, because the service may have
+// withoutAnswer ends the attempt without a valid answer. It first reads the journal again, because the service may have
 // written steps.
-func (d *dialogue) unanswered(err error) error {
+func (d *dialogue) withoutAnswer(err error) error {
 	if d.token != "" {
 		if err := d.attempt.Reread(); err != nil {
 			return d.misfit(err.Error())
@@ -294,7 +294,7 @@ func (d *dialogue) take(answer *exchangeAnswer) (result json.RawMessage, done bo
 	unsure := answer.Unsure || slices.ContainsFunc(answer.Operations,
 		func(op operation) bool { return op.Kind == exchange.Tx })
 	counted := state.Steps
-	said := counted
+	said := counted // by the service
 	if answer.Steps != nil {
 		said = *answer.Steps
 	}
@@ -311,7 +311,7 @@ func (d *dialogue) take(answer *exchangeAnswer) (result json.RawMessage, done bo
 		return nil, false, d.misfit(fmt.Sprintf("%s answered with neither operations nor an end. A stepTx must end with "+
 			"keep_tool_step, and its transaction must commit.", d.domain))
 	}
-	if answer.Steps != nil && said != state.Steps {
+	if said != state.Steps {
 		return nil, false, d.misfit(fmt.Sprintf("%s counted %d steps in the journal, and there are %d.", d.domain, said,
 			state.Steps))
 	}

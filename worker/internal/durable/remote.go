@@ -215,10 +215,10 @@ func (r Remote) scope(cleanUp bool) context.Context {
 // fits returns an error for an operation that the journal cannot have.
 func (r Remote) fits(op exchange.Operation) error {
 	name, number, numbered := strings.Cut(op.Name, "#")
-	if op.Do == exchange.Cancel && r.isCancelled(op.Name) {
-		return fmt.Errorf("the journal has %.100q already", op.Name)
-	}
 	if op.Do == exchange.Cancel {
+		if r.isCancelled(op.Name) {
+			return fmt.Errorf("the journal has %.100q already", op.Name)
+		}
 		if !strings.HasPrefix(op.Name, "cancelled#") || len([]rune(op.Name)) > maxStepName ||
 			strings.ToValidUTF8(op.Name, "") != op.Name || strings.ContainsRune(op.Name, 0) {
 			return fmt.Errorf("%.100q cannot be the name of a wait that was cancelled", op.Name)
