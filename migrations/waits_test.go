@@ -103,29 +103,38 @@ func TestTimersOfOneFamilyComeAtTheSameTime(t *testing.T) {
 	}
 }
 
+// lockParent locks the row of the parent until unlock or the end of the test.
+func lockParent(t *testing.T, db *pgxpool.Pool) (unlock func()) {
+	t.Helper()
+	tx, err := db.Begin(t.Context())
+	if err == nil {
+		t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
+		_, err = tx.Exec(t.Context(), "select from core_tool_calls where tool_name = 'parent' for no key update")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		t.Helper()
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // Each end is a commit of its own, but their parent is written once for all.
 func TestChildrenThatEndAtTheSameTimeAreReportedTogether(t *testing.T) {
 	t.Parallel()
 	db := parked(t, "{a,b,c,d}")
 	testdb.Exec(t, db, "select gem.claim('w', 4, true)")
-	tx, err := db.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tx.Rollback(t.Context())
-	if _, err := tx.Exec(t.Context(),
-		"select from core_tool_calls where tool_name = 'parent' for no key update"); err != nil {
-		t.Fatal(err)
-	}
+	unlock := lockParent(t, db)
 	for _, child := range []string{"c", "a", "b", "d"} {
 		if marked := testdb.Value[bool](t, db, `select gem.is_marked(c.id) from core_tool_calls c,
 			gem.finish(c.id, c.attempt, 'w', 'succeeded', '{}', '{}', '1') where c.tool_name = $1`, child); !marked {
 			t.Errorf("%s is not marked", child)
 		}
 	}
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	unlock()
 	testdb.Exec(t, db, `create table writes (); create function written() returns trigger language plpgsql as
 		'begin insert into public.writes default values; return null; end';
 		create trigger written after update on core_tool_calls for each row when (new.tool_name = 'parent')
@@ -154,15 +163,7 @@ func TestTheEndOfAChildWaitsForItsLockedParent(t *testing.T) {
 	t.Parallel()
 	db := parked(t, "{a,b}")
 	testdb.Exec(t, db, "alter function gem.lock_soon(uuid) set lock_timeout = '1 min'; select gem.claim('w', 2, true)")
-	tx, err := db.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tx.Rollback(t.Context())
-	if _, err := tx.Exec(t.Context(),
-		"select from core_tool_calls where tool_name = 'parent' for no key update"); err != nil {
-		t.Fatal(err)
-	}
+	unlock := lockParent(t, db)
 	ended := make(chan error, 1)
 	go func() {
 		_, err := db.Exec(t.Context(), succeed+"'a'")
@@ -173,9 +174,7 @@ func TestTheEndOfAChildWaitsForItsLockedParent(t *testing.T) {
 			"wait_event_type = 'Lock'") > 0
 	})
 	testdb.Exec(t, db, succeed+"'b'")
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	unlock()
 	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}

@@ -14,8 +14,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/gemworker/gem"
 	"github.com/gemworker/gem/internal/testing/npmrig"
 	"github.com/gemworker/gem/internal/types"
@@ -28,19 +26,7 @@ func TestThePythonTypesOfTheFirstTools(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := types.Python(parse(t, string(first)))
-	const golden = "testdata/shop.py"
-	if *update {
-		if err := os.WriteFile(golden, got, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("the types differ from %s; to accept them: go test ./internal/types -update\n%s", golden, diff)
-	}
+	compareGolden(t, "testdata/shop.py", got)
 }
 
 // pythonFolder returns a folder with the SDK, and with a file of types for each of several registries.

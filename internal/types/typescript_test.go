@@ -48,18 +48,23 @@ func recorded(t *testing.T, text []byte) *registry.Registry {
 func TestTheTypesOfTheBuiltInRegistry(t *testing.T) {
 	t.Parallel()
 	got := types.TypeScript(parse(t, string(gem.BuiltInRegistry)))
-	const golden = "testdata/builtin.ts"
+	compareGolden(t, "testdata/builtin.ts", got)
+}
+
+// compareGolden compares types with those in a file. With -update, it writes them into the file first.
+func compareGolden(t *testing.T, file string, got []byte) {
+	t.Helper()
 	if *update {
-		if err := os.WriteFile(golden, got, 0o600); err != nil {
+		if err := os.WriteFile(file, got, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	want, err := os.ReadFile(golden)
+	want, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(string(got), "\n")); diff != "" {
-		t.Errorf("if the registry was changed: go test ./internal/types -update\n%s", diff)
+		t.Errorf("the types differ from %s; to accept them: go test ./internal/types -update\n%s", file, diff)
 	}
 }
 

@@ -85,11 +85,7 @@ func TestAnAgentWaitsForAnAnswerWithoutAnyProcess(t *testing.T) {
 // A4: the answer arrives after the worker and the service were restarted.
 func TestAnAnswerAfterRestartsReachesTheAgent(t *testing.T) {
 	eachScene(t, func(t *testing.T, s scene) {
-		w := s.env.StartWorker()
-		id := s.insert(asks)
-		q := s.env.Question(id)
-		s.env.UntilItWaits(id, "call")
-		w.Stop()
+		id, q := s.asked()
 		s.restart()
 		s.env.StartWorker()
 		if state := s.answer(q.ID, "blue", ""); state != "" {
@@ -113,11 +109,7 @@ func TestAnAnswerAfterRestartsReachesTheAgent(t *testing.T) {
 // A5: a question accepts only one answer, and only an answer that fits its schema.
 func TestAQuestionOfAnAgentAcceptsOneAnswer(t *testing.T) {
 	eachScene(t, func(t *testing.T, s scene) {
-		w := s.env.StartWorker()
-		id := s.insert(asks)
-		q := s.env.Question(id)
-		s.env.UntilItWaits(id, "call")
-		w.Stop() // so that the call does not end before the second answer
+		id, q := s.asked() // no worker runs, so the call does not end before the second answer
 		refused := func(want, call, answer, user string) {
 			t.Helper()
 			if got := s.answer(call, answer, user); got != want {
@@ -264,11 +256,7 @@ func TestAnswersReachTheAgentThatAsked(t *testing.T) {
 // A10: many resumes at the same time start one attempt.
 func TestConcurrentResumesStartOneAttempt(t *testing.T) {
 	eachScene(t, func(t *testing.T, s scene) {
-		w := s.env.StartWorker()
-		id := s.insert(asks)
-		q := s.env.Question(id)
-		s.env.UntilItWaits(id, "call")
-		w.Stop() // so that no attempt ends between two resumes
+		id, q := s.asked() // no worker runs, so no attempt ends between two resumes
 		resumed := make(chan bool, 8)
 		for range cap(resumed) {
 			go func() {

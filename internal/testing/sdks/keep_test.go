@@ -31,9 +31,7 @@ func eachKeeper(t *testing.T, registry []byte, variables []string, on func(p *pr
 		t.Run(language, func(t *testing.T) {
 			t.Parallel()
 			database := testdb.New(t)
-			s := &service{t: t, command: command, database: loginOf(t, database), more: variables}
-			s.start()
-			t.Cleanup(s.kill)
+			s := runService(t, command, loginOf(t, database), variables...)
 			p := &proxy{to: s.url()}
 			front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				p.requests.Add(1)

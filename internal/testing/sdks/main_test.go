@@ -86,7 +86,13 @@ func (s *service) url() string {
 // serve starts a service in a language, which runs until the test ends. more adds variables to its environment.
 func serve(t *testing.T, language, database string, more ...string) *service {
 	t.Helper()
-	s := &service{t: t, command: languages[language], database: database, more: more}
+	return runService(t, languages[language], database, more...)
+}
+
+// runService starts a service with a command. Otherwise it is like serve.
+func runService(t *testing.T, command []string, database string, more ...string) *service {
+	t.Helper()
+	s := &service{t: t, command: command, database: database, more: more}
 	s.start()
 	t.Cleanup(s.kill)
 	return s
@@ -123,19 +129,10 @@ func begin(t *testing.T, language string) (*handlertest.Env, *service) {
 	return beginAt(t, database, s.url()), s
 }
 
-// beginAt starts a worker on a database. The service at the URL handles the tools of the domain remote. The functions
-// in change may alter the worker's options.
-func beginAt(t *testing.T, database, url string, change ...func(*worker.Options)) *handlertest.Env {
+// beginAt starts a worker on a database. The service at the URL handles the tools of the domain remote.
+func beginAt(t *testing.T, database, url string) *handlertest.Env {
 	t.Helper()
-	options := optionsAt(database, url)
-	ours := options.Worker
-	options.Worker = func(o *worker.Options) {
-		ours(o)
-		for _, c := range change {
-			c(o)
-		}
-	}
-	return handlertest.Start(t, options)
+	return handlertest.Start(t, optionsAt(database, url))
 }
 
 // optionsAt returns the options of a worker on a database. The service at the URL handles the tools of the domain

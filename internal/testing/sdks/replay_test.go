@@ -8,11 +8,7 @@ import (
 // not fit the journal.
 func TestAReplayEndsWhereTheJournalEndsOrDoesNotFit(t *testing.T) {
 	eachScene(t, func(t *testing.T, s scene) {
-		w := s.env.StartWorker()
-		id := s.insert(asks)
-		q := s.env.Question(id)
-		s.env.UntilItWaits(id, "call")
-		w.Stop()
+		id, q := s.asked()
 		replayed := func(what string) {
 			t.Helper()
 			r := s.env.Replay(id)

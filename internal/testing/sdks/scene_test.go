@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/gemworker/gem/audit"
+	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/jackc/pgx/v5"
@@ -150,6 +151,17 @@ func (s scene) insert(script string) (id string) {
 	s.t.Helper()
 	return s.env.Insert(handlertest.Call{Tool: "remote.agent", Input: `{"max_turns": 3, "script": ` + script + `}`,
 		CreatedBy: "ada"})
+}
+
+// asked makes a call to the agent that asks a question. A worker runs until the agent waits for the answer.
+func (s scene) asked() (id string, q client.Question) {
+	s.t.Helper()
+	w := s.env.StartWorker()
+	id = s.insert(asks)
+	q = s.env.Question(id)
+	s.env.UntilItWaits(id, "call")
+	w.Stop()
+	return id, q
 }
 
 // ran waits for the end of a call to the agent and returns its result. The test fails unless the call succeeds.

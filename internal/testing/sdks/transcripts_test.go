@@ -149,7 +149,13 @@ func newStage(t *testing.T, database, real string) *stage {
 	s.Server = httptest.NewServer(http.HandlerFunc(s.serve))
 	t.Cleanup(s.Close)
 	// The worker runs one call at a time. So if a call makes another call, it waits before the other call ends.
-	s.env = beginAt(t, database, s.URL, func(o *worker.Options) { o.Concurrency = 1 })
+	options := optionsAt(database, s.URL)
+	ours := options.Worker
+	options.Worker = func(o *worker.Options) {
+		ours(o)
+		o.Concurrency = 1
+	}
+	s.env = handlertest.Start(t, options)
 	testdb.Exec(t, s.env.DB, "insert into gem.roles (subject, role) values ('boss', 'boss')")
 	return s
 }
