@@ -186,8 +186,7 @@ func (s *behindHTTP) calls(ctx context.Context, tool string, steps, n int, befor
 		return err
 	}
 	err = pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "insert into core_tool_calls (tool_name, input) select $1, $2 "+
-			"from generate_series(1, $3::int)", tool, jsonOf(input), n); err != nil {
+		if err := insertCalls(ctx, tx, tool, input, n); err != nil {
 			return err
 		}
 		return before()
@@ -289,7 +288,7 @@ func keptSteps(ctx context.Context, b *bench, c contestant) ([]figure, error) {
 	if _, err := s.db.Exec(ctx, "select gem.start_worker('bench', 100, 'bench', '1.0.0', '1 day')"); err != nil {
 		return nil, err
 	}
-	if err := insertCalls(ctx, s.db, "bench.answer", 2*n); err != nil {
+	if err := insertCalls(ctx, s.db, "bench.answer", newPayload(0, false), 2*n); err != nil {
 		return nil, err
 	}
 	for _, statement := range []string{"create table took (of text, time interval)",

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // gemFive is GEM with a rule that lets five calls of bench.nap run at the same time.
@@ -15,9 +15,11 @@ var gemFive = gemWorker{rules: `{"name": "five", "tools": ["bench.nap"], "action
 	"at_most": "24h"}`}
 
 // insertCalls inserts n calls of a tool at once.
-func insertCalls(ctx context.Context, db *pgxpool.Pool, tool string, n int) error {
+func insertCalls(ctx context.Context, db interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}, tool string, input payload, n int) error {
 	_, err := db.Exec(ctx, "insert into core_tool_calls (tool_name, input) select $1, $2 "+
-		"from generate_series(1, $3::int)", tool, jsonOf(newPayload(0, false)), n)
+		"from generate_series(1, $3::int)", tool, jsonOf(input), n)
 	return err
 }
 
@@ -55,7 +57,7 @@ func placesAtOnce(ctx context.Context, b *bench, _ contestant) ([]figure, error)
 	}
 	others := func() (perSecond float64, err error) {
 		began, n := time.Now(), b.sizes.others
-		err = after(n, func() error { return insertCalls(ctx, s.db, "bench.answer", n) })
+		err = after(n, func() error { return insertCalls(ctx, s.db, "bench.answer", newPayload(0, false), n) })
 		return float64(n) / time.Since(began).Seconds(), err
 	}
 	if _, err := others(); err != nil { // the caches are filled
@@ -75,7 +77,7 @@ func placesAtOnce(ctx context.Context, b *bench, _ contestant) ([]figure, error)
 	if err := measure(&before); err != nil {
 		return nil, err
 	}
-	if err := insertCalls(ctx, s.db, "bench.nap", b.sizes.forPlaces); err != nil {
+	if err := insertCalls(ctx, s.db, "bench.nap", newPayload(0, false), b.sizes.forPlaces); err != nil {
 		return nil, err
 	}
 	for parked := 0; parked < b.sizes.forPlaces-5; {
