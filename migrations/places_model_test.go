@@ -31,6 +31,7 @@ func TestPlacesFollowTheirModel(t *testing.T) {
 		histories++
 		m := &placesModel{rt: rt, db: db, name: fmt.Sprint(histories), lines: map[string]*line{},
 			calls: map[string]*parkable{}, outcomes: outcomes}
+		m.move(0) // back from where the last history ended
 		rt.Repeat(map[string]func(*rapid.T){"call": m.call, "claim": m.next, "end": m.end, "release": m.release,
 			"cancel": m.cancel, "time": m.pass, "locked": m.endWhileLocked, "max": m.change, "": m.compare})
 		m.ofHistory()
