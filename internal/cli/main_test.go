@@ -72,8 +72,8 @@ func newDatabase(t *testing.T) string {
 	return testdb.New(t, sources...)
 }
 
-// patience bounds every wait of the tests. Nothing takes that long unless it is broken.
-const patience = time.Minute
+// patience bounds every wait of the tests. Nothing takes that long unless it is broken, even next to the other tests.
+const patience = 3 * time.Minute
 
 // commandResult is the result of a command.
 type commandResult struct {
