@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
-	"strings"
 	"time"
 
 	"github.com/gemworker/gem/handlers"
@@ -14,10 +13,12 @@ import (
 	"github.com/gemworker/gem/worker/internal/durable"
 )
 
-// ReplayResult is the result of a replay: exactly one of Misfit, Stopped and Outcome is set.
+// ReplayResult is the result of a replay: exactly one of Lacks, Misfit, Stopped and Outcome is set.
 type ReplayResult struct {
-	// Misfit describes how the journal contradicts the code, or names what this program lacks: the tool or its
-	// handler.
+	// Lacks describes what the replay needs and this program does not have: the tool, its handler, a variable, or an
+	// answer of its service.
+	Lacks string
+	// Misfit describes how the journal contradicts the code.
 	Misfit string
 	// Stopped is the first operation that is not in the journal. The replay of an open call ends there: at a wait for
 	// something that has not come yet, or at a step that has no result yet.
@@ -30,7 +31,7 @@ type ReplayResult struct {
 }
 
 // Same reports whether the handler returned the outcome on the receipt.
-func (r *ReplayResult) Same() bool { return r.Misfit == "" && r.Stopped == "" && !r.Differs }
+func (r *ReplayResult) Same() bool { return r.Lacks+r.Misfit+r.Stopped == "" && !r.Differs }
 
 // replayed is the end of a replay at the first operation that the journal lacks.
 const replayed how = "replayed"
@@ -57,10 +58,10 @@ func (w *Worker) replay(ctx context.Context, r *store.Recorded) *ReplayResult {
 		Cancelled: r.Cancelled, Steps: 1}}}
 	var known, bound bool
 	if a.tool, known = w.options.Registry.Tool(r.Tool); !known {
-		return &ReplayResult{Misfit: fmt.Sprintf("The registry %s has no tool %q.", w.options.Registry.Version, r.Tool)}
+		return &ReplayResult{Lacks: fmt.Sprintf("The registry %s has no tool %q.", w.options.Registry.Version, r.Tool)}
 	}
 	if a.handler, bound = w.options.Handlers.For(r.Tool); !bound || !a.handler.Durable {
-		return &ReplayResult{Misfit: fmt.Sprintf("The program has no durable handler for %s.", r.Tool)}
+		return &ReplayResult{Lacks: fmt.Sprintf("The program has no durable handler for %s.", r.Tool)}
 	}
 	if end := a.takeJournal(r.Events); end != nil {
 		return &ReplayResult{Misfit: end.misfit.Message}
@@ -75,8 +76,11 @@ func (w *Worker) replay(ctx context.Context, r *store.Recorded) *ReplayResult {
 	end := endOfExit(a.steps.Stop())
 	result := &ReplayResult{Unread: a.steps.Unread()}
 	switch {
+	case end != nil && end.how == waitingForCode && end.misfit.Name == "":
+		result.Lacks = end.misfit.Message
+		return result
 	case end != nil && end.how == waitingForCode:
-		result.Misfit = strings.TrimPrefix(end.misfit.Name+": "+end.misfit.Message, ": ")
+		result.Misfit = end.misfit.Name + ": " + end.misfit.Message
 		return result
 	case end != nil:
 		result.Stopped = end.lacks

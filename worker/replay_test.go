@@ -58,7 +58,7 @@ func TestAReplayGivesTheReceipt(t *testing.T) {
 			env.Await(id)
 			did := len(lab.sentSoFar())
 			got := replay(t, env, id)
-			if got.Differs || got.Misfit != "" || got.Stopped != "" || len(got.Unread) > 0 {
+			if got.Differs || got.Lacks+got.Misfit+got.Stopped != "" || len(got.Unread) > 0 {
 				t.Errorf("%+v", got)
 			}
 			if len(lab.sentSoFar()) != did {
@@ -92,8 +92,7 @@ func TestAReplaySaysWhatTheJournalLacks(t *testing.T) {
 		}, func(r *worker.ReplayResult) bool { return r.Misfit != "" }},
 		"the same again": {firstCode, func(r *worker.ReplayResult) bool { return !r.Differs && r.Outcome.Status == "succeeded" }},
 		"no handler": {nil, func(r *worker.ReplayResult) bool {
-			return r.Misfit == "The program has no durable handler for "+
-				"coded.run."
+			return r.Lacks == "The program has no durable handler for coded.run."
 		}},
 	} {
 		if got := replay(t, env, id, with(t, c.code)); !c.want(got) {
@@ -122,7 +121,7 @@ func TestAJournalIsKeptInAFileAndReplayed(t *testing.T) {
 		t.Fatal(err)
 	}
 	other, lab := startTree(t, nil)
-	if got := other.ReplayFile(file); got.Differs || got.Misfit != "" || got.Stopped != "" || len(got.Unread) > 0 ||
+	if got := other.ReplayFile(file); got.Differs || got.Lacks+got.Misfit+got.Stopped != "" || len(got.Unread) > 0 ||
 		got.Outcome.Status != recorded.Receipt.Status {
 		t.Errorf("%+v", got)
 	}
@@ -240,7 +239,7 @@ func TestWhateverRunsAndDiesItsJournalGivesItsReceipt(t *testing.T) {
 				if receipt := env.Await(f.id); receipt.Status != receipts.Succeeded {
 					t.Fatalf("%s: %s", receipt.Status, receipt.Result)
 				}
-				if got := env.Replay(f.id); got.Differs || got.Misfit != "" || got.Stopped != "" || len(got.Unread) > 0 {
+				if got := env.Replay(f.id); got.Differs || got.Lacks+got.Misfit+got.Stopped != "" || len(got.Unread) > 0 {
 					t.Errorf("a replay: %+v", got)
 				}
 				if n := rowsWith(t, env, f.id); n != 1 {

@@ -650,7 +650,7 @@ func TestAReplayReturnsTheSameCancellation(t *testing.T) {
 	if got := late.errs; len(got) != 1 || !errors.Is(got[0], handlers.ErrCancelled) {
 		t.Errorf("the wait returned %v", got)
 	}
-	if got := replay(t, env, id); got.Differs || got.Misfit != "" || got.Stopped != "" || len(got.Unread) > 0 {
+	if got := replay(t, env, id); got.Differs || got.Lacks+got.Misfit+got.Stopped != "" || len(got.Unread) > 0 {
 		t.Errorf("a replay: %+v", got)
 	}
 	sound(t, env)

@@ -255,5 +255,5 @@ func TestReplayRunsACallAgainAndWritesNothing(t *testing.T) {
 	testdb.Exec(t, db, "insert into core_tool_calls (tool_name) values ('os.health_check')")
 	wants(t, gemWith(t, env, "replay", testdb.Value[string](t, db,
 		"select id::text from core_tool_calls where tool_name = "+
-			"'os.health_check'")).stdout, "does not fit: The program has no durable handler for os.health_check.")
+			"'os.health_check'")).stdout, "cannot be replayed here: The program has no durable handler for os.health_check.")
 }

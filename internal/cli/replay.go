@@ -120,6 +120,8 @@ func replayOf(ctx context.Context, db *pgxpool.Pool, w *worker.Worker, id, folde
 		was = string(recorded.Receipt.Status)
 	}
 	switch {
+	case r.Lacks != "":
+		said = "cannot be replayed here: " + r.Lacks
 	case r.Misfit != "":
 		said = "does not fit: " + strings.TrimSuffix(r.Misfit, ".") + ". Restore it, use another name, or check the Version"
 	case r.Stopped != "" && (ended || len(r.Unread) > 0):
@@ -138,7 +140,7 @@ func replayOf(ctx context.Context, db *pgxpool.Pool, w *worker.Worker, id, folde
 	case len(r.Unread) == 0:
 	case r.Stopped != "":
 		said += fmt.Sprintf(": its journal continues with %s", cut(named(r.Unread), 300))
-	case r.Misfit == "":
+	case r.Lacks+r.Misfit == "":
 		said += fmt.Sprintf("; it no longer reaches %s", cut(named(r.Unread), 300))
 	}
 	return said, fits, nil

@@ -17,13 +17,18 @@ const pythonHead = `# pyright: reportUnusedImport=false
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, Mapping, NoReturn, Optional, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Mapping, NoReturn, Optional, TypeAlias, TypeVar, overload
 
 import gem_handlers
 from gem_handlers import Child
 
 if TYPE_CHECKING:
     from typing_extensions import NotRequired, TypedDict  # every type checker includes this module
+
+    T = TypeVar("T")
+
+    class Decision(dict[str, Any], Generic[T]):
+        """The decision on a call whose output has the type T."""
 else:
     class TypedDict(dict):  # at run time, the values are plain dicts
         def __init_subclass__(cls, **_): pass
@@ -34,8 +39,16 @@ else:
 var pythonMethods = []struct{ name, more, result, all string }{
 	{"def start", "", "Child[%s]", ", **more: Any"},
 	{"async def run", "", "%s", ""},
-	{"def approve", approveMore, "Child[dict[str, Any]]", approveMore},
+	{"def approve", approveMore, "Child[Decision[%s]]", approveMore},
 }
+
+// pythonApproved types the call that people approved.
+const pythonApproved = `        @overload
+        def start_approved(self, name: str, approval: Child[Decision[T]]) -> Child[T]: ...
+        @overload
+        def start_approved(self, name: str, approval: Child[dict[str, Any]]) -> Child[Any]: ...
+        def start_approved(self, name: str, approval: Child[Any]) -> Child[Any]: ...
+`
 
 const approveMore = ", by: list[str], text: str = \"\", owner_too: bool = False, until: Optional[datetime] = None"
 
@@ -67,6 +80,7 @@ func Python(r *registry.Registry) []byte {
 		fmt.Fprintf(&b, "        %s(self, name: str, tool: str, input: Mapping[str, Any]%s) -> %s: ...\n", m.name, m.all,
 			strings.Replace(m.result, "%s", "Any", 1))
 	}
+	b.WriteString(pythonApproved)
 	return []byte(b.String())
 }
 

@@ -102,13 +102,16 @@ async def usage(call: DurableCall) -> str:
     again = await call.start("again", "leads.create", {"name": "Ada", "phone": "1", "suburb": "Carlton"}).within(10)
     same: LeadsCreateOutput = again
     decision = await call.approve("may", "os.health_check", {}, by=["role:a"])
+    approved = call.approve("do", "leads.create", {"name": "Ada", "phone": "1", "suburb": "Carlton"}, by=["role:a"])
+    done: LeadsCreateOutput = await call.start_approved("done", approved)
+    wrong: OsHealthCheckOutput = await call.start_approved("wrong", approved)  # pyright: ignore
     await helped(call)
     await call.run("no", "leads.creates", {})  # pyright: ignore
     await call.run("no", "leads.create", {"name": "Ada", "phone": "1"})  # pyright: ignore
     await call.run("no", "leads.create", {"name": "Ada", "phone": 1, "suburb": "Carlton"})  # pyright: ignore
     call.approve("no", "leads.create", {"name": "Ada", "phone": "1"}, by=["role:a"])  # pyright: ignore
     lead["leadId"]  # pyright: ignore
-    return lead["lead_id"] if decision["approved"] else same["lead_id"]
+    return lead["lead_id"] if decision["approved"] else same["lead_id"] + done["lead_id"] + str(wrong)
 
 
 async def helped(call: gem_handlers.DurableCall) -> int:

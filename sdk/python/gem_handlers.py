@@ -26,6 +26,7 @@ LARGEST = 4 << 20  # bytes of a request, and of an answer
 LARGEST_RESULT = 1 << 20  # bytes of a step's result
 LONGEST = 5  # seconds after which a request keeps no more steps, since a cancellation waits for its end
 T = TypeVar("T")
+Result = TypeVar("Result", covariant=True)
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Any]])
 log = logging.getLogger("gem_handlers")
 in_step: ContextVar[Optional[str]] = ContextVar("in_step", default=None)
@@ -168,7 +169,7 @@ class Call:
         return effects
 
 
-class Child(Generic[T]):
+class Child(Generic[Result]):
     """Something that a durable handler waits for. Awaiting it gives its result, or raises its error."""
 
     def __init__(self, call: "DurableCall", id: str, kind: str, tool: Optional[str] = None,
@@ -178,20 +179,20 @@ class Child(Generic[T]):
         self._unmade: Optional[dict[str, Any]] = None  # begun before a clean-up, and not made
         self.limit: dict[str, Any] = {}
 
-    def within(self, limit: Union[float, timedelta]) -> "Child[T]":
+    def within(self, limit: Union[float, timedelta]) -> "Child[Result]":
         """Limits the wait, in seconds from the first wait for it. After it, awaiting raises Timeout in every run."""
         self.limit = {"within_ms": _milliseconds(limit)}
         return self
 
-    def until(self, at: datetime) -> "Child[T]":
+    def until(self, at: datetime) -> "Child[Result]":
         """Ends the wait at a time, by Postgres's clock."""
         self.limit = {"until": _time(at)}
         return self
 
-    def __await__(self) -> Generator[Any, None, T]:
+    def __await__(self) -> Generator[Any, None, Result]:
         return self._result().__await__()
 
-    async def _result(self) -> T:
+    async def _result(self) -> Result:
         await self._call._wait([self], 1)
         return self._call._result_of(self)
 

@@ -38,7 +38,10 @@ export interface Child<T> extends PromiseLike<T> {
   finally(done: () => void): Promise<T>
 }
 
-export interface Decision {
+declare const output: unique symbol
+
+/** The decision on a call whose output has the type T. */
+export interface Decision<T = any> {
   approved: boolean
   /** Who decided; absent if nobody did in time. */
   by?: string
@@ -46,6 +49,7 @@ export interface Decision {
   /** In the person's words; `expired` if nobody decided in time. */
   reason?: string
   digest: string
+  readonly [output]?: T // only a type
 }
 
 type Results<C> = { -readonly [K in keyof C]: C[K] extends PromiseLike<infer T> ? T : never }
@@ -76,9 +80,9 @@ export interface DurableCall<Tools extends Shapes = Shapes> extends Call {
     until?: Date | string | number }): Child<T>
   /** Asks people to approve a call. A denial is a Decision, not an error. */
   approve<K extends keyof Tools & string>(name: string, approval: { tool: K; input: Tools[K]['input']; by: string[];
-    text?: string; ownerToo?: boolean; until?: Date | string | number }): Child<Decision>
+    text?: string; ownerToo?: boolean; until?: Date | string | number }): Child<Decision<Tools[K]['output']>>
   /** Makes exactly the approved call. Awaiting it throws a Failure with the code not_allowed if people denied it. */
-  startApproved<T = any>(name: string, approval: Child<Decision>): Child<T>
+  startApproved<T = any>(name: string, approval: Child<Decision<T>>): Child<T>
   /** Waits for an answer that somebody sends to this call under a name. Nobody has checked it. */
   receive<T = unknown>(name: string): Child<T>
   /** Pauses the call. No process runs it in the meantime. */

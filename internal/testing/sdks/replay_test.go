@@ -12,7 +12,7 @@ func TestAReplayEndsWhereTheJournalEndsOrDoesNotFit(t *testing.T) {
 		replayed := func(what string) {
 			t.Helper()
 			r := s.env.Replay(id)
-			if got := r.Stopped + r.Misfit; got != what || r.Stopped != "" && len(r.Unread) > 0 {
+			if got := r.Stopped + r.Misfit + r.Lacks; got != what || r.Stopped != "" && len(r.Unread) > 0 {
 				t.Errorf("the replay ends with %q, want %q; unread entries: %v", got, what, r.Unread)
 			}
 		}

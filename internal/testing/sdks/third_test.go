@@ -149,7 +149,16 @@ func TestTheCodeHasStrictTypes(t *testing.T) {
 	files := map[string]string{"package.json": `{"type": "module"}`, "tsconfig.json": `{"compilerOptions": {"strict": true,
 		"noEmit": true, "module": "nodenext", "target": "es2024", "allowImportingTsExtensions": true, "types": ["node"]}}`,
 		"index.ts": "declare const Deno: { serve(f: unknown): void; env: { get(name: string): string | undefined } }\n" +
-			block(t, "Deno.serve")}
+			block(t, "Deno.serve"),
+		"typed.ts": `
+import type { DurableCall } from './gem-handlers.js'
+declare const call: DurableCall<{ 'shop.pay': { input: { amount: number }; output: { payment: string } } }>
+const approval = call.approve('a', { tool: 'shop.pay', input: { amount: 1 }, by: ['role:a'] })
+export const decided: boolean = (await approval).approved
+export const payment: string = (await call.startApproved('b', approval)).payment
+// @ts-expect-error
+call.startApproved('b', approval).then(paid => paid.amount)
+`}
 	for _, name := range []string{"shop.ts", "shop.test.ts"} {
 		text, err := os.ReadFile("../../cli/first/typescript/" + name)
 		if err != nil {
@@ -163,7 +172,7 @@ func TestTheCodeHasStrictTypes(t *testing.T) {
 	}
 }
 
-// Pyright reports nothing in the Python SDK, in the files of gem init, and in a handler that uses generated types.
+// Pyright reports nothing in the Python SDK, in the files of gem init, and in handlers that use generated types.
 func TestThePythonCodeHasStrictTypes(t *testing.T) {
 	testdb.Long(t, "TestInitWritesFilesThatWork")
 	t.Parallel()
@@ -194,6 +203,21 @@ func TestThePythonCodeHasStrictTypes(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+	}
+	shop, err := os.ReadFile(filepath.Join(dir, "shop.py"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	typed := strings.NewReplacer("DurableCall, Failure", "Failure", "\n# In your own", "from gem_tools import DurableCall, "+
+		"ShopPayInput, ShopPayOutput, ShopRefundInput, ShopRefundOutput\n\n# In your own", "from typing import Any\n", "",
+		"DurableCall, input: dict[str, Any]) -> dict[str, Any]", "DurableCall, input: ShopRefundInput) -> ShopRefundOutput",
+		"pay(input: dict[str, Any], call: Call) -> dict[str, Any]", "pay(input: ShopPayInput, call: Call) -> ShopPayOutput",
+	).Replace(string(shop))
+	if strings.Contains(typed, "Any") || !strings.Contains(typed, "ShopPayInput, call") {
+		t.Fatal(typed)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "typed_shop.py"), []byte(typed), 0o600); err != nil {
+		t.Fatal(err)
 	}
 	output(t, dir, "node", "node_modules/pyright/index.js", "-p", ".")
 }

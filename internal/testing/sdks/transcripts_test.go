@@ -282,7 +282,7 @@ func (s *stage) perform(one *talk) map[string]any {
 			env.Pass(time.Duration(e.Minutes) * time.Minute)
 		case e.Replay != "":
 			r := env.Replay(id)
-			said := strings.TrimSpace(strings.Join([]string{r.Misfit, r.Stopped, strings.Join(r.Unread, ", ")}, " "))
+			said := strings.TrimSpace(strings.Join([]string{r.Lacks, r.Misfit, r.Stopped, strings.Join(r.Unread, ", ")}, " "))
 			if r.Same() {
 				said = "the same " + said
 			}

@@ -4,13 +4,18 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, Mapping, NoReturn, Optional, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Mapping, NoReturn, Optional, TypeAlias, TypeVar, overload
 
 import gem_handlers
 from gem_handlers import Child
 
 if TYPE_CHECKING:
     from typing_extensions import NotRequired, TypedDict  # every type checker includes this module
+
+    T = TypeVar("T")
+
+    class Decision(dict[str, Any], Generic[T]):
+        """The decision on a call whose output has the type T."""
 else:
     class TypedDict(dict):  # at run time, the values are plain dicts
         def __init_subclass__(cls, **_): pass
@@ -162,15 +167,20 @@ class DurableCall(gem_handlers.DurableCall):
             """Asks people whether a call may be made, and waits for one who decides."""
         async def run(self, name: str, tool: str, input: Mapping[str, Any]) -> Any: ...
         @overload
-        def approve(self, name: str, tool: Literal["shop.pay"], input: ShopPayInput, by: list[str], text: str = "", owner_too: bool = False, until: Optional[datetime] = None) -> Child[dict[str, Any]]:
+        def approve(self, name: str, tool: Literal["shop.pay"], input: ShopPayInput, by: list[str], text: str = "", owner_too: bool = False, until: Optional[datetime] = None) -> Child[Decision[ShopPayOutput]]:
             """Pays money back."""
         @overload
-        def approve(self, name: str, tool: Literal["shop.refund"], input: ShopRefundInput, by: list[str], text: str = "", owner_too: bool = False, until: Optional[datetime] = None) -> Child[dict[str, Any]]:
+        def approve(self, name: str, tool: Literal["shop.refund"], input: ShopRefundInput, by: list[str], text: str = "", owner_too: bool = False, until: Optional[datetime] = None) -> Child[Decision[ShopRefundOutput]]:
             """Refunds an order, once. A manager approves large amounts."""
         @overload
-        def approve(self, name: str, tool: Literal["wait.answer"], input: WaitAnswerInput, by: list[str], text: str = "", owner_too: bool = False, until: Optional[datetime] = None) -> Child[dict[str, Any]]:
+        def approve(self, name: str, tool: Literal["wait.answer"], input: WaitAnswerInput, by: list[str], text: str = "", owner_too: bool = False, until: Optional[datetime] = None) -> Child[Decision[WaitAnswerOutput]]:
             """Asks a person, and waits for the answer, for as long as it takes."""
         @overload
-        def approve(self, name: str, tool: Literal["wait.approval"], input: WaitApprovalInput, by: list[str], text: str = "", owner_too: bool = False, until: Optional[datetime] = None) -> Child[dict[str, Any]]:
+        def approve(self, name: str, tool: Literal["wait.approval"], input: WaitApprovalInput, by: list[str], text: str = "", owner_too: bool = False, until: Optional[datetime] = None) -> Child[Decision[WaitApprovalOutput]]:
             """Asks people whether a call may be made, and waits for one who decides."""
-        def approve(self, name: str, tool: str, input: Mapping[str, Any], by: list[str], text: str = "", owner_too: bool = False, until: Optional[datetime] = None) -> Child[dict[str, Any]]: ...
+        def approve(self, name: str, tool: str, input: Mapping[str, Any], by: list[str], text: str = "", owner_too: bool = False, until: Optional[datetime] = None) -> Child[Decision[Any]]: ...
+        @overload
+        def start_approved(self, name: str, approval: Child[Decision[T]]) -> Child[T]: ...
+        @overload
+        def start_approved(self, name: str, approval: Child[dict[str, Any]]) -> Child[Any]: ...
+        def start_approved(self, name: str, approval: Child[Any]) -> Child[Any]: ...

@@ -6,7 +6,7 @@ from typing import Any
 from gem_handlers import Call, DurableCall, Failure, durable, serve
 
 # In your own service, both are tables of a database.
-left = {1: 40, 2: 250, 3: 300}  # what can still be refunded
+left: dict[int, float] = {1: 40, 2: 250, 3: 300}  # what can still be refunded
 payments: dict[str, str] = {}  # by the id of the call, which stays the same if GEM sends the call again
 
 
