@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/gemworker/gem/internal/plainfile"
 	"github.com/gemworker/gem/internal/types"
@@ -14,10 +15,13 @@ func typesCommand(p *Program) *cobra.Command {
 		Use:   "types",
 		Short: "Write types for the tools' inputs and outputs in a programming language",
 	}
+	var examples []string
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	for _, l := range typesLanguages {
 		cmd.AddCommand(typesLanguageCommand(p, l))
+		examples = append(examples, l.example())
 	}
+	cmd.Example = strings.Join(examples, "\n")
 	return cmd
 }
 
@@ -45,6 +49,8 @@ int: the schema also accepts 1.0.
 `, types.Python},
 }
 
+func (l typesLanguage) example() string { return "  gem types " + l.name + " --out " + l.file }
+
 func typesLanguageCommand(p *Program, l typesLanguage) *cobra.Command {
 	var out string
 	cmd := &cobra.Command{
@@ -53,7 +59,7 @@ func typesLanguageCommand(p *Program, l typesLanguage) *cobra.Command {
 		Long: l.help + `
 The same registry always gives the same text. A type is less exact than the
 schema: it has no lengths, ranges, patterns or formats.`,
-		Example: "  gem types " + l.name + " --out " + l.file,
+		Example: l.example(),
 		Args:    takes("at most one file", 0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, _, err := p.chosenRegistry(args)
