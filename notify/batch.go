@@ -10,18 +10,18 @@ import (
 	"time"
 )
 
-// Notice is something that happened.
+// Notice is an event that people may be notified of.
 type Notice struct {
 	Kind    string
 	Subject string // the id of the call, or the name of the budget or of the schedule
 	Tool    string
-	Code    string // an error code; of a budget, the mark in percent; of a schedule, what happened
+	Code    string // an error code; of a budget, the percentage; of a schedule, what happened
 	At      time.Time
 	// About describes a question, or a notice that was not delivered, as gem.take_notices returns it.
 	About json.RawMessage
 }
 
-// Batch is a number of notices that one call delivers through a channel.
+// Batch is a group of notices that one call delivers through a channel.
 type Batch struct {
 	Channel   string      `json:"channel"`
 	Kind      string      `json:"kind"`
@@ -36,10 +36,10 @@ type Batch struct {
 	EveryMS   int64       `json:"every_ms"`
 	Failed    *int        `json:"failed"` // of the kind failing
 	WithinMS  *int64      `json:"within_ms"`
-	Otherwise string      `json:"otherwise,omitempty"` // the channel to tell if the delivery fails
+	Otherwise string      `json:"otherwise,omitempty"` // the channel that is notified if the delivery fails
 }
 
-// first is what is stored of the first notice of a batch.
+// first is the stored description of the first notice of a batch.
 type first struct {
 	Kind     string `json:"kind"`
 	Subject  string `json:"subject"`
@@ -48,14 +48,14 @@ type first struct {
 	Asks     string `json:"asks,omitempty"`  // of a question: wait.answer or wait.approval
 	Asker    string `json:"asker,omitempty"` // of a question: rule, handler or user
 	Question string `json:"question,omitempty"`
-	Failed   int    `json:"failed,omitempty"` // of the kind failing, like the next one
+	Failed   int    `json:"failed,omitempty"` // of the kind failing, like Within
 	Within   string `json:"within,omitempty"`
 	Through  string `json:"through,omitempty"` // the channel that did not deliver it
 	Count    int64  `json:"count,omitempty"`   // of a batch that was delivered
 }
 
 // Batches returns the batches of some notices, one for each channel, kind, tool and code. A notice that no rule matches
-// is in none.
+// is not in any batch.
 func (s *Set) Batches(notices []Notice) (all []*Batch) {
 	known := map[[5]string]*Batch{}
 	for _, n := range notices {
@@ -84,7 +84,7 @@ func (s *Set) batchesOf(n Notice) (all []*Batch) {
 		Tool, Asker, Question string
 		Roles                 []string
 	}
-	_ = json.Unmarshal(n.About, &about) // which SQL wrote
+	_ = json.Unmarshal(n.About, &about) // SQL wrote it
 	content := first{Kind: n.Kind, Subject: n.Subject, Tool: cmp.Or(about.Tool, n.Tool), Code: n.Code,
 		Asker: about.Asker, Question: about.Question}
 	if n.Kind == Question {
@@ -97,7 +97,7 @@ func (s *Set) batchesOf(n Notice) (all []*Batch) {
 		}
 		for _, channel := range r.To {
 			same := func(b *Batch) bool { return r.When != Failing && b.Channel == channel && b.Kind == r.When }
-			if i := slices.IndexFunc(all, same); i >= 0 { // both rules hold: the shorter pause, and either other channel
+			if i := slices.IndexFunc(all, same); i >= 0 { // both rules apply: the shorter pause, and the first else
 				b := all[i]
 				b.EveryMS = min(b.EveryMS, time.Duration(r.Every).Milliseconds())
 				b.Otherwise = cmp.Or(b.Otherwise, r.Else)
@@ -126,7 +126,7 @@ func (s *Set) batchesOf(n Notice) (all []*Batch) {
 	return all
 }
 
-// undelivered returns the batch that tells the "else" channel about a failed delivery.
+// undelivered returns the batch that notifies the "else" channel of a failed delivery.
 func (s *Set) undelivered(n Notice) []*Batch {
 	var about struct {
 		Notice             first
@@ -142,8 +142,8 @@ func (s *Set) undelivered(n Notice) []*Batch {
 		First: content}}
 }
 
-// matches reports whether a rule is about a notice. tool is the notice's, or the one that a question is about, and
-// roles are those of the people who may answer.
+// matches reports whether a rule matches a notice. tool is the tool of the notice, or the one that a question is about.
+// roles are the roles of the people who may answer.
 func (r *rule) matches(n Notice, tool string, roles []string) bool {
 	switch {
 	case r.When != n.Kind && (r.When != Failing || n.Kind != Failed):

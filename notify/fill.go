@@ -12,8 +12,8 @@ import (
 // fieldNames are the fields of a notice, in the order in which the documentation lists them.
 var fieldNames = []string{"title", "text", "link", "kind", "tool", "code", "count", "at"}
 
-// fill replaces {field} by its value, and {{ and }} by braces. It leaves a malformed place as it is: [checkPlaces]
-// rejects it.
+// fill replaces {field} by its value, and {{ and }} by braces. It does not change malformed placeholders, which
+// [checkPlaces] rejects.
 func fill(text string, fields map[string]string) string {
 	var out strings.Builder
 	for len(text) > 0 {
@@ -40,7 +40,8 @@ func fill(text string, fields map[string]string) string {
 	return out.String()
 }
 
-// checkPlaces returns the problem of a text with a malformed place, as a sentence that continues the name of its field.
+// checkPlaces describes the malformed placeholder of a text, in words that follow the name of its field. It returns ""
+// if there is none.
 func checkPlaces(text string) string {
 	marked := map[string]string{}
 	for _, name := range fieldNames {
@@ -96,8 +97,8 @@ func filled(value any, fields map[string]string) any {
 	return value
 }
 
-// escapes are the values of a channel's "escape". The characters that Slack needs escaped are those of its formatting
-// reference.
+// escapes has a function for each value of a channel's "escape". Slack's formatting reference lists the characters to
+// escape.
 var escapes = map[string]func(string) string{
 	"":      func(text string) string { return text },
 	"none":  func(text string) string { return text },

@@ -1,5 +1,5 @@
-// Package notify reads notify.json, which decides who hears about questions, failures, refusals, budgets and schedules,
-// and puts notices into words. The worker collects notices and makes the calls that deliver them.
+// Package notify reads notify.json, which decides who is notified of questions, failures, refusals, budgets and
+// schedules, and writes the texts of notices. The worker collects notices and makes the calls that deliver them.
 package notify
 
 import (
@@ -19,12 +19,12 @@ import (
 
 // The kinds of notices.
 const (
-	Question = "question" // people are asked
+	Question = "question" // a question waits for people
 	Failed   = "failed"   // a call failed or is not configured
-	Refused  = "refused"  // a rule, a person or the tool's terms refused a call
-	Failing  = "failing"  // a tool failed so many times within a time
-	Budget   = "budget"   // a budget's spent share passed a mark
-	Schedule = "schedule" // an instant was refused or missed, or a schedule ended or was paused by GEM
+	Refused  = "refused"  // a rule, a person or the tool's registry entry refused a call
+	Failing  = "failing"  // a tool failed a number of times within a period
+	Budget   = "budget"   // the spent share of a budget passed a percentage
+	Schedule = "schedule" // a time was refused or missed, or a schedule ended or was paused by GEM
 	// Undelivered is the kind of notices about failed deliveries. They go to the channel in "else".
 	Undelivered = "undelivered"
 )
@@ -45,7 +45,7 @@ type channel struct {
 	Tool   string         `json:"tool"`
 	Input  map[string]any `json:"input"` // nil: the fields of the notice
 	Escape string         `json:"escape"`
-	Text   bool           `json:"text"` // the text of questions is sent
+	Text   bool           `json:"text"` // whether the text of questions is sent
 }
 
 // rule decides which notices go to which channels.
@@ -62,14 +62,14 @@ type rule struct {
 	Else   string   `json:"else"`
 }
 
-// duration is a duration of the file. It is -1 if it is not given.
+// duration is a duration in the file, at most a day.
 type duration time.Duration
 
 // File is the name of the file in the working directory.
 const File = "notify.json"
 
-// Find reads what chosen (GEM_NOTIFY) names or holds, or else the file in the working directory. from names the source.
-// If there is none, Find returns nil and no error.
+// Find reads the file or the JSON in chosen (GEM_NOTIFY). If chosen is empty, it reads the file in the working
+// directory, or returns nil and no error without one. from names the source.
 func Find(chosen string) (s *Set, from string, err error) {
 	if chosen = strings.TrimSpace(chosen); chosen == "" {
 		if _, err := os.Stat(File); errors.Is(err, fs.ErrNotExist) {
@@ -88,7 +88,7 @@ func Find(chosen string) (s *Set, from string, err error) {
 	return s, chosen, err
 }
 
-// ReadFile reads and parses a file. Its errors name it and the remedy.
+// ReadFile reads and parses a file. Its errors name the file and the remedy.
 func ReadFile(path string) (*Set, error) {
 	return plainfile.Parsed(path, "notices", "GEM_NOTIFY", Parse)
 }
@@ -100,7 +100,7 @@ func (s *Set) SHA256() string { return fmt.Sprintf("%x", sha256.Sum256(s.json)) 
 // JSON returns the file's contents.
 func (s *Set) JSON() []byte { return slices.Clone(s.json) }
 
-// CheckUpgrade returns an error if new has other contents than old under the same version.
+// CheckUpgrade returns an error if old and new have the same version, but different contents.
 func CheckUpgrade(old, new *Set) error { return schema.CheckUpgrade(old.file(), new.file()) }
 
 func (s *Set) file() schema.File {
@@ -113,7 +113,7 @@ func (s *Set) Channels() []string { return slices.Sorted(maps.Keys(s.channels)) 
 // Rules returns the number of rules.
 func (s *Set) Rules() int { return len(s.rules) }
 
-// Kinds returns the kinds of notices that the rules need, and the marks of budgets in percent.
+// Kinds returns the kinds of notices that the rules need, and the percentages of budgets.
 func (s *Set) Kinds() (kinds []string, marks []int16) {
 	for _, r := range s.rules {
 		kind := r.When

@@ -123,13 +123,13 @@ func (p *parser) rule(at string, r *rule, channels map[string]channel) {
 	}
 }
 
-// noChannel returns what is wrong with the name of a channel that is not one of known.
+// noChannel describes the problem of a channel's name that is not among known.
 func noChannel(name string, known []string) string {
 	return fmt.Sprintf("%s is not a channel of the file: %s", schema.Show(name),
 		cmp.Or(schema.DidYouMean(name, known), "its channels are "+strings.Join(known, ", ")))
 }
 
-// UnmarshalJSON reads a rule, whose durations are -1 if they are not given.
+// UnmarshalJSON reads a rule. Every is -1 if it is not given.
 func (r *rule) UnmarshalJSON(data []byte) error {
 	type plain rule
 	with := plain{Every: -1}
@@ -140,7 +140,7 @@ func (r *rule) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// UnmarshalJSON reads a duration in the form of the file's schema, at most a day.
+// UnmarshalJSON reads a duration in the form that the file's schema requires. It limits the duration to a day.
 func (d *duration) UnmarshalJSON(data []byte) error {
 	var text string
 	if err := json.Unmarshal(data, &text); err != nil {

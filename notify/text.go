@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Message is the content of a delivery: the notices of a batch, with the time of the first and of the last.
+// Message is the content of a delivery: the notices of a batch, with the times of the first and the last.
 type Message struct {
 	Count           int64
 	FirstAt, LastAt time.Time
@@ -29,7 +29,7 @@ var samples = []Message{
 			"asks": "wait.approval", "subject": "00000000-0000-7000-8000-000000000000"}`)},
 }
 
-// TestMessage is a message that `gem notify test` delivers.
+// TestMessage returns the message that `gem notify test` delivers.
 func TestMessage(at time.Time) Message {
 	return Message{Count: 1, FirstAt: at, LastAt: at, First: json.RawMessage(`{"kind": "test"}`)}
 }
@@ -62,14 +62,14 @@ func (s *Set) Input(channel string, m Message) json.RawMessage {
 		object["count"] = m.Count
 		input = object
 	}
-	encoded, _ := json.Marshal(input) // of texts, numbers and what the file has
+	encoded, _ := json.Marshal(input) // of texts, numbers and values from the file
 	return encoded
 }
 
 // fields returns the fields of a message, by name. withText includes the text of a question.
 func (m Message) fields(withText bool) map[string]string {
 	var n first
-	_ = json.Unmarshal(m.First, &n) // which this package wrote
+	_ = json.Unmarshal(m.First, &n) // this package wrote it
 	title, text := n.words(max(m.Count, 1))
 	switch {
 	case withText && n.Question != "" && n.Asker == "user":
@@ -89,7 +89,7 @@ func (m Message) fields(withText bool) map[string]string {
 
 func second(at time.Time) string { return at.UTC().Format("2006-01-02 15:04:05 UTC") }
 
-// words returns the title of a number of notices, and a sentence below it.
+// words returns the title and the text for a number of notices.
 func (n *first) words(count int64) (title, text string) {
 	tool := cmp.Or(n.Tool, "A call")
 	switch n.Kind {

@@ -21,17 +21,17 @@ import (
 //	200 {"result", "effects"}                            the call succeeded, if the result fits the tool's output_schema
 //	4xx {"error": {"error_code", "message", "details"}}  it failed
 //	501                                                  it is not_configured; {"reason", "required_env", "next_steps"}
-//	                                                     may say more
-//	408, 425, 429 and 5xx                                it may run again, after Retry-After; 502 and 504 leave open
-//	                                                     whether a tool that must not run twice took effect
+//	                                                     may give details
+//	408, 425, 429 and 5xx                                it may run again, after Retry-After; after 502 and 504, it is
+//	                                                     not known whether a tool that must not run twice took effect
 //
-// A service with url_env succeeds with any 2xx: see [webhook.run]. Its answers are not read.
+// With url_env, any 2xx is a success: see [webhook.run]. The answers are not read.
 //
-// Any other answer is an execution_error that quotes it. 101, or a result with any other status than 200, leaves open
-// whether a tool that must not run twice took effect.
+// Any other answer is an execution_error that quotes it. After 101, or a result with another status than 200, it is not
+// known whether a tool that must not run twice took effect.
 func (w *webhook) read(call *handlers.Call, status int, header http.Header, body []byte) (json.RawMessage, error) {
 	if w.plain {
-		body = nil // it may repeat a part of the URL, which is a secret
+		body = nil // it may contain a part of the URL, which is a secret
 	}
 	switch {
 	case status == http.StatusOK:
@@ -65,7 +65,7 @@ func (w *webhook) unconfigured(call *handlers.Call, body []byte) error {
 	})
 }
 
-// mayPass reports whether the same request may succeed later, by the status of the answer.
+// mayPass reports, by the status of an answer, whether the same request may succeed later.
 func mayPass(status int) bool {
 	return status == http.StatusRequestTimeout || status == http.StatusTooEarly ||
 		status == http.StatusTooManyRequests || status >= 500
@@ -99,7 +99,7 @@ func decodeStrictly(body []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()
 	err := d.Decode(into)
-	if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) && wrong.Field == "" { // its text is of Go's types
+	if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) && wrong.Field == "" { // its text names Go's types
 		return fmt.Errorf("it is a %s", wrong.Value)
 	} else if wrong != nil {
 		return fmt.Errorf("its %s is a %s", wrong.Field, wrong.Value)
@@ -113,7 +113,7 @@ func decodeStrictly(body []byte, into any) error {
 	return nil
 }
 
-// hasResult reports whether the body of an error has a result or effects, so that the tool may have run.
+// hasResult reports whether the body of an error has a result or effects, which means that the tool may have run.
 func hasResult(body []byte) bool {
 	var said struct{ Result, Effects any }
 	_ = json.Unmarshal(body, &said)
@@ -152,7 +152,8 @@ func (w *webhook) quote(body []byte) string {
 	return "(an empty body)"
 }
 
-// retryAfter reads the header Retry-After, in seconds or as a time. It returns at most a day, for which no call waits.
+// retryAfter reads the header Retry-After, in seconds or as a time. It returns at most a day, which is longer than any
+// call waits.
 func retryAfter(text string, now time.Time) time.Duration {
 	text = strings.TrimSpace(text)
 	const most = 24 * time.Hour

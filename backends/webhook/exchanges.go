@@ -27,15 +27,14 @@ const (
 // protocol is the version of the requests and answers.
 const protocol = 1
 
-// dialogue is one attempt of a durable call: requests with the journal, and answers with operations, one after the
-// other.
+// dialogue is one attempt of a durable call. It sends requests with the journal, and gets answers with operations.
 type dialogue struct {
 	*webhook
 	call    *handlers.Call
 	attempt exchange.Attempt
 	number  int             // of the exchange
 	token   string          // for SQL, or empty
-	mayRun  []string        // steps that must not run twice, and whose beginning this attempt has just recorded
+	mayRun  []string        // steps that must not run twice, and that this attempt has just recorded as begun
 	codes   []string        // the codes of the errors in the last request
 	ended   map[string]bool // the names of the entries in the last request that have ended
 }
@@ -147,7 +146,7 @@ type misfit struct {
 	Message string `json:"message"`
 }
 
-// exchange makes one request, and returns the answer. A request without an answer that counts ends the attempt.
+// exchange makes one request and returns the answer. Without a valid answer, the attempt ends.
 func (d *dialogue) exchange() (*exchangeAnswer, error) {
 	entries, complete := d.attempt.Entries()
 	if !complete {
@@ -167,7 +166,8 @@ func (d *dialogue) exchange() (*exchangeAnswer, error) {
 	if state.Cancelled {
 		d.codes = append(d.codes, string(receipts.Cancelled))
 	}
-	// The service has a little less time than the attempt, so that the attempt can still record the answer's absence.
+	// The service has a little less time than the attempt, so that the attempt can still record that the service did not
+	// answer.
 	left := state.Left - min(state.Left/10, time.Second)
 	body, err := plainjson.Encode(exchangeBody{GEM: protocol, Call: aboutCall(d.call), Input: d.call.Input,
 		Exchange: exchangeState{d.number, left.Milliseconds(), state.Cancelled, state.Replay,
@@ -218,7 +218,7 @@ func (d *dialogue) withoutAnswer(err error) error {
 	return d.attempt.Unanswered(err)
 }
 
-// misfit lets the call wait for code.
+// misfit makes the call wait for code.
 func (d *dialogue) misfit(why string) error {
 	d.attempt.DoesNotFit("", why)
 	return errors.New(why)
@@ -281,7 +281,7 @@ func decodeAnswer(body []byte) (*exchangeAnswer, error) {
 	return answer, nil
 }
 
-// take records the operations of an answer, and continues as its end says. done means that the handler has returned.
+// take records the operations of an answer and acts on its end. done means that the handler has returned.
 func (d *dialogue) take(answer *exchangeAnswer) (result json.RawMessage, done bool, err error) {
 	state := d.attempt.State()
 	switch {
@@ -294,7 +294,7 @@ func (d *dialogue) take(answer *exchangeAnswer) (result json.RawMessage, done bo
 	unsure := answer.Unsure || slices.ContainsFunc(answer.Operations,
 		func(op operation) bool { return op.Kind == exchange.Tx })
 	counted := state.Steps
-	said := counted // by the service
+	said := counted // the service's count
 	if answer.Steps != nil {
 		said = *answer.Steps
 	}
@@ -304,7 +304,7 @@ func (d *dialogue) take(answer *exchangeAnswer) (result json.RawMessage, done bo
 		}
 		state = d.attempt.State()
 	}
-	if unsure && state.Steps > said { // the transaction of the step has committed nevertheless
+	if unsure && state.Steps > said { // the transaction of the step has committed after all
 		return nil, false, nil
 	}
 	if answer.isEmpty && state.Steps == counted {
@@ -367,7 +367,7 @@ func (d *dialogue) wait(w *wait) error {
 	switch {
 	case w.Need < 1 || w.Need > len(names):
 		return d.misfit(fmt.Sprintf("%s waits for %d of %d names.", d.domain, w.Need, len(names)))
-	case have >= w.Need: // it would ask again and again
+	case have >= w.Need: // the service would ask for it forever
 		return d.misfit(fmt.Sprintf("%s waits for what has arrived.", d.domain))
 	}
 	if err := d.attempt.Wait(w.Need, names, w.CleanUp); err != nil {
@@ -379,7 +379,7 @@ func (d *dialogue) wait(w *wait) error {
 // maxWaitMS is the longest time of a wait: 366 days.
 const maxWaitMS = 366 * 24 * 60 * 60 * 1000
 
-// operation reads an operation.
+// operation converts an operation of an answer.
 func (d *dialogue) operation(op operation) (exchange.Operation, error) {
 	read := exchange.Operation{Do: op.Do, Name: op.Name, Kind: op.Kind, Result: op.Result, Tool: op.Tool, Input: op.Input,
 		Approved: op.Approved, CleanUp: op.CleanUp,
@@ -410,11 +410,11 @@ func (d *dialogue) operation(op operation) (exchange.Operation, error) {
 	return read, nil
 }
 
-// maxPauseMS is the longest pause before another attempt: a day.
+// maxPauseMS limits after_ms to a day. An error with a pause above [handlers.MaxPause] is not transient.
 const maxPauseMS = 24 * 60 * 60 * 1000
 
-// failure returns the error that the service reports. The error may have a code of GEM's only if an error in the
-// request had that code.
+// failure returns the error that the service reports. The error may have one of GEM's codes only if an error in the
+// request had the same code.
 func (d *dialogue) failure(said *failure) error {
 	if slices.Contains(d.codes, said.Code) {
 		return &handlers.Failure{Code: said.Code, Message: said.Message, Details: said.Details}

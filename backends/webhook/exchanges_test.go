@@ -18,7 +18,7 @@ import (
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 )
 
-// scripted is a service whose answers are written down. The input of a call lists them.
+// scripted is a service with scripted answers. The input of a call lists them.
 type scripted struct {
 	*httptest.Server
 	mu   sync.Mutex
@@ -57,7 +57,7 @@ func script(t *testing.T) *scripted {
 			panic(http.ErrAbortHandler)
 		}
 		w.WriteHeader(a.Status)
-		_, _ = io.WriteString(w, large.Replace(a.Body)) // an input may not be so large
+		_, _ = io.WriteString(w, large.Replace(a.Body)) // an input cannot be so large
 	}))
 	t.Cleanup(s.Close)
 	return s
@@ -81,7 +81,7 @@ func startScripted(t *testing.T) (*handlertest.Env, *scripted) {
 	}}), s
 }
 
-// step is an answer with the end of a step, and no end of the exchange.
+// step is an answer that ends a step, but not the call.
 const step = `{"gem": 1, "ops": [{"op": "step", "name": "a", "kind": "step", "result": 1}]}`
 
 func TestEachAnswerOfADurableHandlerHasItsMeaning(t *testing.T) {
@@ -90,7 +90,7 @@ func TestEachAnswerOfADurableHandlerHasItsMeaning(t *testing.T) {
 	ok := func(body string) answer { return answer{Status: 200, Body: body} }
 	for name, c := range map[string]struct {
 		answers []answer
-		want    string // of a receipt, or what a call that waits for code quotes
+		want    string // of a receipt, or of the message for a call that waits for code
 	}{
 		"a result":                   {[]answer{ok(`{"gem": 1, "result": {"x": 1}}`)}, `succeeded {"x": 1}`},
 		"null":                       {[]answer{ok(`{"gem": 1, "result": null}`)}, `succeeded null`},
@@ -153,7 +153,7 @@ func TestEachAnswerOfADurableHandlerHasItsMeaning(t *testing.T) {
 	}
 }
 
-// The next request has what the answer before it added, under an id of its own.
+// Each request contains what the previous answer added, and has its own id.
 func TestARequestHasTheJournal(t *testing.T) {
 	t.Parallel()
 	env, s := startScripted(t)
@@ -193,8 +193,7 @@ func TestARequestHasTheJournal(t *testing.T) {
 	}
 }
 
-// A service that asks for an approval with the digest of another call is refused: people would see one call, and
-// approve the other.
+// A service cannot ask for an approval with the digest of another call: people would see one call and approve another.
 func TestAnApprovalHasTheDigestOfWhatItShows(t *testing.T) {
 	t.Parallel()
 	env, _ := startScripted(t)

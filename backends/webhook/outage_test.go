@@ -13,13 +13,13 @@ import (
 	"github.com/gemworker/gem/receipts"
 )
 
-// deployed is a service that is away for a minute, as in a deploy, and how.
+// deployed is a service that is down for a while, as during a deployment.
 type deployed struct {
 	*service
 	address string
 }
 
-// away frees the service's port, so that connections are refused.
+// away returns a service at a port that is free, so that connections are refused.
 func away(t *testing.T) *deployed {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -32,7 +32,7 @@ func away(t *testing.T) *deployed {
 	return &deployed{address: l.Addr().String()}
 }
 
-// back serves at the address.
+// back starts the service at its address.
 func (d *deployed) back(t *testing.T) {
 	t.Helper()
 	l, err := net.Listen("tcp", d.address)
@@ -45,12 +45,12 @@ func (d *deployed) back(t *testing.T) {
 	t.Cleanup(func() { _ = server.Close() })
 }
 
-// byDefault is the registry of crm without a retry of its own.
+// byDefault is the registry crm, without retry settings.
 func byDefault() []byte {
 	return []byte(strings.ReplaceAll(string(crm), `, "retry": {"max_attempts": 3, "backoff_ms": 1}`, ""))
 }
 
-// A tool of each mode, with no retry in its entry, loses no call when its service refuses connections for a minute.
+// In each mode, a tool without retry settings loses no call if its service refuses connections for a minute.
 func TestNoCallIsLostWhenAServiceIsAwayForAMinute(t *testing.T) {
 	t.Parallel()
 	d := away(t)
@@ -85,8 +85,8 @@ func TestNoCallIsLostWhenAServiceIsAwayForAMinute(t *testing.T) {
 	}
 }
 
-// A tool that may run twice loses none either when its service answers 503 meanwhile, or breaks connections; one that
-// may not ends at once.
+// If the service answers 503 for a minute or breaks connections, a tool that may run twice also loses no call. The call
+// of a tool that must not run twice ends at once.
 func TestOnlyWhatMustNotRunTwiceEndsWhenAServiceFailsForAMinute(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -95,7 +95,7 @@ func TestOnlyWhatMustNotRunTwiceEndsWhenAServiceFailsForAMinute(t *testing.T) {
 	for name, fault := range map[string]answer{"answers 503": {Status: 503, Body: "deploying"},
 		"breaks connections": {Status: 0}} {
 		t.Run(name, func(t *testing.T) {
-			failing := slices.Repeat([]answer{fault}, 7) // with pauses of 1, 2, 4, 8, 16, 32 and 60 s: half of that at least
+			failing := slices.Repeat([]answer{fault}, 7) // with pauses of 1, 2, 4, 8, 16, 32 and 60 s, or at least half
 			once := env.Insert(handlertest.Call{Tool: "crm.refund", Input: input(failing...)})
 			calls := []string{env.Insert(handlertest.Call{Tool: "crm.sum.up", Input: input(failing...)}),
 				env.Insert(handlertest.Call{Tool: "crm.keyed",

@@ -27,7 +27,7 @@ import (
 type webhook struct {
 	*service
 	url   string
-	shown string // the URL, or a text in its place if it is a secret
+	shown string // the URL, or a description if it is a secret
 	once  bool   // the tool's mode is none: it must not run twice
 }
 
@@ -94,7 +94,7 @@ func encode(call *handlers.Call) ([]byte, error) {
 	}{aboutCall(call), call.Input})
 }
 
-// about is what a service learns of a call.
+// about describes a call to a service.
 type about struct {
 	ID        string  `json:"id"`
 	Tool      string  `json:"tool"`
@@ -118,7 +118,7 @@ func (w *webhook) request(ctx context.Context, id string, body []byte) (*http.Re
 	if err != nil {
 		return nil, handlers.Fail("invalid_request", "The url of "+w.domain+" cannot be written as a request.")
 	}
-	req.GetBody = nil // nothing sends it again
+	req.GetBody = nil // so that nothing sends it again
 	req.Header = w.header.Clone()
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json")

@@ -25,8 +25,8 @@ type service struct {
 	transport   http.RoundTripper
 	signer      *standardwebhooks.Webhook
 	header      http.Header // of header_env
-	secrets     []string    // must not appear on receipts and in logs
-	// missing is why no request can be made; nil if requests can be made.
+	secrets     []string    // must not appear on receipts or in logs
+	// missing explains why no request can be made; nil if requests can be made.
 	missing *handlers.NotConfigured
 }
 
@@ -45,7 +45,7 @@ func newService(domain string, from backends.Service, lookup func(string) string
 		v := strings.TrimSpace(lookup(variable))
 		_, credentials, _ := strings.Cut(v, " ") // after Bearer, or another scheme
 		for _, form := range []string{v, strings.TrimPrefix(v, "whsec_"), credentials} {
-			if len(form) >= 8 { // a shorter one is a word of the texts that would be cut
+			if len(form) >= 8 { // a shorter one may be an ordinary word of a text
 				s.secrets = append(s.secrets, form)
 			}
 		}
@@ -68,7 +68,7 @@ func newService(domain string, from backends.Service, lookup func(string) string
 		case err != nil || len(key) < leastSecret:
 			lacks(from.SecretEnv, fmt.Sprintf("is not whsec_ followed by at least %d bytes in base64", leastSecret))
 		default:
-			s.signer, _ = standardwebhooks.NewWebhookRaw(key) // which has no errors
+			s.signer, _ = standardwebhooks.NewWebhookRaw(key) // it returns no error
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(from.HeaderEnv)) {
@@ -101,7 +101,7 @@ func newService(domain string, from backends.Service, lookup func(string) string
 }
 
 // withoutSecrets removes the service's secrets from an answer that repeats them. It keeps secrets of fewer than 16
-// bytes, which may be ordinary words, and does not change results.
+// bytes, which may be ordinary words in a result.
 func (s *service) withoutSecrets(answer []byte) []byte {
 	text := string(answer)
 	for _, secret := range s.secrets {

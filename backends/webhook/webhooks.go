@@ -1,9 +1,9 @@
-// Package webhook is the backend of tools behind HTTP: crm.refund is POST <url>/refund, signed by the Standard Webhooks
-// specification.
+// Package webhook is the backend of tools behind HTTP: crm.refund is POST <url>/refund, signed according to the
+// Standard Webhooks specification.
 //
-// A request is one attempt of a call. Its body is {"call": {"id", "tool", "attempt", "session_id", "created_by"},
-// "input"}; webhook-id and Idempotency-Key are the call's id, the same in every attempt. answer.go interprets the
-// answers.
+// A request is one attempt of a call, unless the tool is durable. Its body is {"call": {"id", "tool", "attempt",
+// "session_id", "created_by"}, "input"}; webhook-id and Idempotency-Key are the call's id, the same in every attempt.
+// answer.go interprets the answers.
 //
 // The tools of a service with url_env post their input, unsigned, to the URL in that variable, such as a webhook of
 // Slack's. The URL is a secret.
@@ -27,12 +27,12 @@ const (
 	maxHeaders = 64 << 10 // bytes, of an answer
 )
 
-// Services has the tools of the services of a domains.json.
+// Services has the tools of the services in a domains.json.
 type Services struct{ byTool map[string]*binding.Handler }
 
-// New returns the backend of the services. Their tools are the registry's tools of their domains. lookup returns the
-// value of a variable, like [os.Getenv]. If a variable is missing or invalid, the calls of its service end as
-// not_configured. New makes no connections.
+// New returns the backend of the services. A service has the registry's tools of its domain. lookup returns the value
+// of a variable, like [os.Getenv]. If a variable is missing or invalid, the calls of its service end as not_configured.
+// New makes no connections.
 func New(r *registry.Registry, services map[string]backends.Service, lookup func(variable string) string) *Services {
 	p := &Services{byTool: map[string]*binding.Handler{}}
 	transport := newTransport()
@@ -75,7 +75,7 @@ func newTransport() *http.Transport {
 		// One request per connection. On a kept connection, the transport would resend a request with an Idempotency-Key,
 		// even in mode none.
 		DisableKeepAlives:      true,
-		DisableCompression:     true, // what is bounded is what is read
+		DisableCompression:     true, // so that limits apply to the bytes as sent
 		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12},
 		TLSHandshakeTimeout:    10 * time.Second,
 		MaxResponseHeaderBytes: maxHeaders,

@@ -52,21 +52,21 @@ var crm = func() []byte {
 		tool("slow_once", "none", 300), tool("slow_again", "safe-retry", 300))
 }()
 
-// request is what the service got.
+// request is a request that the service got.
 type request struct {
 	path   string
 	header http.Header
 	body   []byte
 }
 
-// service is the other side: it answers each request as the call's input says, in answers, one after the other.
+// service is the other side. It gives the answers in the call's input, one for each request.
 type service struct {
 	*httptest.Server
 	mu  sync.Mutex
 	got map[string][]request // by call
 }
 
-// answer is what the service is to do.
+// answer describes how the service answers.
 type answer struct {
 	// 0: it breaks the connection; 1: it never answers; 2: it breaks the connection in the middle of a 200
 	Status int               `json:"status"`
@@ -133,13 +133,13 @@ func start(t *testing.T, url string, variables map[string]string) *handlertest.E
 	return env
 }
 
-// prepare does so without a worker.
+// prepare is like start, without a worker.
 func prepare(t *testing.T, url string, variables map[string]string) *handlertest.Env {
 	t.Helper()
 	return prepareWith(t, url, variables, crm)
 }
 
-// prepareWith has another registry.
+// prepareWith is like prepare, with another registry.
 func prepareWith(t *testing.T, url string, variables map[string]string, registry []byte) *handlertest.Env {
 	t.Helper()
 	return handlertest.Start(t, handlertest.Options{Registry: registry, NoWorker: true, Worker: func(o *worker.Options) {
@@ -152,13 +152,13 @@ func prepareWith(t *testing.T, url string, variables map[string]string, registry
 
 func set() map[string]string { return map[string]string{"CRM_SECRET": secret, "CRM_TOKEN": token} }
 
-// input makes a service give these answers.
+// input returns an input for which the service gives these answers.
 func input(answers ...answer) string {
 	text, _ := json.Marshal(map[string]any{"answers": answers})
 	return string(text)
 }
 
-// A service gets a caller's text only in the body: all headers come from GEM and from the service's own settings.
+// A service gets text from a caller only in the body. All headers come from GEM or from the service's own settings.
 func TestNoWordOfACallerIsInAHeader(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -307,7 +307,7 @@ func TestASecretThatIsEscapedAsInJSONIsShownNowhere(t *testing.T) {
 	}
 }
 
-// ended is a receipt in words: its status, error code and message.
+// ended describes a receipt by its status, error code and message.
 func ended(t *testing.T, r *receipts.Receipt) string {
 	t.Helper()
 	if r.Status != receipts.Failed {
@@ -552,7 +552,7 @@ func TestACallWhoseWorkerIsLostIsSentAgainIfItMayBe(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	env := prepare(t, s.URL, set())
-	first := env.StartWorker(func(o *worker.Options) { o.ShutdownGrace = 0 }) // once killed, it waits for no answer
+	first := env.StartWorker(func(o *worker.Options) { o.ShutdownGrace = 0 }) // when killed, it waits for no answer
 	once := env.Insert(handlertest.Call{Tool: "crm.refund", Input: input(answer{Status: 1})})
 	again := env.Insert(handlertest.Call{Tool: "crm.sum.up", Input: input(answer{Status: 1})})
 	env.Until("both requests", func() bool { return len(s.requests(once)) == 1 && len(s.requests(again)) == 1 })
@@ -577,14 +577,14 @@ func TestAKeyThatSucceededMakesNoRequest(t *testing.T) {
 	}
 }
 
-// With a certificate that nobody vouches for the request is not sent, and it may be replaced: the call is tried as
-// often as any.
+// If a certificate is not trusted, the request is not sent. The call is retried as usual, since the certificate may be
+// replaced.
 func TestACertificateThatIsNotTrustedIsAnError(t *testing.T) {
 	t.Parallel()
 	secure := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		t.Error("the service was reached")
 	}))
-	secure.Config.ErrorLog = log.New(io.Discard, "", 0) // it complains of a client that does not trust it
+	secure.Config.ErrorLog = log.New(io.Discard, "", 0) // it would log that the client does not trust it
 	secure.StartTLS()
 	t.Cleanup(secure.Close)
 	r := start(t, secure.URL, set()).Run(handlertest.Call{Tool: "crm.sum.up"})
@@ -606,7 +606,7 @@ func TestAServiceThatIsAwayWasNotReached(t *testing.T) {
 	}
 	env := start(t, url, set())
 	once, again := env.Insert(handlertest.Call{Tool: "crm.refund"}), env.Insert(handlertest.Call{Tool: "crm.sum.up"})
-	// With mode none, a try that sent nothing is not one of the entry's three attempts.
+	// With mode none, a try that sent nothing does not count as one of the entry's three attempts.
 	for id, tries := range map[string]int{once: registry.TriesToSend, again: 3} {
 		got := ended(t, env.Await(id))
 		if !strings.Contains(got, "execution_error crm could not be connected, and nothing was sent") ||

@@ -24,8 +24,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// first holds the files of gem init: those of all kinds in common; those of most kinds in shared or, with a durable
-// tool, in durable; and those of each kind.
+// first holds the files of gem init. The folder common is for all kinds, durable for kinds with a durable tool, and
+// shared for the other kinds. Each kind also has its own folder.
 //
 //go:embed first
 var first embed.FS
@@ -33,7 +33,7 @@ var first embed.FS
 // firstNames maps the names of embedded files to their real ones, where they differ.
 var firstNames = map[string]string{"env": ".env", "gitignore": ".gitignore"}
 
-// firstKind is a kind of tools that gem init begins with.
+// firstKind is a kind of tool for which gem init writes files.
 type firstKind struct {
 	permission string    // of the tool
 	next       string    // the commands after gem init
@@ -157,7 +157,7 @@ func firstFiles(name string, kind firstKind, clone string) (map[string]string, e
 	return files, nil
 }
 
-// writeFirst writes the files, all or none.
+// writeFirst writes all files or none.
 func writeFirst(files map[string]string) error {
 	var there []string
 	for _, name := range slices.Sorted(maps.Keys(files)) {

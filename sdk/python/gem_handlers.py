@@ -1,8 +1,8 @@
 """Serves tools to a worker of GEM over HTTP, as an ASGI or WSGI application or with Python's own server.
 
 A durable tool runs in exchanges. Each request has the journal of the call. The handler runs from its beginning, and
-what the journal has returns at once. Anything new is an operation for the answer, and never returns: the worker writes
-it into the journal, and the next request has it. docs/sdk.md has examples.
+operations in the journal return at once. A new operation goes into the answer and never returns: the worker writes it
+into the journal, and the next request contains it. docs/sdk.md has examples.
 """
 
 # pyright: reportPrivateUsage=false
@@ -21,10 +21,10 @@ from contextvars import ContextVar
 from datetime import datetime, timedelta, timezone
 from typing import Any, Awaitable, Callable, Generator, Generic, Iterable, Mapping, Optional, TypeVar, Union
 
-TOLERANCE = 5 * 60  # seconds that the clocks of the worker and of the service may differ
+TOLERANCE = 5 * 60  # seconds by which the clocks of the worker and the service may differ
 LARGEST = 4 << 20  # bytes of a request, and of an answer
 LARGEST_RESULT = 1 << 20  # bytes of a step's result
-LONGEST = 5  # seconds after which a request keeps no more steps, since a cancellation waits for its end
+LONGEST = 5  # seconds for which a request keeps steps: a cancellation waits for the end of the request
 T = TypeVar("T")
 Result = TypeVar("Result", covariant=True)
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Any]])
@@ -63,7 +63,7 @@ class Cancelled(Failure):
 
 
 class NotConfigured(Exception):
-    """The tool lacks its setup."""
+    """The tool is not set up."""
 
     def __init__(self, reason: str, required_env: Iterable[str] = (), next_steps: Iterable[str] = ()) -> None:
         super().__init__(reason)
@@ -71,7 +71,7 @@ class NotConfigured(Exception):
 
 
 class Transient(Exception):
-    """An error that another attempt may resolve, after a pause of at least `after` seconds."""
+    """A temporary error: the call runs again after a pause of at least `after` seconds."""
 
     def __init__(self, cause: Union[Exception, str], after: float = 0) -> None:
         super().__init__(str(cause))
@@ -113,7 +113,7 @@ def _unconfigured(error: NotConfigured) -> dict[str, Any]:
 
 
 def _is_transient(error: BaseException) -> bool:
-    # Postgres asks to run a transaction again with these states, which psycopg and asyncpg have as sqlstate
+    # With these states, Postgres asks to run a transaction again. psycopg and asyncpg call the attribute sqlstate.
     return isinstance(error, Transient) or getattr(error, "sqlstate", None) in ("40001", "40P01")
 
 
@@ -131,11 +131,11 @@ def _milliseconds(limit: Union[float, timedelta]) -> int:
 
 
 class Call:
-    """What a handler knows of its call, and where it records its effects for the receipt."""
+    """A handler's view of its call. The methods record effects for the receipt."""
 
     def __init__(self, said: Mapping[str, Any]) -> None:
         about = said["call"]
-        self.id: str = about["id"]  # the same in every attempt: give it to services that take an idempotency key
+        self.id: str = about["id"]  # the same in every attempt: pass it to services that accept an idempotency key
         self.tool: str = about["tool"]
         self.attempt: int = about["attempt"]
         self.session_id: Optional[str] = about["session_id"]
@@ -170,22 +170,22 @@ class Call:
 
 
 class Child(Generic[Result]):
-    """Something that a durable handler waits for. Awaiting it gives its result, or raises its error."""
+    """Something that a durable handler waits for. Awaiting it returns its result or raises its error."""
 
     def __init__(self, call: "DurableCall", id: str, kind: str, tool: Optional[str] = None,
                  field: Optional[str] = None) -> None:
         self._call, self.id, self.kind, self.tool, self.field = call, id, kind, tool, field
         self.asked: Optional[dict[str, Any]] = None  # the call that people are asked to approve
-        self._unmade: Optional[dict[str, Any]] = None  # begun before a clean-up, and not made
+        self._unmade: Optional[dict[str, Any]] = None  # a call that began before a clean-up and was not made
         self.limit: dict[str, Any] = {}
 
     def within(self, limit: Union[float, timedelta]) -> "Child[Result]":
-        """Limits the wait, in seconds from the first wait for it. After it, awaiting raises Timeout in every run."""
+        """Limits the wait, in seconds from the first await. After the limit, awaiting raises Timeout in every run."""
         self.limit = {"within_ms": _milliseconds(limit)}
         return self
 
     def until(self, at: datetime) -> "Child[Result]":
-        """Ends the wait at a time, by Postgres's clock."""
+        """Ends the wait at the given time, by Postgres's clock."""
         self.limit = {"until": _time(at)}
         return self
 
@@ -198,9 +198,9 @@ class Child(Generic[Result]):
 
 
 class DurableCall(Call):
-    """The call of a durable handler. The handler runs from its beginning again and again; what the journal has returns
-    at once. So everything with an effect belongs in a step, and outside of steps the handler awaits only the methods
-    below. Two operations with the same name get the names `name` and `name#2` in the journal."""
+    """The call of a durable handler. The handler runs from its beginning each time; operations in the journal return at
+    once. So everything with an effect belongs in a step. Outside of steps, the handler may await only the methods
+    below. If two operations have the same name, they become `name` and `name#2` in the journal."""
 
     def __init__(self, said: Mapping[str, Any], keeper: Optional[Callable[..., Any]] = None) -> None:
         super().__init__(said)
@@ -225,16 +225,16 @@ class DurableCall(Call):
 
     async def step(self, name: str, fn: Callable[[], Union[Awaitable[T], T]]) -> T:
         """Runs fn at least once and records its result, JSON of at most 1 MiB. fn may be a plain function, which runs
-        in a thread, or an async one. A Transient error runs the call again."""
+        in a thread, or an async one. After a Transient error, the call runs again."""
         return await self._step("step", name, fn)
 
     async def step_once(self, name: str, fn: Callable[[], Union[Awaitable[T], T]]) -> T:
-        """A step that never runs twice. If it began and its end is not known, it raises Unknown in every later run."""
+        """A step that never runs twice. If it began and its outcome is lost, it raises Unknown in every later run."""
         return await self._step("once", name, fn)
 
     async def step_tx(self, name: str, fn: Callable[[dict[str, Any]], Union[Awaitable[T], T]]) -> T:
-        """A step whose rows and end commit together, once. fn gets a dict, and runs its own transaction, whose last
-        statement is `select keep_tool_step(step, result)` with both as JSON. It returns the result."""
+        """A step whose rows and end commit together, once. fn gets a dict, runs its own transaction and returns the
+        result. The last statement of the transaction is `select keep_tool_step(step, result)`, with both as JSON."""
         return await self._step("tx", name, fn)
 
     async def _step(self, kind: str, name: str, fn: Callable[..., Any]) -> Any:
@@ -296,7 +296,7 @@ class DurableCall(Call):
             self._steps += 1
             return await self._park()
         if kind == "tx":
-            self._effects.pop("db_writes", None)  # they were rolled back
+            self._effects.pop("db_writes", None)  # these rows were rolled back
         if effects := self._take_effects():
             op["effects"] = effects
         return await self._add(op)
@@ -360,11 +360,11 @@ class DurableCall(Call):
         return child
 
     def start_approved(self, name: str, approval: Child[dict[str, Any]]) -> Child[Any]:
-        """Makes exactly the approved call. Awaiting it raises a Failure, not_allowed, if people denied it."""
+        """Makes exactly the approved call. Awaiting it raises a Failure with the code not_allowed if it was denied."""
         return self.start(name, **(approval.asked or {}), approved=approval.id)
 
     def receive(self, name: str) -> Child[Any]:
-        """Waits for an answer that somebody sends to this call under a name. Nobody has checked it."""
+        """Waits for an answer that somebody sends to this call under a name. The answer is not checked."""
         return Child(self, self._unique(name, "#"), "answer", field="value")
 
     async def sleep(self, name: str, limit: Union[float, timedelta]) -> None:
@@ -372,19 +372,19 @@ class DurableCall(Call):
         await self._wait([Child[None](self, self._unique(name), "time").within(limit)], 1)
 
     async def version(self, name: str, current: int) -> int:
-        """The version of the code that this call must run here; 0 if it passed this place before there was one."""
+        """Returns the version of the code that this call must run here; 0 if it passed here before there was one."""
         id = self._unique(name)
         entry = await self._found(id, "version")
         if entry:
             return entry["result"]
         if self._unread():
-            return 0  # an earlier run continued from here
+            return 0  # an earlier run passed this place
         if self._state["replay"]:
             return await self._stop({"stopped": f"the version {id}"})
         return await self._add({"op": "version", "name": id, "result": current})
 
     async def tools(self, name: str) -> list[dict[str, Any]]:
-        """The tools that this handler may call, as they were when it first asked."""
+        """Returns the tools that this handler may call, as they were when it first asked."""
         id = self._unique(name)
         entry = await self._found(id, "step")
         if entry:
@@ -395,7 +395,7 @@ class DurableCall(Call):
         return await self._add({"op": "tools", "name": id})
 
     async def all(self, *children: Child[Any]) -> list[Any]:
-        """Waits for all children, and returns their results. Raises the first error, in their order."""
+        """Waits for all children, and returns their results. Raises the first error, in the order of the children."""
         await self._wait(children, len(children))
         return [self._result_of(child) for child in children]
 
@@ -408,7 +408,7 @@ class DurableCall(Call):
         return min((at, i) for i, at in enumerate(ended) if at is not None)[1]
 
     async def cleanup(self, fn: Callable[[], Awaitable[T]]) -> T:
-        """Runs fn, whose operations may still begin after the call was cancelled."""
+        """Runs fn, whose operations may begin even after the call was cancelled."""
         before = cleaning.set(True)
         try:
             return await fn()
@@ -487,7 +487,7 @@ class DurableCall(Call):
         self._changed()
 
     async def _park(self) -> Any:
-        if self._closed:  # the handler goes on although its task was cancelled
+        if self._closed:  # the handler continues although its task was cancelled
             raise asyncio.CancelledError()
         self._changed()
         await asyncio.get_running_loop().create_future()
@@ -537,8 +537,8 @@ class DurableCall(Call):
         return entry if self._end is None and not self._closed else await self._park()
 
     def _find(self, id: str, kind: str, tool: Optional[str] = None) -> Optional[dict[str, Any]]:
-        """Returns the entry of an operation. If the entry with this name belongs to another operation, the
-        exchange ends."""
+        """Returns the entry of an operation. If another operation has the entry with this name, the exchange
+        ends."""
         entry = self._entries.get(id)
         if entry and (entry["kind"] != kind or tool is not None and entry.get("tool") != tool):
             has = f"a call to {entry['tool']}" if entry.get("tool") else f"an entry of the kind {entry['kind']}"
@@ -587,8 +587,8 @@ async def _run(fn: Callable[..., Any], *of: Any) -> Any:
 
 def serve(*, secret: Union[str, list[str]], tools: Mapping[str, Callable[..., Any]],
           keep: Optional[Callable[[dict[str, Any], Any], Any]] = None) -> "Service":
-    """Serves tools. secret is the value of the variable that secret_env in domains.json names; while you change the
-    secret, pass the old and the new one. keep(step, result) runs `select keep_tool_step(step, result)`. With keep, one
+    """Serves tools. secret is the value of the variable that secret_env in domains.json names. While you change the
+    secret, pass the old and the new one. keep(step, result) runs `select keep_tool_step(step, result)`. With it, one
     request can end many steps."""
     return Service([secret] if isinstance(secret, str) else secret, tools, keep)
 
@@ -604,7 +604,7 @@ class Service:
         self._tools, self._keep = dict(tools), keep
 
     def _is_signed(self, headers: Mapping[str, str], body: bytes) -> bool:
-        """Verifies the signature of a request, by the specification of Standard Webhooks."""
+        """Verifies the signature of a request, according to the specification of Standard Webhooks."""
         id, at = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
         if not id or not at.isascii() or not at.isdigit() or len(at) > 12 or abs(time.time() - int(at)) > TOLERANCE:
             return False
@@ -634,7 +634,7 @@ class Service:
         return await self.said(said)
 
     async def said(self, said: Mapping[str, Any]) -> tuple[int, dict[str, Any], dict[str, str]]:
-        """Answers a request whose signature was checked. gem_testing uses it, which signs nothing."""
+        """Answers a request without checking its signature. gem_testing calls it directly."""
         name = said["call"]["tool"]
         handler = self._tools.get(name)
         if handler is None:
@@ -719,7 +719,7 @@ async def _once(handler: Callable[..., Any], said: Any) -> tuple[int, dict[str, 
 
 async def _exchange(handler: Callable[..., Any], said: Any,
                     keep: Optional[Callable[..., Any]]) -> tuple[int, dict[str, Any], dict[str, str]]:
-    """Runs a durable handler as far as the journal reaches, and one operation further."""
+    """Runs a durable handler to the end of the journal, and one operation further."""
     call = DurableCall(said, keep)
     task = asyncio.ensure_future(handler(call, said["input"]))
     await call._idle(task)

@@ -1,5 +1,5 @@
-"""A worker in memory, for the tests of durable tools: it needs no database, and everything that a handler waits for
-comes at once.
+"""An in-memory worker for tests of durable tools. It needs no database, and everything that a handler waits for
+arrives at once.
 
     t = gem_testing.Test(service)
     t.tools["shop.pay"] = lambda input: {"payment": "p1"}
@@ -29,14 +29,14 @@ class Test:
     _may_run: list[str]
 
     def __init__(self, service: Service) -> None:
-        self.tools: dict[str, Callable[[Any], Any]] = {}  # in place of tools that the handler calls
+        self.tools: dict[str, Callable[[Any], Any]] = {}  # replace tools that the handler calls
         self.journal: list[dict[str, Any]] = []  # of the last call
         self._service = service
         self._answers: dict[str, dict[str, Any]] = {}
         self._sent: dict[str, dict[str, Any]] = {}
 
     def answer(self, name: str, value: Any) -> None:
-        """Answers the question with a name."""
+        """Sets the answer to the question with this name."""
         self._answers[name] = {"answer": value, "by": "test"}
 
     def approve(self, name: str, by: str = "test") -> None:
@@ -46,13 +46,13 @@ class Test:
         self._answers[name] = {"approved": False, "by": by, "reason": reason}
 
     def send(self, name: str, value: Any) -> None:
-        """Sends an answer for `receive`. A wait with a limit, for which nothing was sent, times out at once."""
+        """Sends an answer for `receive`. If nothing was sent, a wait with a limit times out at once."""
         self._sent["#" + name] = {"value": value, "by": "test"}
 
     def run(self, tool: str, input: Optional[Mapping[str, Any]] = None, crash: bool = False, cancelled: bool = False,
             created_by: Optional[str] = None) -> Any:
         """Runs a call to its end, and returns its result or raises its error. With crash, each answer of the service
-        is lost once: steps run again, and a step_once raises Unknown."""
+        is lost once, so steps run again, and a step_once raises Unknown."""
         self._call = {"id": str(uuid.uuid4()), "tool": tool, "attempt": 1, "session_id": None, "created_by": created_by}
         self._input, self._entries, self._steps, self._may_run = input or {}, {}, 0, []
         self._cancelled = cancelled
@@ -80,7 +80,7 @@ class Test:
         raise AssertionError(f"The call has not ended after {MOST} exchanges. Have its steps other names in each run?")
 
     def replay(self) -> None:
-        """Runs the handler of the last call again, on its whole journal. Raises if it does anything else."""
+        """Runs the handler of the last call again on its whole journal. Raises if it behaves differently."""
         said = self._ask(1, replay=True)[1]
         differs = None
         if "stopped" in said:
@@ -156,7 +156,7 @@ class Test:
             return {"error": {"error_code": error.code, "message": str(error), "details": error.details}}
 
     def _wait(self, wait: Mapping[str, Any]) -> None:
-        """Lets everything arrive that the handler waits for."""
+        """Records the arrival of everything that the handler waits for."""
         come = 0
         for one in wait["for"]:
             name = one["name"]

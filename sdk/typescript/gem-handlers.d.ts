@@ -4,12 +4,12 @@
 /** A tool's input and output, as `gem types typescript` writes them. */
 type Shapes = Record<string, { input: any; output: any }>
 
-/** What a handler knows of its call, and where it records its effects for the receipt. */
+/** A handler's view of its call. The methods record effects for the receipt. */
 export interface Call {
-  /** The call's id, the same in every attempt: give it to services that take an idempotency key. */
+  /** The call's id, the same in every attempt. Pass it to services that accept an idempotency key. */
   readonly id: string
   readonly tool: string
-  /** Counts the attempts of the call, from 1. */
+  /** The number of the attempt, from 1. */
   readonly attempt: number
   /** Groups the calls of one conversation. */
   readonly sessionId: string | null
@@ -26,13 +26,13 @@ export interface Call {
   called(service: string, endpoint: string, statusCode?: number): void
 }
 
-/** Something that a durable handler waits for. Awaiting it gives its result, or throws its error. */
+/** Something that a durable handler waits for. Awaiting it returns its result or throws its error. */
 export interface Child<T> extends PromiseLike<T> {
   /** Its name in the journal. */
   readonly id: string
-  /** Limits the wait, counted from the first wait for it. After it, awaiting throws Timeout in every run. */
+  /** Limits the wait, counted from the first await. After the limit, awaiting throws Timeout in every run. */
   within(ms: number): this
-  /** Ends the wait at a time, by Postgres's clock. */
+  /** Ends the wait at the given time, by Postgres's clock. */
   until(date: Date | string | number): this
   catch<U>(rejected: (error: unknown) => U | PromiseLike<U>): Promise<T | U>
   finally(done: () => void): Promise<T>
@@ -43,10 +43,10 @@ declare const output: unique symbol
 /** The decision on a call whose output has the type T. */
 export interface Decision<T = any> {
   approved: boolean
-  /** Who decided; absent if nobody did in time. */
+  /** The person who decided; absent if nobody decided in time. */
   by?: string
   at?: string
-  /** In the person's words; `expired` if nobody decided in time. */
+  /** The person's reason; `expired` if nobody decided in time. */
   reason?: string
   digest: string
   readonly [output]?: T // only a type
@@ -55,20 +55,20 @@ export interface Decision<T = any> {
 type Results<C> = { -readonly [K in keyof C]: C[K] extends PromiseLike<infer T> ? T : never }
 
 /**
- * The call of a durable handler. The handler runs from its beginning again and again; what the journal has returns at
- * once. So everything with an effect belongs in a step, and outside of steps the handler awaits only the operations
- * below. Two operations with the same name get the names `name` and `name#2` in the journal.
+ * The call of a durable handler. The handler runs from its beginning each time; operations in the journal return at
+ * once. So everything with an effect belongs in a step. Outside of steps, the handler may await only the operations
+ * below. If two operations have the same name, they become `name` and `name#2` in the journal.
  */
 export interface DurableCall<Tools extends Shapes = Shapes> extends Call {
   /** Aborts when the worker stops waiting for this exchange. Pass it to fetch. */
   readonly signal: AbortSignal
-  /** Runs `fn` at least once and records its result, JSON of at most 1 MiB. A Transient error runs the call again. */
+  /** Runs `fn` at least once and records its result, JSON of at most 1 MiB. A Transient error restarts the call. */
   step<T>(name: string, fn: (signal: AbortSignal) => T | PromiseLike<T>): Promise<T>
-  /** A step that never runs twice. If it began and its end is not known, it throws Unknown in every later run. */
+  /** A step that never runs twice. If it began and its outcome is lost, it throws Unknown in every later run. */
   stepOnce<T>(name: string, fn: (signal: AbortSignal) => T | PromiseLike<T>): Promise<T>
   /**
-   * A step whose rows and end commit together, once. `fn` runs its own transaction, whose last statement is
-   * `select keep_tool_step(step, result)` with both as JSON, and returns the result.
+   * A step whose rows and end commit together, once. `fn` runs its own transaction and returns the result. The last
+   * statement of the transaction is `select keep_tool_step(step, result)`, with both as JSON.
    */
   stepTx<T>(name: string, fn: (step: { token: string; before: number; name: string }) => PromiseLike<T>): Promise<T>
   /** Makes a call, once. The tool must be listed in `calls` of this tool's entry in the registry. */
@@ -81,45 +81,45 @@ export interface DurableCall<Tools extends Shapes = Shapes> extends Call {
   /** Asks people to approve a call. A denial is a Decision, not an error. */
   approve<K extends keyof Tools & string>(name: string, approval: { tool: K; input: Tools[K]['input']; by: string[];
     text?: string; ownerToo?: boolean; until?: Date | string | number }): Child<Decision<Tools[K]['output']>>
-  /** Makes exactly the approved call. Awaiting it throws a Failure with the code not_allowed if people denied it. */
+  /** Makes exactly the approved call. Awaiting it throws a Failure with the code not_allowed if it was denied. */
   startApproved<T = any>(name: string, approval: Child<Decision<T>>): Child<T>
-  /** Waits for an answer that somebody sends to this call under a name. Nobody has checked it. */
+  /** Waits for an answer that somebody sends to this call under a name. The answer is not checked. */
   receive<T = unknown>(name: string): Child<T>
   /** Pauses the call. No process runs it in the meantime. */
   sleep(name: string, ms: number): Promise<void>
-  /** The version of the code that this call must run here; 0 if it passed this place before there was one. */
+  /** Returns the version of the code that this call must run here; 0 if it passed here before there was one. */
   version(name: string, current: number): Promise<number>
-  /** The tools that this handler may call, as they were when it first asked. */
+  /** Returns the tools that this handler may call, as they were when it first asked. */
   tools(name: string): Promise<{ name: string; description: string; input_schema: object; closed?: string }[]>
-  /** Waits for all children, and returns their results. Throws the first error, in their order. */
+  /** Waits for all children, and returns their results. Throws the first error, in the order of the children. */
   all<C extends readonly PromiseLike<any>[]>(children: readonly [...C]): Promise<Results<C>>
   all<C extends readonly PromiseLike<any>[]>(...children: C): Promise<Results<C>>
   /** Waits until one of the children has ended, and returns its index. */
   first(...children: Child<any>[]): Promise<number>
-  /** Runs `fn`, whose operations may still begin after the call was cancelled. */
+  /** Runs `fn`, whose operations may begin even after the call was cancelled. */
   cleanup<T>(fn: () => Promise<T>): Promise<T>
 }
 
 export interface Plain { run: (input: any, call: Call) => unknown; durable: false }
 export interface Durable { run: (call: any, input: any) => unknown; durable: true }
 
-/** A tool whose handler runs once for each attempt. */
+/** A plain tool: its handler runs once for each attempt. */
 export function tool<I = any, O = any>(run: (input: I, call: Call) => O | PromiseLike<O>): Plain
-/** A tool that domains.json lists under `durable`. */
+/** A durable tool: domains.json must list it under `durable`. */
 export function durable<I = any, O = any>(run: (call: DurableCall<any>, input: I) => PromiseLike<O>): Durable
 
 export interface Service {
   (request: Request): Promise<Response>
-  /** The same for node:http. */
+  /** Serves a request of node:http. */
   node(req: any, res: any): Promise<void>
   /** Serves on a port with node:http, on 127.0.0.1 unless a host is given. */
   listen(port: number, host?: string): Promise<any>
 }
 
 /**
- * Serves tools. `secret` is the value of the variable that `secret_env` in domains.json names; while you change the
- * secret, pass the old and the new one. `keep` runs `select keep_tool_step(step, result)`. With `keep`, one request can
- * end many steps.
+ * Serves tools. `secret` is the value of the variable that `secret_env` in domains.json names. While you change the
+ * secret, pass the old and the new one. `keep` runs `select keep_tool_step(step, result)`. With it, one request can end
+ * many steps.
  */
 export function serve<Tools extends Shapes = Shapes>(options: { secret: string | string[];
   tools: { [K in keyof Tools & string]?: Plain | Durable } & Record<string, Plain | Durable>;
@@ -137,9 +137,9 @@ export class Unknown extends Failure { constructor(message?: string) }
 export class Timeout extends Failure { constructor(message?: string) }
 /** Someone asked to cancel the call. */
 export class Cancelled extends Failure { constructor(message?: string) }
-/** The tool lacks its setup. */
+/** The tool is not set up. */
 export class NotConfigured extends Error {
   constructor(reason: string, options?: { requiredEnv?: string[]; nextSteps?: string[] })
 }
-/** An error that another attempt may resolve, after a pause of at least `afterMs`. */
+/** A temporary error: the call runs again after a pause of at least `afterMs`. */
 export class Transient extends Error { constructor(cause: unknown, afterMs?: number) }

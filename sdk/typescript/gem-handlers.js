@@ -2,15 +2,15 @@
 // Serves tools to a worker of GEM over HTTP. gem-handlers.d.ts describes every function, and docs/sdk.md has examples.
 //
 // A durable tool runs in exchanges. Each request has the journal of the call. The handler runs from its beginning, and
-// what the journal has returns at once. Anything new is an operation for the answer, and its promise never settles: the
-// worker writes it into the journal, and the next request has it.
+// operations in the journal return at once. A new operation goes into the answer, and its promise never settles: the
+// worker writes the operation into the journal, and the next request contains it.
 
-const TOLERANCE = 5 * 60 // seconds that the clocks of the worker and of the service may differ
+const TOLERANCE = 5 * 60 // seconds by which the clocks of the worker and the service may differ
 const LARGEST = 4 << 20 // bytes of a request, and of an answer
 const LARGEST_RESULT = 1 << 20 // bytes of a step's result
-const LONGEST = 5_000 // milliseconds after which a request keeps no more steps, since a cancellation waits for its end
+const LONGEST = 5_000 // milliseconds for which a request keeps steps: a cancellation waits for the end of the request
 
-// where a step or a clean-up runs: { step: name } or { cleanup: true }. Not every platform has it.
+// The store is { step: name } in a step and { cleanup: true } in a clean-up. Not every platform has AsyncLocalStorage.
 const { AsyncLocalStorage } = await import('node:async_hooks').catch(() => ({}))
 const scope = AsyncLocalStorage ? new AsyncLocalStorage() : { run: (_, fn) => fn(), getStore: () => undefined }
 
@@ -68,7 +68,7 @@ export function serve({ secret, tools, keep }) {
     }
     return answer.said(said)
   }
-  // for gem-testing.js, which signs nothing
+  // for gem-testing.js, whose requests are not signed
   answer.said = async said => {
     const served = Object.hasOwn(tools, said.call.tool) ? tools[said.call.tool] : undefined
     if (!served) return reply(501, { reason: `This service has no tool ${said.call.tool}.` })
@@ -89,7 +89,7 @@ export function serve({ secret, tools, keep }) {
         : size > LARGEST ? reply(413, { error: 'The request is too large.' })
           : await answer.bytes(new Headers(Object.entries(req.headers).map(([name, value]) => [name, String(value)])),
             Buffer.concat(parts))
-    } catch (error) { // also of a request that was cut
+    } catch (error) { // for example, the request was cut off
       console.error(error)
       answered = reply(500, { error: 'The service failed: see its output.' })
     }
@@ -112,7 +112,7 @@ function keyOf(secret) {
   return key
 }
 
-// isSigned verifies the signature of a request, by the specification of Standard Webhooks.
+// isSigned verifies the signature of a request, according to the specification of Standard Webhooks.
 async function isSigned(headers, body, secrets) {
   const [id, at, signatures] = ['webhook-id', 'webhook-timestamp', 'webhook-signature'].map(name => headers.get(name))
   if (!id || !signatures || !(Math.abs(Date.now() / 1000 - Number(at)) <= TOLERANCE)) return false
@@ -146,7 +146,7 @@ function encoded(what, value, largest = LARGEST_RESULT) {
     { code: 'output_invalid' })
 }
 
-// notes are the effects that a handler records.
+// Notes are the effects that a handler records.
 class Notes {
   effects = {}
   #note(list, effect) { (this.effects[list] ??= []).push(effect) }
@@ -198,7 +198,7 @@ function described(e) {
 // Postgres asks to run a transaction again with these states.
 const isTransient = e => e instanceof Transient || ['40001', '40P01'].includes(e?.code)
 
-// exchange runs a durable handler as far as the journal reaches, and one operation further.
+// exchange runs a durable handler to the end of the journal, and one operation further.
 async function exchange(run, said, keep) {
   const call = new Call(said, keep)
   let end
@@ -254,7 +254,7 @@ class Call {
   closed = false // true if the exchange has ended
   #outside = new Notes() // effects outside of steps: each run records them again
   #deferred = false // a step waits for the next exchange
-  #size = 0 // of results
+  #size = 0 // of the results in the answer, in bytes
   #entries
   #read = new Set()
   #used = new Map()
@@ -413,7 +413,7 @@ class Call {
     const id = this.#unique(name)
     const entry = await this.#found(id, 'version')
     if (entry) return entry.result
-    if (this.unread().length > 0) return 0 // an earlier run continued from here
+    if (this.unread().length > 0) return 0 // an earlier run passed this place
     if (this.#state.replay) return this.#stop({ stopped: `the version ${id}` })
     return this.#add({ op: 'version', name: id, result: current })
   }
@@ -468,7 +468,7 @@ class Call {
     if (missing <= 0) return
     if (this.#state.replay) return this.#stop({ stopped: `the wait for ${of.map(child => child.id).join(', ')}` })
     if (this.#state.cancelled && !cleanup) return this.#add({ op: 'cancelled', name })
-    for (const child of open) { // begun before the clean-up, and not made
+    for (const child of open) { // calls that began before the clean-up and were not made
       if (child.unmade) this.#note(child.unmade)
       child.unmade = undefined
     }
@@ -541,7 +541,7 @@ class Call {
     return this.end || this.closed ? this.#park() : entry
   }
 
-  // find returns the entry of an operation. If the entry with its name belongs to another one, the exchange ends.
+  // find returns the entry of an operation. If another operation has the entry with its name, the exchange ends.
   #find(id, kind, tool) {
     const entry = this.#entries.get(id)
     if (entry && (entry.kind !== kind || tool !== undefined && entry.tool !== tool)) {

@@ -1,5 +1,5 @@
 // @ts-self-types="./gem-testing.d.ts"
-// A worker in memory, for the tests of durable tools. gem-testing.d.ts describes it.
+// An in-memory worker for tests of durable tools. gem-testing.d.ts describes it.
 //
 //   const t = test(service)
 //   t.tools['shop.pay'] = input => ({ payment: 'p1' })
@@ -28,7 +28,7 @@ class Test {
   deny(name, reason = 'no', by = 'test') { this.#answers[name] = { approved: false, by, reason } }
   send(name, value) { this.#sent[`#${name}`] = { value, by: 'test', at: new Date().toISOString() } }
 
-  // run runs a call to its end. With crash, each answer is lost once, so that steps run again.
+  // run runs a call to its end. With crash, each answer is lost once, so steps run again.
   async run(tool, input = {}, { crash = false, cancelled = false, id = crypto.randomUUID(), createdBy = null } = {}) {
     const call = { id, tool, attempt: 1, session_id: null, created_by: createdBy }
     const state = { entries: new Map(), steps: 0, mayRun: [], cancelled }
@@ -60,7 +60,7 @@ class Test {
     throw new Error(`The call has not ended after ${MOST} exchanges. Have its steps other names in each run?`)
   }
 
-  // replay runs the handler of the last call again on its whole journal. It throws if the handler does anything else.
+  // replay runs the handler of the last call again on its whole journal. It throws if the handler behaves differently.
   async replay() {
     const { call, input, state, end } = this.#last
     const { body } = await this.#ask(call, input, state, 1, true)
@@ -102,14 +102,14 @@ class Test {
     }
   }
 
-  // said is the answer to a question.
+  // said returns the answer to a question.
   #said(name, text) {
     const answer = this.#answers[name.replace(/#\d+$/, '')]
     if (!answer) throw new Error(`The handler asks ${name} (${text}), and the test has no answer to it.`)
     return { result: answer }
   }
 
-  // made is the end of a call that the handler makes.
+  // made returns the end of a call that the handler makes.
   async #made(call, op, state) {
     if (op.tool === 'wait.answer') return this.#said(op.name, op.input.text)
     if (op.approved && !state.entries.get(op.approved)?.result.approved) {
@@ -133,7 +133,7 @@ class Test {
     return ending(answer.status === 200 ? body : { error: body.error })
   }
 
-  // wait lets everything arrive that the handler waits for.
+  // wait records the arrival of everything that the handler waits for.
   #wait(wait, state) {
     let come = 0
     for (const one of wait.for) {

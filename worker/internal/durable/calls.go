@@ -42,7 +42,7 @@ func (r *Run) Start(name, tool string, chosen bool, input func() (json.RawMessag
 	return unique, r.start(unique, tool, chosen, input), nil
 }
 
-// start begins a call that the journal lacks. It returns the id of the call, or "" if the call is refused.
+// start begins a call that is not in the journal. It returns the id of the call, or "" if the call is refused.
 func (r *Run) start(unique, tool string, chosen bool, input func() (json.RawMessage, error)) (id string) {
 	encoded, refusal := r.inputOf(tool, chosen, input)
 	start := store.Start{ID: uuid.Must(uuid.NewV7()).String(), Name: unique, Tool: tool, Input: encoded, Chosen: chosen}
@@ -56,14 +56,14 @@ func (r *Run) start(unique, tool string, chosen bool, input func() (json.RawMess
 }
 
 // inputOf returns the input of a call that the handler makes, or the error that prevents the call. A call that the
-// handler did not choose must be open to the user.
+// handler's code did not choose must be open to the user.
 func (r *Run) inputOf(tool string, chosen bool, input func() (json.RawMessage, error)) (json.RawMessage, error) {
 	encoded, err := input()
 	if err == nil {
 		err = r.mayCall(tool)
 	}
 	if err == nil && chosen && r.options.Call.SignedIn {
-		why := "is not in the registry of this worker" // another worker's may close it
+		why := "is not in the registry of this worker" // the registry of another worker may close it
 		if entry, known := r.options.Registry.Tool(tool); known {
 			why = r.closed(entry)
 		}
@@ -81,7 +81,7 @@ func (r *Run) inputOf(tool string, chosen bool, input func() (json.RawMessage, e
 	return encoded, err
 }
 
-// checkApproval returns the error of a request to approve another call than the one whose digest it has.
+// checkApproval returns an error if a request for an approval has the digest of another call.
 func (r *Run) checkApproval(encoded json.RawMessage) error {
 	var asked struct {
 		handlers.Request
@@ -89,7 +89,7 @@ func (r *Run) checkApproval(encoded json.RawMessage) error {
 	}
 	_ = json.Unmarshal(encoded, &asked)
 	if asked.Digest == "" {
-		return nil // its schema decides
+		return nil // the input's schema decides
 	}
 	if digest, err := r.Digest(asked.Tool, asked.Input); err != nil || digest != asked.Digest {
 		return failWith(receipts.NotAllowed, "The digest of the approval is not that of its tool and input.")
@@ -97,7 +97,7 @@ func (r *Run) checkApproval(encoded json.RawMessage) error {
 	return nil
 }
 
-// mayCall returns the error of a call that the handler may not make.
+// mayCall returns an error if the handler may not call the tool.
 func (r *Run) mayCall(tool string) error {
 	if r.options.Tool.MayCall(tool) {
 		return nil
@@ -118,7 +118,7 @@ func (r *Run) Tools() (all []handlers.Tool) {
 	return all
 }
 
-// closed returns why the user of the handler's call may not call a tool, or "".
+// closed returns the reason why the user of the handler's call may not call a tool, or "".
 func (r *Run) closed(t *registry.Tool) string {
 	if !r.options.Call.SignedIn {
 		return ""
@@ -143,12 +143,12 @@ func (r *Run) Digest(tool string, input json.RawMessage) (string, error) {
 	return digest, nil
 }
 
-// calls are the children that the handler began and that were not sent yet. course.mu guards them.
+// calls holds the children that the handler began and that were not sent yet. course.mu guards its fields.
 type calls struct {
 	course  *course
 	pen     *pen
 	unsent  []store.Start
-	refused []stepData // they cannot be made, and the journal does not record this yet
+	refused []stepData // calls that cannot be made, which the journal does not record yet
 }
 
 // add adds a call that the handler begins. It returns the id of the call, or "" if the call is refused.
@@ -181,7 +181,7 @@ func (c *calls) send(ctx context.Context, of []handlers.Await) {
 		}
 		verdict, err := c.pen.wait(store.Wait{Start: batch, What: "call", CleanUp: cleansUp})
 		switch {
-		case err != nil && len(batch) > 1: // one by one, to know which of them Postgres refuses
+		case err != nil && len(batch) > 1: // one by one, to find out which of them Postgres rejects
 			alone = len(batch) + 1
 			continue
 		case err != nil:

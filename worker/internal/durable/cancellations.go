@@ -11,17 +11,17 @@ import (
 	"github.com/gemworker/gem/internal/store"
 )
 
-// cancellations has the waits that returned [handlers.ErrCancelled]. Later they return it again, even if their answer
-// has arrived by then. Otherwise a handler would leave its clean-up half done.
+// cancellations holds the waits that returned [handlers.ErrCancelled]. Later, they return it again, even if their
+// answer has arrived by then. Otherwise a handler would leave its clean-up half done.
 type cancellations struct {
 	course *course
 	pen    *pen
 
-	writing   sync.Mutex // held until all of them are written
+	writing   sync.Mutex // held while they are written
 	unwritten []string   // guarded by course.mu
 }
 
-// of returns the error of a wait that a cancellation ended, unless ctx outlives the cancellation.
+// of returns the error of a wait that a cancellation ended, or nil if there is none or ctx outlives the cancellation.
 func (c *cancellations) of(ctx context.Context, need int, of []handlers.Await) error {
 	err := context.Cause(ctx)
 	if !errors.Is(err, handlers.ErrCancelled) {
@@ -35,8 +35,8 @@ func (c *cancellations) of(ctx context.Context, need int, of []handlers.Await) e
 	return err
 }
 
-// noted returns err, which a wait returns. If it is a cancellation, the journal gets the wait before the handler's next
-// operation, or when the handler returns.
+// noted returns err, the error of a wait. If it is a cancellation, the wait is written into the journal before the
+// handler's next operation, or when the handler returns.
 func (c *cancellations) noted(need int, of []handlers.Await, err error) error {
 	if !errors.Is(err, handlers.ErrCancelled) {
 		return err
@@ -51,7 +51,7 @@ func (c *cancellations) noted(need int, of []handlers.Await, err error) error {
 	return err
 }
 
-// write writes what was noted. It may end the attempt.
+// write writes the noted waits into the journal. It may end the attempt.
 func (c *cancellations) write() {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -64,8 +64,8 @@ func (c *cancellations) write() {
 	}
 }
 
-// cancelledName returns the name of the event. In all other names of a journal, a # begins the name, or only a number
-// follows it.
+// cancelledName returns the name of the event. In all other names of a journal, a # is the first character, or only a
+// number follows it.
 func cancelledName(need int, of []handlers.Await) string {
 	names := make([]string, len(of))
 	for i, one := range of {

@@ -16,20 +16,20 @@ import (
 type course struct {
 	options *Options
 	life    *life
-	// a StepTx takes all turns, so that all rows recorded meanwhile belong to it; other steps share them
+	// a StepTx takes all turns, so that all rows recorded meanwhile belong to it; any other step takes one
 	turns *semaphore.Weighted
 
 	mu      sync.Mutex // guards the following fields, the journal and the calls
 	journal *Journal
 	running int                     // steps
-	tried   receipts.HandlerEffects // of steps that were not kept: the end of the attempt records them
+	tried   receipts.HandlerEffects // of steps that the journal lacks: the end of the attempt records them
 	// recorded outside of steps: each run records them again, and the journal does not have them
 	outside    receipts.HandlerEffects
 	pending    receipts.HandlerEffects // of the step that is being written
 	tx         *lanes.Tx               // of the StepTx that runs
 	progressed bool
 	stopped    bool  // the attempt no longer waits for the handler
-	left       *Exit // the end of the attempt, although the handler has not returned
+	left       *Exit // the end of the attempt, if the handler has not returned
 }
 
 // allTurns exceeds the number of a call's goroutines.
@@ -102,7 +102,7 @@ func (c *course) ends() *Exit {
 	defer c.mu.Unlock()
 	switch {
 	case c.left != nil || c.stopped:
-		return &Exit{Why: NotHeld} // which counts for nothing
+		return &Exit{Why: NotHeld} // leave ignores it
 	case errors.Is(cause, ErrNotHeld):
 		return &Exit{Why: NotHeld}
 	case errors.Is(cause, ErrStopping) || c.options.Stopping():
@@ -111,8 +111,8 @@ func (c *course) ends() *Exit {
 	return c.journal.full(c.options.Tool.Name)
 }
 
-// leave ends the attempt in the middle of a step; nil keeps an earlier end. It does not return, so that the handler
-// never sees an error that it could ignore. Before a retry it waits for other running steps.
+// leave ends the attempt before the handler has returned; nil keeps an earlier end. It does not return, so that the
+// handler never sees an error that it could ignore. Before a retry, other running steps end first.
 func (c *course) leave(exit *Exit) {
 	c.mu.Lock()
 	if c.left == nil && !c.stopped {
@@ -126,7 +126,7 @@ func (c *course) leave(exit *Exit) {
 	runtime.Goexit()
 }
 
-// stop returns the end of the attempt if it ended in the middle of a step, or nil.
+// stop returns the end of the attempt if it ended before the handler had returned, or nil.
 func (c *course) stop() *Exit {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -144,7 +144,7 @@ func (c *course) stop() *Exit {
 	return c.left
 }
 
-// tries records the effects of a step that is not kept.
+// tries records the effects of a step whose end is not written into the journal.
 func (c *course) tries(effects receipts.HandlerEffects) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -159,7 +159,7 @@ func (c *course) takePending() receipts.HandlerEffects {
 	return effects
 }
 
-// wrote records an event that was written: attempts and the timeout count from here.
+// wrote records an event that was written. The count of attempts and the timeout start again here.
 func (c *course) wrote(event string, data *stepData, size int) {
 	c.mu.Lock()
 	c.journal.wrote(event, *data, size)

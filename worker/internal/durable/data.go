@@ -20,7 +20,7 @@ type stepData struct {
 	Key     string                  `json:"key,omitempty"`            // the key that the call holds
 }
 
-// The kinds of events in the form of a step, in addition to the kinds of handlers.
+// The kinds of events that have the form of a step, in addition to the kinds in package handlers.
 const (
 	refusedCall handlers.StepKind = "call"    // a call that could not be made
 	codeVersion handlers.StepKind = "version" // a version of the code
@@ -28,7 +28,7 @@ const (
 	cancelledWait handlers.StepKind = "cancelled"
 )
 
-// describe sets the result or the error of a step. err is plain.
+// describe sets the result or the error of a step. err must be plain: see package plain.
 func (d *stepData) describe(result json.RawMessage, err error) {
 	var (
 		unencodable *handlers.OutputError

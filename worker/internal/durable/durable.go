@@ -3,7 +3,7 @@
 // statements add events, and a [Clock].
 //
 // A run does not end its call. If it cannot continue, it leaves with an [Exit], and the worker decides how the attempt
-// ends and writes this.
+// ends and records the end.
 package durable
 
 import (
@@ -21,7 +21,7 @@ const (
 	maxStepName   = 200      // characters
 	maxStepResult = 1 << 20  // bytes of JSON
 	maxSteps      = 10_000   // events
-	maxStepBytes  = 64 << 20 // of JSON, of all of them
+	maxStepBytes  = 64 << 20 // bytes of JSON, of all steps
 )
 
 // Options configure a run.
@@ -36,14 +36,14 @@ type Options struct {
 
 	Age          time.Duration // of the call, since it was due
 	Cancelled    bool          // the call's cancellation was requested
-	CancelledFor time.Duration // since then
+	CancelledFor time.Duration // since that request
 	Spent        int           // attempts since the call's last progress
 	MaxAttempts  int
 
-	// Stopping reports whether the worker stops, so that nothing new begins.
+	// Stopping reports whether the worker is stopping, so that nothing new may begin.
 	Stopping func() bool
-	// Open returns the longest time for which a call that the handler makes waits for an answer without a claim. It
-	// returns 0 for a call that is not a question, or that a worker must claim first. Default: nil, always 0.
+	// Open returns how long a call that the handler makes may wait for an answer without being claimed. It returns 0 for a
+	// call that is not a question, or that a worker must claim first. Default: nil, always 0.
 	Open func(id, tool string, input json.RawMessage) time.Duration
 	// Traceparent is the trace context of the calls that the handler makes. Default: nil, none.
 	Traceparent func() string
@@ -84,8 +84,8 @@ func (r *Run) Begin(claimed, life context.Context, end context.CancelCauseFunc) 
 // Life returns the context of the whole run: the handler may clean up until it ends.
 func (r *Run) Life() context.Context { return r.life.whole }
 
-// Stop ends the handler's open operations. It returns the end of the attempt if it ended in the middle of a step, and
-// nil otherwise. Nothing more is written for the steps of this attempt.
+// Stop ends the handler's open operations. It returns the end of the attempt if it ended before the handler had
+// returned, and nil otherwise. Nothing more is written for the steps of this attempt.
 func (r *Run) Stop() *Exit {
 	r.life.end(nil)
 	r.pen.close()
@@ -110,14 +110,15 @@ func (r *Run) Summary() Summary {
 // maxUnread limits the names on a receipt.
 const maxUnread = 100
 
-// Unread returns the names that the journal has from earlier runs, and that this run did not reach.
+// Unread returns the names in the journal that earlier runs reached and this run did not.
 func (r *Run) Unread() []string {
 	r.course.mu.Lock()
 	defer r.course.mu.Unlock()
 	return r.options.Journal.unread()
 }
 
-// NotKept returns the effects that the journal lacks and that no later run records again, or nil if there are none.
+// NotKept returns the effects that are not in the journal and that no later run records again, or nil if there are
+// none.
 func (r *Run) NotKept() json.RawMessage {
 	r.course.mu.Lock()
 	defer r.course.mu.Unlock()

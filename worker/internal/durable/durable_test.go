@@ -43,12 +43,12 @@ func (c *clock) running() (all []time.Duration) {
 	return all
 }
 
-// event is one of a journal.
+// event returns an event of a journal.
 func event(seq int, name, data string) store.Event {
 	return store.Event{Seq: seq, Event: name, Data: json.RawMessage(data)}
 }
 
-// replay returns a run over these events that has begun, and ends it after the test.
+// replay begins a run over these events, and ends it after the test.
 func replay(t *testing.T, c durable.Clock, change func(*durable.Options), events ...store.Event) (*durable.Run,
 	context.Context) {
 	t.Helper()
@@ -74,8 +74,8 @@ func replay(t *testing.T, c durable.Clock, change func(*durable.Options), events
 	return run, run.Begin(t.Context(), life, end)
 }
 
-// A run ends at the tool's timeout without progress, and at the call's deadline. Someone who asks for the end of the
-// call leaves it an hour to clean up.
+// A run ends if it makes no progress for the tool's timeout, and at the call's deadline. After a cancellation, it has
+// an hour to clean up.
 func TestTheClockEndsARun(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -113,7 +113,7 @@ func TestTheClockEndsARun(t *testing.T) {
 	}
 }
 
-// operations runs f as a handler, and returns how its run left.
+// operations runs f as a handler, and returns the exit of its run.
 func operations(run *durable.Run, f func()) *durable.Exit {
 	done := make(chan struct{})
 	go func() {
@@ -157,7 +157,7 @@ func TestAJournalReturnsWhatItHas(t *testing.T) {
 		if err := run.Wait(ctx, 2, of); err != nil {
 			t.Error(err)
 		}
-		if arrival, ok := run.Arrived("c"); !ok || string(arrival.Result) != "3" { // and the later timeout counts for nothing
+		if arrival, ok := run.Arrived("c"); !ok || string(arrival.Result) != "3" { // the later timeout is ignored
 			t.Errorf("the call returned %+v", arrival)
 		}
 		if arrival, ok := run.Arrived("d"); !ok || arrival.Err == nil || arrival.Seq >= 0 {
@@ -217,7 +217,7 @@ func TestAJournalThatCannotBeReadWaitsForCode(t *testing.T) {
 	}
 }
 
-// The journal is full before the next step, and the call ends: nothing is written.
+// If the journal is full before the next step, the call ends and nothing is written.
 func TestAFullJournalEndsTheCall(t *testing.T) {
 	t.Parallel()
 	journal, _ := durable.Read(10_000, nil)
@@ -228,7 +228,7 @@ func TestAFullJournalEndsTheCall(t *testing.T) {
 	}
 }
 
-// A worker that stops begins nothing new. What the journal has, it still returns.
+// A stopping worker begins nothing new, but still returns results that are in the journal.
 func TestNothingBeginsWhileTheWorkerStops(t *testing.T) {
 	t.Parallel()
 	run, ctx := replay(t, &clock{}, func(o *durable.Options) { o.Stopping, o.Replay = func() bool { return true }, false },

@@ -31,12 +31,12 @@ const (
 	Replayed       Why = "replayed"         // a replay has reached the end of the journal
 )
 
-// The reasons for which the context of an attempt ends, in addition to the tool's timeout and [handlers.ErrCancelled].
+// The reasons why the context of an attempt ends, in addition to the tool's timeout and [handlers.ErrCancelled].
 var (
 	ErrStopping = errors.New("the worker is stopping")
 	ErrNotHeld  = errors.New("the attempt no longer has its call")
 	ErrDeadline = errors.New("the time of the call is over")
 )
 
-// errLeft ends the context of a handler whose attempt ends in the middle of a step.
+// errLeft ends the context of a handler whose attempt ends before the handler has returned.
 var errLeft = errors.New("the attempt has ended in the middle of a step")

@@ -14,7 +14,7 @@ import (
 )
 
 // Journal has the events of a call's journal that its handler needs, and the names that the current run has reached. It
-// reads and writes nothing, and only one goroutine may use it at a time.
+// does not access the database. Only one goroutine may use it at a time.
 type Journal struct {
 	// Key is the computed key that the call holds; empty for none.
 	Key string
@@ -25,7 +25,7 @@ type Journal struct {
 	bytes        int
 	seen         int // the last event that was read
 	began, ended map[string]stepData
-	endedAt      map[string]int // the places of the ends of steps
+	endedAt      map[string]int // the places at which steps ended
 	children     map[string]child
 	arrived      map[string]handlers.Arrival
 	until        map[string]string       // the time limit of each name
@@ -82,7 +82,7 @@ func (j *Journal) Summary() Summary {
 	return s
 }
 
-// HasEffects reports whether steps had effects, including steps that were not kept.
+// HasEffects reports whether steps had effects, including steps whose end was not written.
 func (j *Journal) HasEffects() bool { return string(encodeEffects(j.kept)) != "{}" }
 
 // take adds an event of the journal.
@@ -170,7 +170,7 @@ func (j *Journal) takeWait(e store.Event) error {
 	return nil
 }
 
-// comes records an arrival under a name. The first arrival counts.
+// arrives records an arrival under a name. The first arrival counts.
 func (j *Journal) arrives(name string, arrival handlers.Arrival) {
 	if _, ok := j.arrived[name]; !ok {
 		j.arrived[name] = arrival
@@ -189,7 +189,7 @@ func (j *Journal) wrote(event string, data stepData, size int) {
 	if event == store.StepBegan {
 		j.began[data.Name] = data
 	} else if data.Kind != refusedCall && data.Kind != cancelledWait {
-		j.ended[data.Name], j.endedAt[data.Name] = data, j.seen+1 // at least
+		j.ended[data.Name], j.endedAt[data.Name] = data, j.seen+1 // or later
 	}
 	j.events++
 	j.bytes += size
@@ -223,14 +223,14 @@ func (j *Journal) passed(name string, seq int) {
 	}
 }
 
-// isStep reports whether the journal has a step of a name.
+// isStep reports whether the journal has a step with this name.
 func (j *Journal) isStep(name string) bool {
 	_, began := j.began[name]
 	_, ended := j.ended[name]
 	return began || ended
 }
 
-// startedStep describes a step that must not run twice and has begun but not ended, by the journal.
+// startedStep describes a step that must not run twice, and that has begun but not ended according to the journal.
 const startedStep = "the beginning of a StepOnce"
 
 // kindOf describes the journal's entry under the name of an operation that has not ended, or returns "" if there is
@@ -266,8 +266,8 @@ func (j *Journal) next(name string) string {
 	return name
 }
 
-// findChild returns the call that the run reaches next under a name, and whether it was made or refused. misfit reports
-// that the journal has another operation.
+// findChild returns the call that the run reaches next under a name, and whether it was made or refused. misfit is set
+// if the journal has another operation there.
 func (j *Journal) findChild(name, tool string) (unique string, made child, found bool, misfit string) {
 	unique = j.next(name)
 	made, found = j.children[unique]
@@ -291,8 +291,8 @@ func (j *Journal) findTime(name string) (unique string, misfit bool) {
 	return unique, made || j.isStep(unique)
 }
 
-// waitFor returns the wait for the given names, by the part of the journal that this attempt has read. Its Need is 0 if
-// enough has arrived.
+// waitFor returns the wait for the given names, according to the part of the journal that this attempt has read. Its
+// Need is 0 if enough has arrived.
 func (j *Journal) waitFor(need int, of []handlers.Await, deadline time.Duration) store.Wait {
 	w := store.Wait{What: "time", Until: map[string]any{}, Deadline: deadline}
 	known := map[string]bool{}
@@ -333,7 +333,7 @@ func (j *Journal) waitFor(need int, of []handlers.Await, deadline time.Duration)
 }
 
 // unreadResult returns the call whose result arrived under a name but was too large to read with the journal, or "" if
-// there is none, or its result was read last.
+// there is none, or if its result was read last.
 func (j *Journal) unreadResult(name string) (callID string) {
 	if j.shown == name {
 		return ""
@@ -352,7 +352,7 @@ func (j *Journal) show(name string, result store.Event) {
 	j.arrived[name] = arrival
 }
 
-// outcomeOf returns the outcome of a child for its parent. A time has no error for [handlers.Sleep].
+// outcomeOf returns the outcome of a child for its parent.
 func outcomeOf(status string, result json.RawMessage) (json.RawMessage, error) {
 	switch receipts.Status(status) {
 	case receipts.Succeeded:

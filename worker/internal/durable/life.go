@@ -14,7 +14,7 @@ type Clock interface {
 	AfterFunc(d time.Duration, f func()) Timer
 }
 
-// Timer is a timer as [time.AfterFunc] returns it.
+// Timer is a timer like that of [time.AfterFunc].
 type Timer interface {
 	Stop() bool
 	Reset(d time.Duration) bool

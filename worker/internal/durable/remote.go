@@ -172,7 +172,7 @@ func (r Remote) Record(operations []exchange.Operation) error {
 			}
 		case exchange.Make, exchange.Approve:
 			if r.life.cleansUp() && !op.CleanUp {
-				continue // the next exchange tells the service
+				continue // the next exchange reports the cancellation to the service
 			}
 			r.make(op)
 			if op.CleanUp {
@@ -192,7 +192,7 @@ func (r Remote) Record(operations []exchange.Operation) error {
 	if exit := r.course.ends(); exit != nil {
 		r.course.leave(exit)
 	}
-	// Beginnings come last: if the attempt ended now, their steps would never run.
+	// Beginnings come last: if the attempt ended after one, its step would never run.
 	for _, op := range begins {
 		if r.life.cleansUp() && !op.CleanUp {
 			continue
@@ -212,7 +212,7 @@ func (r Remote) scope(cleanUp bool) context.Context {
 	return r.life.handler
 }
 
-// fits returns an error for an operation that the journal cannot have.
+// fits returns an error for an operation that does not fit the journal.
 func (r Remote) fits(op exchange.Operation) error {
 	name, number, numbered := strings.Cut(op.Name, "#")
 	if op.Do == exchange.Cancel {
@@ -278,7 +278,7 @@ func toolsOf(tools []handlers.Tool) []tool {
 	return all
 }
 
-// make makes a call, or the question for an approval. Whether people approved it is decided as for Go.
+// make makes a call, or asks for an approval. Approvals are checked as for handlers in Go.
 func (r Remote) make(op exchange.Operation) {
 	d := handlers.NewDurable(r.options.Call, named(r))
 	switch {
@@ -292,7 +292,7 @@ func (r Remote) make(op exchange.Operation) {
 		})
 	case op.Approved != "":
 		asked := handlers.Approve(d, op.Approved, handlers.Approval{Tool: op.Tool, Input: op.Input})
-		_, _ = asked.Wait(r.life.whole) // which only marks it, or finds no decision
+		_, _ = asked.Wait(r.life.whole) // it only marks the approval as awaited, or finds no decision
 		handlers.StartApproved[json.RawMessage](d, op.Name, asked)
 	default:
 		handlers.Start[json.RawMessage](d, op.Name, op.Tool, op.Input)
@@ -309,7 +309,7 @@ func (r Remote) hasApproval(name string) bool {
 // approval is the tool of approvals.
 const approval = "wait.approval"
 
-// named is the journal of a run for operations that have unique names already.
+// named is the journal of a run for operations that already have unique names.
 type named struct{ *Run }
 
 // Start implements [handlers.Journal].
@@ -367,7 +367,7 @@ func (r Remote) Unanswered(err error) error {
 	if exit := r.course.ends(); exit != nil {
 		r.course.leave(exit)
 	}
-	// of the call's deadline, or of the time to clean up
+	// the call's deadline has passed, or the time to clean up is over
 	if cause := context.Cause(r.life.whole); errors.Is(cause, ErrDeadline) || errors.Is(cause, handlers.ErrCancelled) {
 		return cause
 	}

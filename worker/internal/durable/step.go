@@ -144,8 +144,8 @@ func (s *step) do(ctx context.Context, begun bool,
 // inStep is the key of the mark in the context of a step.
 type inStep struct{}
 
-// fit returns the result of a step as the journal will return it, or its error as a plain error, or an error if the
-// journal cannot keep the result.
+// fit returns the result of a step as the journal will return it, or err as a plain error. It returns another error if
+// the journal cannot store the result.
 func (s *step) fit(result json.RawMessage, err error) (json.RawMessage, error) {
 	if err != nil {
 		return nil, s.plain(err)
@@ -164,8 +164,8 @@ func (s *step) fit(result json.RawMessage, err error) (json.RawMessage, error) {
 
 func (s *step) plain(err error) error { return plain.Error(err, s.run.options.Call.ID) }
 
-// keep writes the result of a step into the journal, and returns it. If the attempt must end, or run again after a
-// pause, it ends here.
+// keep writes the result of a step into the journal and returns it. If the attempt must end, or the call must run again
+// after a pause, keep does not return.
 func (s *step) keep(ctx context.Context, result json.RawMessage, err error) (json.RawMessage, error) {
 	course, pen := &s.run.course, &s.run.pen
 	result, err = s.fit(result, err)
@@ -174,7 +174,7 @@ func (s *step) keep(ctx context.Context, result json.RawMessage, err error) (jso
 	if errors.Is(context.Cause(ctx), handlers.ErrCancelled) {
 		cause = handlers.ErrCancelled
 	}
-	if err != nil && cause != nil { // the step could not finish, and its error means nothing for the next attempt
+	if err != nil && cause != nil { // the step could not finish, and its error says nothing about the next attempt
 		if exit := course.ends(); exit != nil {
 			course.leave(exit)
 		}

@@ -96,7 +96,7 @@ func (s *step) commit(tx *lanes.Tx, result json.RawMessage) error {
 	case s.isThere():
 		s.committed(size)
 		return nil
-	default: // if it still arrives at Postgres, it finds another event in its place, or another attempt, and fails
+	default: // if it still reaches Postgres, it fails: another event or another attempt has taken its place
 		err = handlers.Transient(s.plain(err))
 	}
 	return err
@@ -112,7 +112,7 @@ func (s *step) committed(size int) {
 	course.wrote(store.StepEnded, &s.data, size)
 }
 
-// isThere queries whether the step has committed, after the answer was lost.
+// isThere checks whether the step has committed, after the answer was lost.
 func (s *step) isThere() bool {
 	course, pen := &s.run.course, &s.run.pen
 	there, err := pen.writer.hasStep(pen.open, s.data.Name)

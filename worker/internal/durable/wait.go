@@ -79,8 +79,8 @@ func (r *Run) Wait(ctx context.Context, need int, of []handlers.Await) error {
 	}
 }
 
-// suspend records a wait. If something has arrived, it reads it; otherwise the attempt ends. again means that the call
-// was cancelled meanwhile.
+// suspend records a wait. If something has arrived, suspend reads it; otherwise the attempt ends. again means that the
+// call was cancelled meanwhile.
 func (r *Run) suspend(wait store.Wait, cleansUp bool) (again bool, err error) {
 	wait.Effects, wait.CleanUp = r.NotKept(), cleansUp
 	switch verdict, err := r.pen.wait(wait); {
@@ -127,8 +127,8 @@ func (r *Run) readWhatCame() error {
 	return nil
 }
 
-// readResult reads the result of a name if the journal was read without it. After a wait for several names, the handler
-// waits for each name alone before it sees the result.
+// readResult reads the result of a name if the journal was read without it. For several names it does nothing: the
+// handler waits for each name alone before it sees the result.
 func (r *Run) readResult(of []handlers.Await) {
 	if len(of) != 1 {
 		return

@@ -12,11 +12,11 @@ import (
 	"github.com/gemworker/gem/worker/internal/plain"
 )
 
-// Writer has the statements of a run. Each statement names the attempt, and fails if the attempt no longer holds its
+// Writer runs the statements of a run. Each statement names the attempt, and fails if the attempt no longer holds its
 // call.
 type Writer struct {
 	Attempt store.Attempt
-	Key     string // that the attempt holds
+	Key     string // the key that the attempt holds
 	DB      store.DB
 	Lanes   *lanes.Lanes
 	// Persist repeats a statement until Postgres has executed or rejected it, or the worker has stopped.
@@ -68,7 +68,7 @@ func (w *Writer) token(ctx context.Context) (token string, err error) {
 	return token, err
 }
 
-// journal reads the whole journal, after transactions of the attempt that are about to commit.
+// journal reads the whole journal. It first waits for transactions of the attempt that are about to commit.
 func (w *Writer) journal(ctx context.Context) (steps int, events []store.Event, err error) {
 	err = w.Persist(ctx, "read the journal", func(ctx context.Context) (err error) {
 		if steps, err = store.StepsOf(ctx, w.DB, w.Attempt); err == nil {
@@ -111,7 +111,7 @@ func (w *Writer) result(ctx context.Context, callID string) (store.Event, error)
 }
 
 // pen holds the writer while the attempt waits for the handler. It writes one event at a time, because each event
-// contains the number of earlier ones. stop closes the pen, and waits for the current write.
+// contains the number of earlier ones. [Run.Stop] closes the pen, and waits for the current write.
 type pen struct {
 	course  *course
 	writer  Writer

@@ -1,19 +1,19 @@
-"""The tools shop.refund and shop.pay. It needs Python 3.10 or newer."""
+"""The tools shop.refund and shop.pay. They need Python 3.10 or newer."""
 
 import os
 from typing import Any
 
 from gem_handlers import Call, DurableCall, Failure, durable, serve
 
-# In your own service, both are tables of a database.
-left: dict[int, float] = {1: 40, 2: 250, 3: 300}  # what can still be refunded
+# In a real service, both would be tables in a database.
+left: dict[int, float] = {1: 40, 2: 250, 3: 300}  # what can still be refunded, by order
 payments: dict[str, str] = {}  # by the id of the call, which stays the same if GEM sends the call again
 
 
 @durable
 async def refund(call: DurableCall, input: dict[str, Any]) -> dict[str, Any]:
-    # The handler starts from the top each time that something it waited for arrives. What is already in the journal is
-    # not done again.
+    # The handler starts from the top each time that something it waited for arrives. Operations that are already in the
+    # journal do not run again.
     order, amount = input["order_id"], input["amount"]
     most = await call.step("look", lambda: left.get(order, 0))
     if amount > most:

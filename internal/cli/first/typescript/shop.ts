@@ -1,15 +1,15 @@
-// The tools shop.refund and shop.pay. It needs Node.js 22.18 or newer: node --env-file=.env shop.ts
+// The tools shop.refund and shop.pay. They need Node.js 22.18 or newer: node --env-file=.env shop.ts
 import { Failure, durable, serve, tool } from './gem-handlers.js'
 
 type Refund = { order_id: number; amount: number }
 
-// In your own service, both are tables of a database.
-const left = new Map([[1, 40], [2, 250], [3, 300]]) // what can still be refunded
-const payments = new Map<string, string>() // by the id of the call, which is the same if GEM sends it again
+// In a real service, both would be tables in a database.
+const left = new Map([[1, 40], [2, 250], [3, 300]]) // what can still be refunded, by order
+const payments = new Map<string, string>() // by the id of the call, which stays the same if GEM sends the call again
 
 export const service = serve({ secret: process.env.SHOP_SECRET!, tools: {
-  // The handler starts from the top each time that something it waited for arrives. What is already in the journal is
-  // not done again.
+  // The handler starts from the top each time that something it waited for arrives. Operations that are already in the
+  // journal do not run again.
   'shop.refund': durable(async (call, { order_id, amount }: Refund) => {
     const most = await call.step('look', () => left.get(order_id) ?? 0)
     if (amount > most) {
