@@ -183,7 +183,11 @@ func (d *dialogue) exchange() (*exchangeAnswer, error) {
 	defer cancel()
 	status, header, answer, err := d.post(ctx, body)
 	if err != nil {
-		return nil, d.withoutAnswer(err)
+		err = d.withoutAnswer(err)
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			<-d.attempt.Life().Done() // so that the attempt ends with `timeout`
+		}
+		return nil, err
 	}
 	switch {
 	case status == http.StatusOK:

@@ -53,8 +53,12 @@ func script(t *testing.T) *scripted {
 		s.ids = append(s.ids, r.Header.Get("Webhook-Id")+" "+r.Header.Get("Idempotency-Key"))
 		s.mu.Unlock()
 		a := said.Input.Answers[n]
-		if a.Status == 0 {
+		switch a.Status {
+		case 0:
 			panic(http.ErrAbortHandler)
+		case 1: // no answer
+			<-r.Context().Done()
+			return
 		}
 		w.WriteHeader(a.Status)
 		_, _ = io.WriteString(w, large.Replace(a.Body)) // an input cannot be so large
@@ -65,10 +69,13 @@ func script(t *testing.T) *scripted {
 
 var large = strings.NewReplacer("1 MiB", strings.Repeat("x", 1<<20), "5 MiB", strings.Repeat(" ", 5<<20))
 
-// durableCRM has one durable tool, with three attempts.
+// durableCRM has two durable tools. crm.plan has three attempts, and crm.slow has two short ones.
 const durableCRM = `{"version": "1", "tools": [{"name": "crm.plan", "description": "", "input_schema": {"type": "object"},
 	"permissions": [], "output_schema": {}, "timeout_ms": 5000, "receipt_fields": [], "calls": ["crm.other"],
 	"deadline_ms": 600000, "idempotency": {"mode": "none"}, "retry": {"max_attempts": 3, "backoff_ms": 1}},
+	{"name": "crm.slow", "description": "", "input_schema": {"type": "object"}, "permissions": [], "output_schema": {},
+	"timeout_ms": 300, "receipt_fields": [], "calls": [], "deadline_ms": 600000, "idempotency": {"mode": "none"},
+	"retry": {"max_attempts": 2, "backoff_ms": 1}},
 	{"name": "crm.other", "description": "", "input_schema": {"type": "object"}, "permissions": [], "output_schema": {},
 	"timeout_ms": 5000, "receipt_fields": [], "idempotency": {"mode": "none"}}]}`
 
@@ -77,7 +84,7 @@ func startScripted(t *testing.T) (*handlertest.Env, *scripted) {
 	s := script(t)
 	return handlertest.Start(t, handlertest.Options{Registry: []byte(durableCRM), Worker: func(o *worker.Options) {
 		o.Handlers.Add(webhook.New(o.Registry, map[string]backends.Service{"crm": {URL: s.URL, SecretEnv: "CRM_SECRET",
-			Durable: []string{"plan"}}}, func(string) string { return secret }))
+			Durable: []string{"plan", "slow"}}}, func(string) string { return secret }))
 	}}), s
 }
 
@@ -104,6 +111,8 @@ func TestEachAnswerOfADurableHandlerHasItsMeaning(t *testing.T) {
 		"503 for ever":               {[]answer{{Status: 503}}, `failed execution_error crm answered 503`},
 		"503 for ever, after a step": {[]answer{ok(step), {Status: 503}}, `code: crm answered 503`},
 		"a broken connection":        {[]answer{{Status: 0}, ok(`{"gem": 1, "result": 1}`)}, `succeeded 1`},
+		"no answer":                  {[]answer{{Status: 1}}, `failed timeout crm.slow took longer than its 300ms`},
+		"no answer after a step":     {[]answer{ok(step), {Status: 1}}, `code: no answer from crm`},
 		"404":                        {[]answer{{Status: 404, Body: "no page"}}, `code: crm answered 404: no page`},
 		"401":                        {[]answer{{Status: 401, Body: "unsigned"}}, `code: crm answered 401: unsigned`},
 		"no JSON":                    {[]answer{ok("<html>")}, `code: crm answered 200, and not as a durable handler does`},
@@ -132,7 +141,11 @@ func TestEachAnswerOfADurableHandlerHasItsMeaning(t *testing.T) {
 		"a huge result":         {[]answer{ok(`{"gem": 1, "ops": [{"op": "step", "name": "a", "kind": "step", "result": "1 MiB"}]}`), ok(`{"gem": 1, "result": 1}`)}, `succeeded 1`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			id := env.Insert(handlertest.Call{Tool: "crm.plan", Input: input(c.answers...)})
+			tool := "crm.plan"
+			if c.answers[len(c.answers)-1].Status == 1 {
+				tool = "crm.slow"
+			}
+			id := env.Insert(handlertest.Call{Tool: tool, Input: input(c.answers...)})
 			var got string
 			env.Until("the call to end, or to wait for code", func() bool {
 				got = testdb.Value[string](t, env.DB, `select case

@@ -71,7 +71,7 @@ class NotConfigured(Exception):
 
 
 class Transient(Exception):
-    """A temporary error: the call runs again after a pause of at least `after` seconds."""
+    """A temporary error: the call runs again after a pause of at least `after` seconds, up to 900."""
 
     def __init__(self, cause: Union[Exception, str], after: float = 0) -> None:
         super().__init__(str(cause))

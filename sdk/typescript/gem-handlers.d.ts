@@ -141,5 +141,5 @@ export class Cancelled extends Failure { constructor(message?: string) }
 export class NotConfigured extends Error {
   constructor(reason: string, options?: { requiredEnv?: string[]; nextSteps?: string[] })
 }
-/** A temporary error: the call runs again after a pause of at least `afterMs`. */
+/** A temporary error: the call runs again after a pause of at least `afterMs`, up to 15 minutes. */
 export class Transient extends Error { constructor(cause: unknown, afterMs?: number) }

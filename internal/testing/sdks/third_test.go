@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -208,8 +209,9 @@ func TestThePythonCodeHasStrictTypes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	typed := strings.NewReplacer("DurableCall, Failure", "Failure", "\n# In your own", "from gem_tools import DurableCall, "+
-		"ShopPayInput, ShopPayOutput, ShopRefundInput, ShopRefundOutput\n\n# In your own", "from typing import Any\n", "",
+	typed := strings.NewReplacer("DurableCall, Failure", "Failure", "\n# In a real", "from gem_tools import DurableCall, "+
+		"ShopPayInput, ShopPayOutput, "+
+		"ShopRefundInput, ShopRefundOutput\n\n# In a real", "from typing import Any\n", "",
 		"DurableCall, input: dict[str, Any]) -> dict[str, Any]", "DurableCall, input: ShopRefundInput) -> ShopRefundOutput",
 		"pay(input: dict[str, Any], call: Call) -> dict[str, Any]", "pay(input: ShopPayInput, call: Call) -> ShopPayOutput",
 	).Replace(string(shop))
@@ -304,8 +306,9 @@ func TestOtherServersAndDrivers(t *testing.T) {
 	if err := exec.Command(python, "-c", "import uvicorn, gunicorn, psycopg").Run(); err != nil {
 		npmrig.Missing(t, "missing: apt-get install python3-uvicorn gunicorn python3-psycopg")
 	}
+	indented := strings.ReplaceAll("\n"+codeBlock(t, "python", "call.step_tx"), "\n", "\n    ")
 	for name, c := range map[string]struct {
-		files   map[string]string
+		files   map[string]string // with the code of the docs, unless the name is pg
 		command func(port int) []string
 	}{
 		"uvicorn": {nil, func(port int) []string {
@@ -321,42 +324,36 @@ from psycopg.types.json import Jsonb
 from gem_handlers import durable, serve
 
 @durable
-async def book(call, input):
-    def work(step):
-        with psycopg.connect(os.environ["SDK_DATABASE"]) as db:
-            db.execute("insert into things values (%s)", [step["token"]])
-            db.execute("select gem.wrote('things', 'insert', 7), keep_tool_step(%s, %s)", [Jsonb(step), Jsonb("x")])
-        return "x"
-    return await call.step_tx("book", work)
+async def refund(call, input):
+    cents = 5
+` + strings.Replace(indented, "await call.step_tx", "return await call.step_tx", 1) + `
 
-serve(secret=os.environ["SDK_SECRET"], tools={"remote.book": book}).run(int(os.environ["SDK_PORT"]))
+serve(secret=os.environ["SDK_SECRET"], tools={"remote.book": refund}).run(int(os.environ["SDK_PORT"]))
 `}, func(int) []string { return []string{python, "booking.py"} }},
 		"postgres.js": {map[string]string{"booking.mjs": `
 import postgres from 'postgres'
 import { durable, serve } from './gem-handlers.js'
-const sql = postgres(process.env.SDK_DATABASE)
-await serve({ secret: process.env.SDK_SECRET, tools: { 'remote.book': durable(async call => call.stepTx('book', step =>
-  sql.begin(async tx => {
-    await tx` + "`insert into things values (${step.token})`" + `
-    await tx` + "`select gem.wrote('things', 'insert', 7), keep_tool_step(${step}, ${'x'})`" + `
-    return 'x'
-  }))) } }).listen(Number(process.env.SDK_PORT))
+const sql = postgres(process.env.DATABASE_URL), cents = 5
+await serve({ secret: process.env.SDK_SECRET, tools: { 'remote.book': durable(async call =>
+` + strings.TrimPrefix(block(t, "call.stepTx"), "await ") + `
+) } }).listen(Number(process.env.SDK_PORT))
 `}, func(int) []string { return []string{"node", "booking.mjs"} }},
 		"pg": {map[string]string{"booking.mjs": `
 import pg from 'pg'
 import { durable, serve } from './gem-handlers.js'
 const book = async step => {
-  const db = new pg.Client(process.env.SDK_DATABASE)
+  const db = new pg.Client(process.env.DATABASE_URL)
   await db.connect()
   try {
     await db.query('begin')
-    await db.query('insert into things values ($1)', [step.token])
-    await db.query("select gem.wrote('things', 'insert', 7), keep_tool_step($1, $2)", [JSON.stringify(step), '"x"'])
+    await db.query('insert into refunds (cents) values ($1)', [5])
+    await db.query("select gem.wrote('refunds', 'insert', 1), keep_tool_step($1, $2)",
+      [JSON.stringify(step), '{"id": 1}'])
     await db.query('commit')
   } finally {
     await db.end()
   }
-  return 'x'
+  return { id: 1 }
 }
 await serve({ secret: process.env.SDK_SECRET, tools: { 'remote.book': durable(call => call.stepTx('book', book)) } })
   .listen(Number(process.env.SDK_PORT))
@@ -369,13 +366,22 @@ await serve({ secret: process.env.SDK_SECRET, tools: { 'remote.book': durable(ca
 				dir = folder(t, c.files)
 			}
 			sdk, _ := filepath.Abs("../../../sdk/python")
-			served(t, dir, port, []string{"SDK_SECRET=" + secret, fmt.Sprint("SDK_PORT=", port), "SDK_DATABASE=" +
-				loginOf(t, database), "PYTHONPATH=" + sdk, "PYTHONDONTWRITEBYTECODE=1"}, c.command(port)...)
+			login := loginOf(t, database)
+			served(t, dir, port, []string{"SDK_SECRET=" + secret, fmt.Sprint("SDK_PORT=", port), "SDK_DATABASE=" + login,
+				"DATABASE_URL=" + login, "PYTHONPATH=" + sdk, "PYTHONDONTWRITEBYTECODE=1"}, c.command(port)...)
 			env := beginAt(t, database, fmt.Sprint("http://127.0.0.1:", port))
-			if got := told(env.Run(handlertest.Call{Tool: "remote.book", Input: `{}`})); got != `succeeded "x"` {
+			table, want := "things", `succeeded "x"`
+			if c.files != nil {
+				table, want = "refunds", `succeeded {"id": 1}`
+				u, _ := url.Parse(login)
+				testdb.Exec(t, env.DB, "create table refunds (id integer generated always as identity, cents integer)")
+				testdb.Exec(t, env.DB, strings.ReplaceAll(regexp.MustCompile("grant insert, .*").FindString(
+					codeBlock(t, "sql", "create role my_service")), "my_service", u.User.Username()))
+			}
+			if got := told(env.Run(handlertest.Call{Tool: "remote.book", Input: `{}`})); got != want {
 				t.Error(got)
 			}
-			if n := testdb.Value[int](t, env.DB, "select count(*) from things"); n != 1 {
+			if n := testdb.Value[int](t, env.DB, "select count(*) from "+table); n != 1 {
 				t.Errorf("%d rows", n)
 			}
 			if c.files == nil {
