@@ -206,13 +206,16 @@ begin
   for this in
     select r.counter, r.n, r.call_id from gem.rule_places r where r.to_wake limit 100 for update skip locked
   loop
-    perform from public.core_tool_calls c
-    where c.id = this.call_id and c.status = 'waiting' and c.waits_for = 'place' for no key update skip locked;
-    if found then
-      perform gem.wake(this.call_id, p_worker, true);
-    else
-      continue when exists (select from public.core_tool_calls c
-        where c.id = this.call_id and c.status = 'waiting' and c.waits_for = 'place'); -- still locked
+    -- a call that was on its way to the gate may have left the place since, and may wait for another one
+    if this.call_id = any ((gem.last_place(this.counter)).holders) then
+      perform from public.core_tool_calls c
+      where c.id = this.call_id and c.status = 'waiting' and c.waits_for = 'place' for no key update skip locked;
+      if found then
+        perform gem.wake(this.call_id, p_worker, true);
+      else
+        continue when exists (select from public.core_tool_calls c
+          where c.id = this.call_id and c.status = 'waiting' and c.waits_for = 'place'); -- still locked
+      end if;
     end if;
     update gem.rule_places r set to_wake = null where r.counter = this.counter and r.n = this.n;
   end loop;
