@@ -66,8 +66,7 @@ func TestCallsAreAdmittedTogetherAsOneByOne(t *testing.T) {
 			decided[strings.Fields(v)[0]]++
 		}
 	}
-	rapid.Check(t, check)
-	for testdb.IsLong() && len(decided) < 7 { // until each verdict has come, and not held
+	for len(decided) < 7 { // until each verdict has come: run, hit, wait, stopped, delayed, parked, not held
 		rapid.Check(t, check)
 	}
 	t.Log(decided)

@@ -36,8 +36,7 @@ func TestPlacesFollowTheirModel(t *testing.T) {
 			"cancel": m.cancel, "time": m.pass, "locked": m.endWhileLocked, "max": m.change, "": m.compare})
 		m.ofHistory()
 	}
-	rapid.Check(t, check)
-	for testdb.IsLong() && len(outcomes) < 3 { // until calls ran, were parked and were stopped
+	for len(outcomes) < 3 { // until calls ran, were parked and were stopped
 		rapid.Check(t, check)
 	}
 	t.Log(outcomes)
