@@ -53,13 +53,7 @@ func script(t *testing.T) *scripted {
 		s.ids = append(s.ids, r.Header.Get("Webhook-Id")+" "+r.Header.Get("Idempotency-Key"))
 		s.mu.Unlock()
 		a := said.Input.Answers[n]
-		switch a.Status {
-		case 0:
-			panic(http.ErrAbortHandler)
-		case 1: // no answer
-			<-r.Context().Done()
-			return
-		}
+		a.mayBreakOff(w, r)
 		w.WriteHeader(a.Status)
 		_, _ = io.WriteString(w, large.Replace(a.Body)) // an input cannot be so large
 	}))

@@ -74,6 +74,21 @@ type answer struct {
 	Body   string            `json:"body,omitempty"`
 }
 
+// mayBreakOff ends the request without an answer, or in the middle of one, if the status says so.
+func (a answer) mayBreakOff(w http.ResponseWriter, r *http.Request) {
+	switch a.Status {
+	case 1:
+		<-r.Context().Done()
+	case 2:
+		w.Header().Set("Content-Length", "1000")
+		_, _ = io.WriteString(w, `{"result"`)
+	case 0:
+	default:
+		return
+	}
+	panic(http.ErrAbortHandler)
+}
+
 func serve(t *testing.T) *service {
 	s := &service{got: map[string][]request{}}
 	s.Server = httptest.NewServer(http.HandlerFunc(s.answer))
@@ -98,17 +113,7 @@ func (s *service) answer(w http.ResponseWriter, r *http.Request) {
 	if n < len(said.Input.Answers) {
 		a = said.Input.Answers[n]
 	}
-	switch a.Status {
-	case 0:
-		panic(http.ErrAbortHandler)
-	case 1:
-		<-r.Context().Done()
-		return
-	case 2:
-		w.Header().Set("Content-Length", "1000")
-		_, _ = io.WriteString(w, `{"result"`)
-		panic(http.ErrAbortHandler)
-	}
+	a.mayBreakOff(w, r)
 	for name, value := range a.Header {
 		w.Header().Set(name, value)
 	}
