@@ -75,6 +75,7 @@
 //	                       that wait
 //	steps                  durable steps per second, with 100 concurrent calls of 200 steps each. For River a step is a
 //	                       job that inserts the next one in the transaction of its completion.
+//	steps-cpu              µs of CPU that Postgres and the worker use for each of these steps
 //	fan-out                ends per second of 1,000 children of one call, from the first child's insert to the parent's
 //	                       wake-up
 //	park-resume, -p99      ms from the wait of a call for a child that does no work to the next claim of that call:

@@ -2,11 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 )
@@ -46,7 +46,7 @@ func answered(part string) string {
 }
 
 // whileWorking starts a contestant on its own database, and measures while its worker runs.
-func whileWorking(measure func(ctx context.Context, db *pgxpool.Pool, s sizes) ([]figure, error)) func(
+func whileWorking(measure func(context.Context, *stage, sizes) ([]figure, error)) func(
 	context.Context, *bench, contestant) ([]figure, error) {
 	return func(ctx context.Context, b *bench, c contestant) ([]figure, error) {
 		s, err := b.lab.stage(ctx, c)
@@ -62,19 +62,23 @@ func whileWorking(measure func(ctx context.Context, db *pgxpool.Pool, s sizes) (
 			return nil, fmt.Errorf("start: %w", err)
 		}
 		defer stop()
-		return measure(ctx, s.db, b.sizes)
+		return measure(ctx, s, b.sizes)
 	}
 }
 
 // durableCalls runs the durable calls and computes the times from their journals, on Postgres's clock.
-func durableCalls(ctx context.Context, db *pgxpool.Pool, s sizes) ([]figure, error) {
-	d := s.durable
+func durableCalls(ctx context.Context, on *stage, s sizes) (figures []figure, err error) {
+	db, d := on.db, s.durable
 	for _, part := range []struct {
 		tool           string
 		amount, before int // of each call; calls, one after another
 		together       int
 	}{{"bench.steps", d.steps, 1, d.calls}, {"bench.family", d.children, 1, 1}, {"bench.parent", 1, d.parked, 1},
 		{"bench.ask", 1, d.parked, 1}, {"bench.replay", d.replayed, 1, 1}} {
+		measureCPU, err := on.startCPU(ctx)
+		if err != nil && !errors.Is(err, errNoProc) {
+			return nil, err
+		}
 		for range part.before {
 			if _, err := db.Exec(ctx, `insert into core_tool_calls (tool_name, input) select $1,
 				jsonb_build_object('customer', 'c', 'note', $2::text)
@@ -94,8 +98,14 @@ func durableCalls(ctx context.Context, db *pgxpool.Pool, s sizes) ([]figure, err
 				}
 			}
 		}
+		if part.tool == "bench.steps" && measureCPU != nil {
+			cpu, err := measureCPU(d.calls * d.steps)
+			if err != nil {
+				return nil, err
+			}
+			figures = append(figures, figure{measure: "steps-cpu", unit: "µs", value: cpu.postgres + cpu.worker})
+		}
 	}
-	var figures []figure
 	for _, m := range ofJournal {
 		var value float64
 		if err := db.QueryRow(ctx, `with event as (
@@ -110,8 +120,8 @@ func durableCalls(ctx context.Context, db *pgxpool.Pool, s sizes) ([]figure, err
 
 // chainsOfJobs measures River's steps: each step is a job that inserts the next one in the transaction of its
 // completion.
-func chainsOfJobs(ctx context.Context, db *pgxpool.Pool, s sizes) ([]figure, error) {
-	d := s.durable
+func chainsOfJobs(ctx context.Context, on *stage, s sizes) ([]figure, error) {
+	db, d := on.db, s.durable
 	client, err := river.NewClient(riverpgxv5.New(db), &river.Config{})
 	if err != nil {
 		return nil, err

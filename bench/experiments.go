@@ -161,7 +161,8 @@ var experiments = []experiment{
 		run:         watchViews,
 	},
 	{
-		measures:    []string{"steps", "fan-out", "park-resume", "park-resume-p99", "answer", "answer-p99", "replay"},
+		measures: []string{"steps", "steps-cpu", "fan-out", "park-resume", "park-resume-p99", "answer", "answer-p99",
+			"replay"},
 		contestants: []contestant{gem},
 		run:         whileWorking(durableCalls),
 	},

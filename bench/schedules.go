@@ -52,8 +52,8 @@ func lateness(ctx context.Context, db *pgxpool.Pool, n int) (late []float64, err
 }
 
 // runSchedules measures the look at schedules that are not due, and how late the calls of many and of few are.
-func runSchedules(ctx context.Context, db *pgxpool.Pool, s sizes) ([]figure, error) {
-	n := s.schedules
+func runSchedules(ctx context.Context, on *stage, s sizes) ([]figure, error) {
+	db, n := on.db, s.schedules
 	if err := addSchedules(ctx, db, n); err != nil {
 		return nil, err
 	}
