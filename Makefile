@@ -33,7 +33,7 @@ pictures: ## a PNG of each page of the dashboard in dist/pictures: light and dar
 	cd internal/testing/chromium && GEM_TEST_REQUIRE=1 go test . -count=1 -run EveryPage -pictures ../../dist/pictures
 
 samples: ## writes the output that README.md and docs show, as the program prints it now
-	go test ./internal/cli -count=1 -run 'Samples|Guide' -update
+	GEM_TEST_LONG=1 go test ./internal/cli -count=1 -run 'Samples|Guide' -update
 
 check: ## runs what CI runs for each change
 	bash .ci/run

@@ -340,6 +340,7 @@ func TestAnArchiveMayLackChildrenOrParents(t *testing.T) {
 // Through a transaction pooler each transaction may have another connection, and a temporary table that outlives one
 // would be in the way of the next.
 func TestArchivesAreCheckedThroughATransactionPooler(t *testing.T) {
+	testdb.Long(t, "TestAnArchiveIsAsSoundAsItsDatabase")
 	t.Parallel()
 	direct, lines := pruned(t)
 	url := direct.Config().ConnString()

@@ -17,7 +17,7 @@ import (
 // from minute to minute, and is late now and then.
 func TestWorkersThatAreKilledCoverEachInstantOnce(t *testing.T) {
 	t.Parallel()
-	kills := 60
+	kills := 20
 	if os.Getenv("GEM_TEST_LONG") != "" {
 		kills = 1000
 	}

@@ -123,6 +123,7 @@ func TestListsAreReadFromTheReplica(t *testing.T) {
 }
 
 func TestThePrimaryIsReadWhileTheReplicaCannotBe(t *testing.T) {
+	testdb.Long(t, "TestListsAreReadFromTheReplica")
 	t.Parallel()
 	d := newDuet(t, nil)
 	server := d.serve(d.replica)
@@ -161,6 +162,7 @@ func TestThePrimaryIsReadWhileTheReplicaCannotBe(t *testing.T) {
 }
 
 func TestAReadThatReplayCancelsIsMadeOnThePrimary(t *testing.T) {
+	testdb.Long(t, "TestListsAreReadFromTheReplica")
 	t.Parallel()
 	d := newDuet(t, map[string]string{"max_standby_streaming_delay": "0"})
 	testdb.Exec(t, d.db, "create table rows as select generate_series(1, 1000) n; grant select on rows to gem_monitor")
@@ -187,6 +189,7 @@ func TestAReadThatReplayCancelsIsMadeOnThePrimary(t *testing.T) {
 
 // Otherwise an action would seem to have no effect.
 func TestAfterAnActionThePrimaryIsRead(t *testing.T) {
+	testdb.Long(t, "TestListsAreReadFromTheReplica")
 	t.Parallel()
 	d := newDuet(t, nil)
 	d.caughtUp()

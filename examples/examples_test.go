@@ -102,6 +102,7 @@ func TestAPhoneCallsATool(t *testing.T) {
 }
 
 func TestAPhoneWithABadConnectionCallsOnce(t *testing.T) {
+	testdb.Long(t, "TestAPhoneCallsATool")
 	t.Parallel()
 	p := start(t)
 	api, err := url.Parse(p.PostgREST)
@@ -155,6 +156,7 @@ func TestAPhoneWithABadConnectionCallsOnce(t *testing.T) {
 }
 
 func TestAMintedTokenIsAUsers(t *testing.T) {
+	testdb.Long(t, "TestAPhoneCallsATool")
 	t.Parallel()
 	p := start(t)
 	mint := func(args ...string) (string, int) {
@@ -275,6 +277,7 @@ func TestThePageCallsToolsAndShowsTheirReceipts(t *testing.T) {
 }
 
 func TestThePageEndsACallAndShowsTheLastOnes(t *testing.T) {
+	testdb.Long(t, "TestThePageCallsToolsAndShowsTheirReceipts")
 	t.Parallel()
 	p := supabase.Start(t, supabase.Options{}) // without a worker
 	b := page{t, supabase.Page(t, "browser/index.html")}
@@ -305,6 +308,7 @@ func TestThePageEndsACallAndShowsTheLastOnes(t *testing.T) {
 
 // A browser first asks whether a page from elsewhere may send this.
 func TestAPageFromElsewhereMayAsk(t *testing.T) {
+	testdb.Long(t, "TestThePageCallsToolsAndShowsTheirReceipts")
 	t.Parallel()
 	p := supabase.Start(t, supabase.Options{})
 	a := p.Send(supabase.Request{Method: "OPTIONS", Path: "/rpc/enqueue_tool_call", Header: map[string]string{

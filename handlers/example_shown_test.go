@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
 // blocks returns the blocks of docs/durable.md in a language.
@@ -49,6 +51,7 @@ func TestTheGuideToDurableHandlersShowsTheExamples(t *testing.T) {
 
 // The program of docs/durable.md is built as a module somewhere else, and its test passes.
 func TestTheProgramOfTheGuideToDurableHandlersPassesItsTest(t *testing.T) {
+	testdb.Long(t, "TestTheGuideToDurableHandlersShowsTheExamples")
 	t.Parallel()
 	root, err := filepath.Abs("..")
 	if err != nil {

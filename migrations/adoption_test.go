@@ -14,6 +14,7 @@ import (
 // A table to adopt uses only what is Postgres's own, and nothing of others uses it. Each exception is named with the
 // statement that removes it, and with all of them the table is adopted. Until then no code of others runs.
 func TestATableToAdoptUsesNothingOfOthersAndIsUsedByNothing(t *testing.T) {
+	testdb.Long(t, "TestAStrangersObjectsAreRefusedAndUntouched")
 	t.Parallel()
 	server := serverOf(t)
 	db := testdb.Pool(t, server.URL("postgres"))
@@ -200,6 +201,7 @@ func TestATableToAdoptUsesNothingOfOthersAndIsUsedByNothing(t *testing.T) {
 
 // A call that an earlier GEM may have run does not run again, whatever its tool's mode. What it never wrote is refused.
 func TestOnlyCallsThatNobodyClaimedRunAfterAnAdoption(t *testing.T) {
+	testdb.Long(t, "TestTheListOfAnAdoptionIsWhatItChanges")
 	t.Parallel()
 	server := serverOf(t)
 	databaseURL := server.URL("postgres")

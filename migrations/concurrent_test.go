@@ -22,7 +22,7 @@ func TestAMigrationThatIsCutOffIsFinishedByAnother(t *testing.T) {
 	if err := migrations.Up(t.Context(), whole, all()...); err != nil {
 		t.Fatal(err)
 	}
-	rounds := 2
+	rounds := 1
 	if testdb.IsLong() {
 		rounds = 20
 	}

@@ -124,6 +124,7 @@ func TestTablesThatDependOnOthersAreNotAdopted(t *testing.T) {
 // Policies, rights, triggers and rules of others would hold next to GEM's own, so an adoption names each with the line
 // that removes it.
 func TestTablesWithRightsOfOthersAreNotAdopted(t *testing.T) {
+	testdb.Long(t, "TestAStrangersObjectsAreRefusedAndUntouched")
 	t.Parallel()
 	server := serverOf(t)
 	db := testdb.Pool(t, server.URL("postgres"))

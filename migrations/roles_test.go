@@ -270,6 +270,7 @@ func TestMigrationsNeedNoRightToCreateRoles(t *testing.T) {
 
 // On a server of its own, since the roles belong to the server, and are there on that of the other tests.
 func TestRolesThatComeLaterGetTheirRights(t *testing.T) {
+	testdb.Long(t, "TestDatabasesOfOneServerShareGEMsRoles")
 	t.Parallel()
 	server := serverOf(t)
 	admin := testdb.Pool(t, server.URL("postgres"))

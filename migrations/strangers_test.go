@@ -458,6 +458,7 @@ func TestTheLedgerNamesAllThatTheFilesMake(t *testing.T) {
 
 // A table is adopted by its name, and only as that of an earlier GEM.
 func TestAdoptionTakesOnlyTablesOfAnEarlierGEM(t *testing.T) {
+	testdb.Long(t, "TestTheListOfAnAdoptionIsWhatItChanges")
 	t.Parallel()
 	databaseURL := testdb.NewEmpty(t)
 	db := testdb.Pool(t, databaseURL)

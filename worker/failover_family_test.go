@@ -152,6 +152,7 @@ func TestACallIsRestoredAfterTheParentThatItNames(t *testing.T) {
 }
 
 func TestAStepThatRanInAMissingCallIsListed(t *testing.T) {
+	testdb.Long(t, "TestAChildIsRestoredWithItsPlaceInTheParentsJournal")
 	t.Parallel()
 	c := kin(t)
 	c.start()

@@ -45,12 +45,9 @@ func (p *pair) waitForStandby() {
 
 // The calls of each kind end while the standby is behind, and the failover loses all their ends.
 func TestManyCallsOfEachKindAreRestored(t *testing.T) {
+	testdb.Long(t, "TestWhatAFailoverLostIsRestored")
 	t.Parallel()
-	n := 5
-	if os.Getenv("GEM_TEST_LONG") != "" {
-		n = 500
-	}
-	restoresEachKind(t, newCells(t), n)
+	restoresEachKind(t, newCells(t), 500)
 }
 
 // restoresEachKind loses the ends of n calls of each kind in a failover, and checks that they are restored.
@@ -234,6 +231,7 @@ func TestACallWhoseClaimWaitedForAMissingStandbyRunsOnce(t *testing.T) {
 
 // A backup that is restored to its own time lacks what came later, like a standby that lags.
 func TestWhatARestoredBackupLacksIsRestored(t *testing.T) {
+	testdb.Long(t, "TestWhatAFailoverLostIsRestored")
 	t.Parallel()
 	c := newCells(t)
 	c.call("lab.send", "before", false)

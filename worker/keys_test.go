@@ -99,7 +99,7 @@ func TestAKeySucceedsOnceWhereTransactionsKeepTheirSnapshot(t *testing.T) {
 	}
 	env.StartWorker(func(o *worker.Options) { o.Calls, o.Control = env.Pool(4, true), env.Pool(2, true) })
 	var ids []string
-	keys := 30
+	keys := 15
 	if testdb.IsLong() {
 		keys = 60
 	}
@@ -195,7 +195,7 @@ func TestAKeySucceedsOnceWhileItsCallsArePruned(t *testing.T) {
 	env, _ := startLab(t, nil, tool{name: "lab.write", mode: "keyed", keyField: "key"})
 	env.StartWorker()
 	env.StartWorker()
-	calls := 500
+	calls := 150
 	if os.Getenv("GEM_TEST_LONG") != "" {
 		calls = 10_000
 	}

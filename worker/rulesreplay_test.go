@@ -152,6 +152,7 @@ func forged(t *testing.T, env *handlertest.Env, change string) *rulesreplay.Repo
 }
 
 func TestADecisionThatWasForgedComesOutOtherwise(t *testing.T) {
+	testdb.Long(t, "TestWhatRulesDecidedComesOutAgain")
 	t.Parallel()
 	env := startRuled(t, func(o *worker.Options) { o.Concurrency = 8; ruledBy(t, allWords...)(o) })
 	busy(t, env)

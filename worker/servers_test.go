@@ -149,6 +149,7 @@ func (p *pair) promoted() {
 // An asynchronous standby lacks the last commits. The worker that lives on puts its ends back: no effect of mode none
 // happens twice, and the receipts have their earlier ids.
 func TestEndsThatAFailoverLostArePutBack(t *testing.T) {
+	testdb.Long(t, "TestWhatAFailoverLostIsRestored")
 	t.Parallel()
 	p := newPair(t)
 	lab := NewLab()
@@ -188,6 +189,7 @@ func TestEndsThatAFailoverLostArePutBack(t *testing.T) {
 
 // The new server then has no epoch, and would be mistaken for the first server that any worker met.
 func TestAFailoverThatLosesTheFirstWorkerItselfIsNoticed(t *testing.T) {
+	testdb.Long(t, "TestWhatAFailoverLostIsRestored")
 	t.Parallel()
 	p := newPair(t)
 	lab := NewLab()

@@ -409,6 +409,7 @@ func (w *world) setBack(commits int) {
 // A server that lacks the last commits gets them back from the workers, whatever they did and in whatever order they
 // meet it: no call of mode none has two effects unless it is listed, and every end is there or listed.
 func TestARestoreFollowsItsRules(t *testing.T) {
+	testdb.Long(t, "TestWhatAFailoverLostIsRestored")
 	t.Parallel()
 	at := testdb.New(t)
 	conn, err := pgx.Connect(t.Context(), at)
@@ -420,10 +421,7 @@ func TestARestoreFollowsItsRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	drawMany()
-	least := 10
-	if testdb.IsLong() {
-		least = 300
-	}
+	const least = 300
 	runs, met := 0, map[store.Restored]int{}
 	for runs < least || len(met) < 7 { // until each result has come, and none
 		rapid.Check(t, func(rt *rapid.T) {

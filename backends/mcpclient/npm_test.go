@@ -27,6 +27,7 @@ func npm(t *testing.T, pkg string, args ...string) backends.Server {
 
 // The reference server of the protocol, over stdin and stdout and over HTTP.
 func TestTheServerEverythingHasReceiptsAndKeys(t *testing.T) {
+	testdb.Long(t, "TestTheServerFilesystemStandsUnderRules")
 	t.Parallel()
 	overHTTP := npm(t, "server-everything", "streamableHttp")
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -201,6 +201,7 @@ func TestAnAgentOfAModelGoesOnElsewhere(t *testing.T) {
 
 // A3 to A6: it asks, all workers stop, somebody answers, and it continues.
 func TestAModelAsksAPersonAndWaitsInNoProcess(t *testing.T) {
+	testdb.Long(t, "TestAnAgentAsksAndWaitsInNoProcess")
 	a := newAgents(t)
 	first := a.worker()
 	id := a.insert(
@@ -402,6 +403,7 @@ func otherAgents() []any {
 
 // A12: a program that cannot read an agent's journal leaves it alone.
 func TestAProgramThatCannotReadAnAgentsJournalLeavesItAlone(t *testing.T) {
+	testdb.Long(t, "TestAProgramThatCannotReadAJournalLeavesItAlone")
 	a := newAgents(t)
 	first := a.worker()
 	id := a.insert(asks, 5)

@@ -13,6 +13,7 @@ import (
 // The commands of docs/agents.md are run from its top, as a newcomer would run them, and give what it shows. Only the
 // model is played.
 func TestTheGuideToAgentsIsFollowed(t *testing.T) {
+	testdb.Long(t, "TestTheTutorialIsFollowed")
 	t.Parallel()
 	f := &follower{root: fromRoot(t, "."), dir: reachableFolder(t), env: map[string]string{}, page: "docs/agents.md",
 		section: "docs/agents.md", server: llmtest.Start(t, llmtest.Options{})}

@@ -38,6 +38,7 @@ func receiptIn(t *testing.T, out string) (r receipts.Receipt) {
 }
 
 func TestADecisionPrintsTheReceiptOfTheCallThatWaited(t *testing.T) {
+	testdb.Long(t, "TestADecisionForAHandlerPrintsTheReceiptOfTheQuestion")
 	t.Parallel()
 	url := newDatabase(t)
 	db := testdb.Pool(t, url)

@@ -265,6 +265,7 @@ func TestAStepThatWasKilledRunsOnceMore(t *testing.T) {
 
 // A2: stopped in the middle, it continues on another worker.
 func TestAnAgentWhoseWorkerIsStoppedGoesOnElsewhere(t *testing.T) {
+	testdb.Long(t, "TestAnAgentOfAModelGoesOnElsewhere")
 	d := newDelta(t)
 	d.hold("think 2")
 	first := d.worker()

@@ -101,6 +101,7 @@ func TestDemoLeavesTheCallsOfOthersAlone(t *testing.T) {
 }
 
 func TestDemoSaysWhenSomethingIsNotAsPromised(t *testing.T) {
+	testdb.Long(t, "TestDemoWithNothingSetUp")
 	t.Parallel()
 	url := newDatabase(t)
 	testdb.Exec(t, testdb.Pool(t, url), `
@@ -133,6 +134,7 @@ func TestDemoStopsEverythingOnCtrlC(t *testing.T) {
 
 // A reader of the tutorial starts it in the folder of gem init.
 func TestDemoStaysWithADashboard(t *testing.T) {
+	testdb.Long(t, "TestDemoWithNothingSetUp")
 	t.Parallel()
 	env, mark := marked()
 	p := prepare(t, env, "demo", "--stay")

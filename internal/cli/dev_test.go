@@ -49,6 +49,7 @@ func avoided(t *testing.T) string {
 }
 
 func TestDevRunsUntilCtrlC(t *testing.T) {
+	testdb.Long(t, "TestDevIsTheSameAtEachStart")
 	t.Parallel()
 	env, mark := marked()
 	p := startGem(t, append(env, "DATABASE_URL="+avoided(t)), "dev")
@@ -108,6 +109,7 @@ func TestDevRunsUntilCtrlC(t *testing.T) {
 }
 
 func TestTheLogOfDevComesAfterItsText(t *testing.T) {
+	testdb.Long(t, "TestDevPrintsWhatIsAsked")
 	t.Parallel()
 	p := prepare(t, nil, "dev")
 	p.cmd.Stderr = &p.stdout // as on a terminal

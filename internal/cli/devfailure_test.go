@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
 const brokenTool = `create or replace function tools.shop_halve(input jsonb) returns jsonb language plpgsql as $$
@@ -13,6 +15,7 @@ begin
 end $$`
 
 func TestDevShowsWhereAFunctionFailed(t *testing.T) {
+	testdb.Long(t, "TestDevTakesFilesThatAppearChangeAndGo")
 	t.Parallel()
 	registry := writeFile(t,
 		`{"version": "1", "tools": [{"name": "shop.halve", "description": "Halves.", "permissions": [], "receipt_fields": [],

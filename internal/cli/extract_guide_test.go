@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/gemworker/gem/internal/testing/llmtest"
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
 // invoiced is what a model answers about the invoice of docs/examples/extract, with this amount as the total.
@@ -22,6 +23,7 @@ func invoiced(amount string) string {
 
 // The commands of docs/extract.md are run from its top, and give what it shows. Only the providers are played.
 func TestTheGuideToExtractionIsFollowed(t *testing.T) {
+	testdb.Long(t, "TestTheTutorialIsFollowed")
 	t.Parallel()
 	const sonnet = "claude-sonnet-4-6"
 	f := &follower{root: fromRoot(t, "."), dir: reachableFolder(t), env: map[string]string{}}

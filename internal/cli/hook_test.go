@@ -417,6 +417,7 @@ func TestHookSaysThatTheRulesAreWrong(t *testing.T) {
 }
 
 func TestHookWithoutItsHistoryLetsAnActThroughOrAsks(t *testing.T) {
+	testdb.Long(t, "TestHookLetsACommitThroughOnceTheTestsPass")
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts, and says nothing
 	if err != nil {

@@ -66,6 +66,7 @@ func used(s llmtest.Script, input, output int64) llmtest.Script {
 // The commands of docs/llm.md are run from its top, as a newcomer would run them, and give what it shows. Only the
 // providers are played.
 func TestTheGuideToModelsIsFollowed(t *testing.T) {
+	testdb.Long(t, "TestTheTutorialIsFollowed")
 	t.Parallel()
 	f := &follower{root: fromRoot(t, "."), dir: reachableFolder(t), env: map[string]string{}}
 	f.server = llmtest.Start(t, llmtest.Options{Answer: func(r *llmtest.Request) llmtest.Script {

@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
 const oneTarget = `{"version": "1.0.0",
@@ -165,6 +167,7 @@ func TestAWorkersLogNamesTheRoutesAndTheKeysThatTheyLack(t *testing.T) {
 // The demo reaches nothing outside: not even a model that needs no key, of a file that lies where it is started. Its
 // own is a script.
 func TestTheDemoDoesNotReadTheRoutesFile(t *testing.T) {
+	testdb.Long(t, "TestDemoWithNothingSetUp")
 	t.Parallel()
 	p := prepare(t, []string{"LLM_ROUTES=" + oneTarget, "HERE_API_KEY=hunter2"}, "demo", "--verbose")
 	if err := os.WriteFile(filepath.Join(p.cmd.Dir, "llm.routes.json"), []byte("{"), 0o600); err != nil {

@@ -14,6 +14,7 @@ import (
 
 // A price can be traced only if one version of the routes has one content, whichever worker asked.
 func TestAWorkerRefusesOtherRoutesOfARecordedVersion(t *testing.T) {
+	testdb.Long(t, "TestAWorkerWithWrongRoutesDoesNotStartAndSaysWhere")
 	t.Parallel()
 	url := newDatabase(t)
 	old, changed := writeFile(t, oneTarget), writeFile(t, strings.Replace(oneTarget, `"0.3"`, `"0.4"`, 1))
@@ -58,6 +59,7 @@ func TestAWorkerWithWrongRoutesDoesNotStartAndSaysWhere(t *testing.T) {
 
 // kill -9 of the program itself while a model answers.
 func TestAProgramThatIsKilledWhileAModelAnswersCostsOneRequestMore(t *testing.T) {
+	testdb.Long(t, "TestAStepThatWasKilledRunsOnceMore")
 	t.Parallel()
 	server := llmtest.Start(t, llmtest.Options{})
 	streams := make(chan struct{})

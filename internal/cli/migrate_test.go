@@ -38,6 +38,7 @@ func TestMigratePrintsWhatItWouldDo(t *testing.T) {
 
 // A program of the user's own fails in its own file, which leaves nothing.
 func TestMigrateSaysWhatFailed(t *testing.T) {
+	testdb.Long(t, "TestMigrateSaysWhatItDid")
 	t.Parallel()
 	url := testdb.NewEmpty(t)
 	db := testdb.Pool(t, url)
@@ -173,6 +174,7 @@ func TestMigrateAsksBeforeItAdoptsTables(t *testing.T) {
 // Until somebody confirms, others can work with the tables. The list is made while a session holds a lock that admits
 // only readers. No lock is held while the question is open.
 func TestMigrateLocksNothingBeforeItIsConfirmed(t *testing.T) {
+	testdb.Long(t, "TestMigrateAsksBeforeItAdoptsTables")
 	t.Parallel()
 	url := testdb.NewEmpty(t)
 	db := testdb.Pool(t, url)

@@ -3,9 +3,12 @@ package cli
 import (
 	"strings"
 	"testing"
+
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
 func TestAToolThatOnlyTheFolderKnowsIsNamedWithTheFile(t *testing.T) {
+	testdb.Long(t, "TestDevTakesFilesThatAppearChangeAndGo")
 	t.Parallel()
 	url, dir := newDatabase(t), reachableFolder(t)
 	startWorker(t, url)

@@ -3,6 +3,8 @@ package cli
 import (
 	"strings"
 	"testing"
+
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
 func TestRulesTestPlaysSequences(t *testing.T) {
@@ -34,6 +36,7 @@ func TestRulesTestPlaysSequences(t *testing.T) {
 }
 
 func TestAMistakeInAnEventOfASequenceIsNamed(t *testing.T) {
+	testdb.Long(t, "TestRulesTestPlaysSequences")
 	t.Parallel()
 	const edit = `"hook": {"hook_event_name": "PreToolUse", "session_id": "s", "tool_name": "Edit", "tool_input": {"file_path": "a.go"}`
 	for step, want := range map[string]string{

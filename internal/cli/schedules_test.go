@@ -41,6 +41,7 @@ func TestTheGuideToSchedulesWorks(t *testing.T) {
 }
 
 func TestSchedulesShowWhatBecameOfTheirTimes(t *testing.T) {
+	testdb.Long(t, "TestTheGuideToSchedulesWorks")
 	t.Parallel()
 	url := testdb.New(t)
 	db := testdb.Pool(t, url)

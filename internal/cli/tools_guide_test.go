@@ -209,6 +209,7 @@ func serve(t *testing.T, f *follower, address, port string) {
 
 // npx would download the server; the test uses one that is installed.
 func TestTheGuideToToolsInMCPServersIsFollowed(t *testing.T) {
+	testdb.Long(t, "TestTheGuideToToolsBehindHTTPIsFollowed")
 	t.Parallel()
 	server := mcpclients.Command(t, nil, "mcp-server-filesystem")
 	shared := t.TempDir()

@@ -100,7 +100,7 @@ const (
 // Waiting calls are rows, so the server may crash and come back without any worker noticing them. Some are answered
 // afterwards, and the others are cancelled.
 func TestWhatWaitsOutlivesTheServer(t *testing.T) {
-	a := startAsking(t, 200)
+	a := startAsking(t, 100)
 	if os.Getenv("GEM_TEST_LONG") != "" {
 		a.calls = 10_000
 	}

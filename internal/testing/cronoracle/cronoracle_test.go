@@ -79,7 +79,7 @@ func TestCronerFindsTheSameInstantsAroundClockChanges(t *testing.T) {
 	t.Parallel()
 	node, folder := npmrig.Node(t, "internal/testing/cronoracle", "croner", "npm ci --prefix internal/testing/cronoracle")
 	zones := []string{"Europe/Berlin", "Australia/Lord_Howe"}
-	first, years := 2025, 2
+	first, years := 2025, 1
 	if os.Getenv("GEM_TEST_LONG") != "" {
 		zones = append(zones, "America/New_York", "America/Havana", "America/Sao_Paulo", "America/St_Johns", "Asia/Tehran",
 			"Asia/Gaza", "Africa/Casablanca", "Europe/Dublin", "Pacific/Auckland", "Pacific/Chatham", "America/Santiago")

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/gemworker/gem/internal/testing/mcpclients"
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
 var goodName = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`)
@@ -50,6 +51,7 @@ func TestTheInspectorListsTheSameToolsInEachEra(t *testing.T) {
 }
 
 func TestTheInspectorWaitsForATask(t *testing.T) {
+	testdb.Long(t, "TestTheInspectorCallsATool")
 	t.Parallel()
 	p := start(t)
 	url := p.http("--task-after", "100ms", "--wait", "1s").URL // without tasks the answer is pending

@@ -34,6 +34,9 @@ func eachScene(t *testing.T, test func(t *testing.T, s scene)) {
 	t.Parallel()
 	for language := range languages {
 		t.Run(language, func(t *testing.T) {
+			if language != "TypeScript" {
+				testdb.Long(t, "the same test with TypeScript")
+			}
 			t.Parallel()
 			counted := newEffects(t)
 			s := serve(t, language, "", counted.variable())

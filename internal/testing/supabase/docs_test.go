@@ -12,6 +12,7 @@ import (
 	"github.com/gemworker/gem/handlers/builtin"
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/internal/testing/supabase"
+	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/migrations"
 	"github.com/gemworker/gem/receipts"
 )
@@ -103,6 +104,7 @@ func TestTheCodeOfTheDocumentsRuns(t *testing.T) {
 
 // Supabase's own migrations folder may contain the file that gem migrate --print writes.
 func TestThePrintedFileMayBeAppliedByOthersAndAgain(t *testing.T) {
+	testdb.Long(t, "TestTheLifeOfACallAsItsFrontendSeesIt")
 	t.Parallel()
 	d := desk{supabase.Start(t, supabase.Options{NotMigrated: true}), t}
 	var sql strings.Builder
@@ -133,6 +135,7 @@ func TestThePrintedFileMayBeAppliedByOthersAndAgain(t *testing.T) {
 
 // A user adds a document in parts, and a server starts an extraction for the user.
 func TestTheCodeOfTheGuideToExtractionRuns(t *testing.T) {
+	testdb.Long(t, "TestTheCodeOfTheDocumentsRuns")
 	t.Parallel()
 	p := supabase.Start(t, supabase.Options{})
 	env := handlertest.Start(t, handlertest.Options{Database: p.DatabaseURL, Domains: builtin.Domains(),

@@ -6,9 +6,11 @@ import (
 	"testing"
 
 	"github.com/gemworker/gem/internal/testing/supabase"
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
 func TestACallerHasOnlySoManyOpenCalls(t *testing.T) {
+	testdb.Long(t, "TestRequestsAtTheSameTimeDoNotGetPastTheLimit")
 	t.Parallel()
 	d := desk{supabase.Start(t, supabase.Options{}), t}
 	d.Exec("update gem.limits set max_open_calls = 5")
@@ -75,6 +77,7 @@ func TestRequestsAtTheSameTimeDoNotGetPastTheLimit(t *testing.T) {
 }
 
 func TestOneCallSentManyTimesAtOnceIsOneCall(t *testing.T) {
+	testdb.Long(t, "TestRequestsAtTheSameTimeDoNotGetPastTheLimit")
 	t.Parallel()
 	d := desk{supabase.Start(t, supabase.Options{}), t}
 	text := d.Client().Run(d.User("ada"), ids.Replace(`
@@ -90,6 +93,7 @@ func TestOneCallSentManyTimesAtOnceIsOneCall(t *testing.T) {
 }
 
 func TestTheOwnerSetsTheLimits(t *testing.T) {
+	testdb.Long(t, "TestRequestsAtTheSameTimeDoNotGetPastTheLimit")
 	t.Parallel()
 	d := desk{supabase.Start(t, supabase.Options{}), t}
 	for _, c := range []struct{ limit, query, says string }{

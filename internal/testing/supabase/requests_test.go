@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/internal/testing/supabase"
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
 // call returns the body of an insert with further fields.
@@ -16,6 +17,7 @@ func call(more string) string {
 }
 
 func TestRequestsThatNoClientSends(t *testing.T) {
+	testdb.Long(t, "TestNoRefusalLetsACallersWordsIntoAnotherResponse")
 	t.Parallel()
 	d := newDesk(t, supabase.Options{})
 	const calls = "/core_tool_calls"
@@ -152,6 +154,7 @@ func TestRequestsThatNoClientSends(t *testing.T) {
 }
 
 func TestRequestsOfOtherClientsThatAreFine(t *testing.T) {
+	testdb.Long(t, "TestTheLifeOfACallAsItsFrontendSeesIt")
 	t.Parallel()
 	d := newDesk(t, supabase.Options{})
 	type header = map[string]string
@@ -226,6 +229,7 @@ func TestAVisitorIsToldOfNothing(t *testing.T) {
 }
 
 func TestTokensThatTheProjectDidNotSign(t *testing.T) {
+	testdb.Long(t, "TestATokenWithoutAnOwnerOwnsNothing")
 	t.Parallel()
 	d := newDesk(t, supabase.Options{OlderProject: true})
 	type claims = supabase.Claims

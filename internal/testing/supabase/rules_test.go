@@ -10,10 +10,12 @@ import (
 	"github.com/gemworker/gem/handlers/builtin"
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/internal/testing/supabase"
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
 // A server selects the warnings with the columns of a receipt, and a signed-in user from its effects.
 func TestWarningsOfRulesAreSelectedWithAReceipt(t *testing.T) {
+	testdb.Long(t, "TestTheLifeOfACallAsItsFrontendSeesIt")
 	t.Parallel()
 	d := newDesk(t, supabase.Options{})
 	d.Exec(ids.Replace(`
@@ -43,6 +45,7 @@ func TestWarningsOfRulesAreSelectedWithAReceipt(t *testing.T) {
 
 // A rule's question about a user's call must be decided by another user. The decider is the user in the token.
 func TestNobodyApprovesTheirOwnCallThatARuleAsksAbout(t *testing.T) {
+	testdb.Long(t, "TestFrontendsAnswerQuestions")
 	t.Parallel()
 	p := supabase.Start(t, supabase.Options{})
 	d := desk{p, t}

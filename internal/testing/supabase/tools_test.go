@@ -4,9 +4,11 @@ import (
 	"testing"
 
 	"github.com/gemworker/gem/internal/testing/supabase"
+	"github.com/gemworker/gem/internal/testing/testdb"
 )
 
 func TestEachIsToldTheToolsThatItMayCall(t *testing.T) {
+	testdb.Long(t, "TestTheLifeOfACallAsItsFrontendSeesIt")
 	t.Parallel()
 	d := newDesk(t, supabase.Options{OlderProject: true})
 	d.must("visitor", `rpc('list_tools')`, "401 42501")
