@@ -53,6 +53,14 @@ func TestAServiceWritesOnlyStepsOfAttemptsWhoseTokensItHas(t *testing.T) {
 	if err := keep(token, 1); err == nil || !strings.Contains(err.Error(), "PT409") {
 		t.Errorf("another number of steps: %v", err)
 	}
+	for _, effects := range []string{`[]`, `{"rows": []}`, `{"db_writes": 5}`, `{"db_writes": {"a": []}}`,
+		`{"external_calls": ["x"]}`, `{"files_written": [{}]}`} {
+		_, err := service.Exec(t.Context(), fmt.Sprintf(`select public.keep_tool_step('{"token": "%s", "before": 0, "name": "a",
+			"effects": %s}', '7')`, token, effects))
+		if err == nil || !strings.Contains(err.Error(), "PT422") {
+			t.Errorf("the effects %s: %v", effects, err)
+		}
+	}
 	if n := testdb.Value[int](t, owner, "select count(*) from things"); n != 0 {
 		t.Errorf("%d rows of rejected steps", n)
 	}

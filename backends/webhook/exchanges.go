@@ -308,8 +308,10 @@ func (d *dialogue) take(answer *exchangeAnswer) (result json.RawMessage, done bo
 		}
 		state = d.attempt.State()
 	}
+	ran := d.mayRun
+	d.mayRun = nil                    // these steps have run, whatever the answer says
 	if unsure && state.Steps > said { // the transaction of the step has committed after all
-		return nil, false, nil
+		return nil, false, d.keepEnds(ran, answer.Operations)
 	}
 	if answer.isEmpty && state.Steps == counted {
 		return nil, false, d.misfit(fmt.Sprintf("%s answered with neither operations nor an end. A stepTx must end with "+
@@ -320,7 +322,6 @@ func (d *dialogue) take(answer *exchangeAnswer) (result json.RawMessage, done bo
 			state.Steps))
 	}
 	operations := make([]exchange.Operation, len(answer.Operations))
-	d.mayRun = nil
 	for i, op := range answer.Operations {
 		if operations[i], err = d.operation(op); err != nil {
 			return nil, false, d.misfit(err.Error())
@@ -356,6 +357,28 @@ func (d *dialogue) take(answer *exchangeAnswer) (result json.RawMessage, done bo
 			Reason: fmt.Sprintf("%s lacks what %s needs.", d.domain, d.call.Tool)})
 	}
 	return answer.Result, true, err
+}
+
+// keepEnds records the ends of steps that ran in this exchange and must not run twice. It drops the other operations of
+// the answer: their steps run again if the journal lacks them.
+func (d *dialogue) keepEnds(ran []string, answered []operation) error {
+	entries, _ := d.attempt.Entries()
+	var ends []exchange.Operation
+	for _, op := range answered {
+		if op.Do != exchange.End || op.Kind != exchange.Once || !slices.Contains(ran, op.Name) ||
+			slices.ContainsFunc(entries, func(e exchange.Entry) bool { return e.Name == op.Name && e.Ended != nil }) {
+			continue
+		}
+		end, err := d.operation(op)
+		if err != nil {
+			return d.misfit(err.Error())
+		}
+		ends = append(ends, end)
+	}
+	if err := d.attempt.Record(ends); err != nil {
+		return d.misfit(fmt.Sprintf("%s answered what cannot be recorded: %v.", d.domain, err))
+	}
+	return nil
 }
 
 // wait waits as the service asks.
@@ -406,10 +429,11 @@ func (d *dialogue) operation(op operation) (exchange.Operation, error) {
 		read.Err = handlers.TransientAfter(read.Err, time.Duration(min(max(op.AfterMS, 0), maxPauseMS))*time.Millisecond)
 	}
 	if len(op.Effects) > 0 {
-		var err error
-		if read.Effects, err = backends.ReadEffects(d.call.Tool, op.Effects); err != nil {
-			return read, err
+		effects, err := backends.ReadEffects(fmt.Sprintf("the step %.100s of %s", op.Name, d.call.Tool), op.Effects)
+		if err != nil && read.Err == nil { // the step has run, so it must end
+			read.Result, read.Err = nil, err
 		}
+		read.Effects = effects
 	}
 	return read, nil
 }

@@ -131,6 +131,8 @@ func TestEachAnswerOfADurableHandlerHasItsMeaning(t *testing.T) {
 		"a misfit": {[]answer{ok(`{"gem": 1, "misfit": {"name": "a", "message": "another"}}`)}, `code: another`},
 		"a call that is not listed": {[]answer{ok(`{"gem": 1, "ops": [{"op": "call", "name": "c", "tool": "crm.plan", "input": {}}],
 			"wait": {"need": 1, "for": [{"name": "c"}]}}`), ok(`{"gem": 1, "result": 1}`)}, `succeeded 1`},
+		"a step with effects that are none": {[]answer{ok(`{"gem": 1, "ops": [{"op": "step", "name": "a", "kind": "step", "result": 1,
+			"effects": {"db_reads": [{"table": "t", "count": "5"}]}}]}`), ok(`{"gem": 1, "steps": 1, "result": 1}`)}, `succeeded 1`},
 		"effects that are none": {[]answer{ok(`{"gem": 1, "result": 1, "effects": {"db_writes": [{}]}}`)}, `failed output_invalid`},
 		"a huge result":         {[]answer{ok(`{"gem": 1, "ops": [{"op": "step", "name": "a", "kind": "step", "result": "1 MiB"}]}`), ok(`{"gem": 1, "result": 1}`)}, `succeeded 1`},
 	} {

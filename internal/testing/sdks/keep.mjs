@@ -16,16 +16,28 @@ const book = (call, name) => call.stepTx(name, async step => {
   return 1
 })
 
+let kept = 0
+let broken
+const breaks = new Promise(resolve => { broken = resolve }) // until keep has written b and fails
+
 const service = serve({
   secret: process.env.SDK_SECRET,
   keep: async (step, result) => {
+    if (process.env.SDK_KEEP === 'flaps' && kept++ === 0) throw new Error('no connection')
     if (process.env.SDK_KEEP === 'refused') return { error: new Error('no connection') } // as supabase-js returns it
     await psql(`select keep_tool_step(${quoted(step)}, ${quoted(result)})`)
-    if (process.env.SDK_KEEP === 'lost') throw new Error('the connection broke')
+    if (process.env.SDK_KEEP === 'flaps' && step.name === 'b') broken()
+    if (process.env.SDK_KEEP === 'lost' || process.env.SDK_KEEP === 'flaps' && step.name === 'b') {
+      throw new Error('the connection broke')
+    }
   },
   tools: {
-    'remote.play': durable(async (call, { steps, once }) => {
+    'remote.play': durable(async (call, { steps, once, beside }) => {
       const out = []
+      if (beside) {
+        return Promise.all([call.stepOnce('o', () => ran(call, 'o').then(() => breaks).then(() => 'o')),
+          call.step('a', () => ran(call, 'a')).then(() => call.step('b', () => ran(call, 'b')))])
+      }
       if (once) return [await call.stepOnce('o', () => ran(call, 'o'))]
       for (let i = 0; i < steps; i++) out.push(await call.step(`s${i}`, () => ran(call, `s${i}`)))
       out.push(...await Promise.all(['a', 'b'].map(name => call.step(name, () => {

@@ -5,6 +5,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import threading
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "sdk" / "python"))
 sys.dont_write_bytecode = True
@@ -28,16 +29,38 @@ def ran(call, name):
     return name
 
 
+kept = 0
+broken = threading.Event()  # keep has written b and fails
+
+
 def keep(step, result):
+    global kept
+    kept += 1
+    flaps = os.environ.get("SDK_KEEP") == "flaps"
+    if flaps and kept == 1:
+        raise RuntimeError("no connection")
     if os.environ.get("SDK_KEEP") == "refused":
         raise RuntimeError("no connection")
     psql(f"select keep_tool_step({quoted(step)}, {quoted(result)})")
+    if flaps and step["name"] == "b":
+        broken.set()
+        raise RuntimeError("the connection broke")
     if os.environ.get("SDK_KEEP") == "lost":
         raise RuntimeError("the connection broke")
 
 
 @durable
 async def play(call, input):
+    async def a_and_b():
+        await call.step("a", lambda: ran(call, "a"))
+        return await call.step("b", lambda: ran(call, "b"))
+
+    def o():
+        ran(call, "o")
+        broken.wait()
+        return "o"
+    if input.get("beside"):
+        return await asyncio.gather(call.step_once("o", o), a_and_b())
     if input.get("once"):
         return [await call.step_once("o", lambda: ran(call, "o"))]
     out = [await call.step(f"s{i}", lambda: ran(call, f"s{i}")) for i in range(input["steps"])]

@@ -259,6 +259,20 @@ func TestAStepThatIsKeptAlthoughKeepFailsDoesNotRunAgain(t *testing.T) {
 	})
 }
 
+// keep fails at the beginning of a stepOnce, so that the stepOnce runs in the next request. There, keep fails after it
+// has written another step. The stepOnce does not run again, and its end is recorded.
+func TestAStepOnceRunsOnceIfKeepFailsBeforeAndBesideIt(t *testing.T) {
+	eachKeeper(t, registryText, []string{"SDK_KEEP=flaps"}, passAll, func(t *testing.T, env *handlertest.Env, _ *proxy) {
+		r := env.Run(handlertest.Call{Tool: "remote.play", Input: `{"steps": 0, "beside": true}`})
+		if got := told(r); got != `succeeded ["o", "b"]` {
+			t.Error(got)
+		}
+		if diff := cmp.Diff(map[string]int{"o": 1, "a": 1, "b": 1}, ran(t, env, r.CallID)); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
 // A call is cancelled after the beginning of its stepOnce was recorded, and before the stepOnce runs. The stepTx of its
 // clean-up runs nevertheless.
 func TestACleanUpRunsAStepTxAlthoughAStepOnceMayRun(t *testing.T) {
