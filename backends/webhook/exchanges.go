@@ -183,8 +183,15 @@ func (d *dialogue) exchange() (*exchangeAnswer, error) {
 	defer cancel()
 	status, header, answer, err := d.post(ctx, body)
 	if err != nil {
+		late := errors.Is(ctx.Err(), context.DeadlineExceeded)
+		if late && d.token != "" { // a transaction of the service may still commit
+			select {
+			case <-d.attempt.Life().Done():
+			case <-time.After(d.attempt.State().Left - 100*time.Millisecond):
+			}
+		}
 		err = d.withoutAnswer(err)
-		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		if late {
 			<-d.attempt.Life().Done() // so that the attempt ends with `timeout`
 		}
 		return nil, err
