@@ -398,6 +398,7 @@ func seldom(o *worker.Options) { o.HeartbeatInterval, o.DeadAfter = time.Minute,
 // The claim is lost before its handler begins. The next one has the same number, and no heartbeat in between tells the
 // worker that it no longer holds the call.
 func TestAClaimThatAFailoverLostDoesNotBegin(t *testing.T) {
+	testdb.Long(t, "TestWhatAFailoverLostIsRestored")
 	t.Parallel()
 	c := idleCells(t, newPair(t))
 	defer c.holdHeartbeats()()

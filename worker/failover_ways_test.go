@@ -170,6 +170,7 @@ func TestWhatAFailoverLostIsRestoredBehindAPooler(t *testing.T) {
 }
 
 func TestAFailoverToASynchronousStandbyLosesNothing(t *testing.T) {
+	testdb.Long(t, "TestWhatAFailoverLostIsRestored")
 	t.Parallel()
 	c := newCells(t)
 	c.waitForStandby()
@@ -202,7 +203,7 @@ func TestAFailoverToASynchronousStandbyLosesNothing(t *testing.T) {
 // A claim waits for a standby that is gone. Its time ends, and the call keeps running for nobody until the worker gives
 // it back. Once nothing waits for the standby any more, the call runs once.
 func TestACallWhoseClaimWaitedForAMissingStandbyRunsOnce(t *testing.T) {
-	testdb.Long(t, "TestAFailoverToASynchronousStandbyLosesNothing")
+	testdb.Long(t, "TestWhatAFailoverLostIsRestored")
 	t.Parallel()
 	c := newCells(t, func(o *worker.Options) { o.Concurrency = 1 })
 	c.waitForStandby()

@@ -449,9 +449,9 @@ func (d *dialogue) operation(op operation) (exchange.Operation, error) {
 const maxPauseMS = 24 * 60 * 60 * 1000
 
 // failure returns the error that the service reports. The error may have one of GEM's codes only if an error in the
-// request had the same code.
+// request had the same code, or if it is about the service's own output.
 func (d *dialogue) failure(said *failure) error {
-	if slices.Contains(d.codes, said.Code) {
+	if said.Code == string(receipts.OutputInvalid) || slices.Contains(d.codes, said.Code) {
 		return &handlers.Failure{Code: said.Code, Message: said.Message, Details: said.Details}
 	}
 	return backends.Failure(said.Code, said.Message, said.Details)

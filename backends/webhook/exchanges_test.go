@@ -98,6 +98,7 @@ func TestEachAnswerOfADurableHandlerHasItsMeaning(t *testing.T) {
 		"a step, then a result":      {[]answer{ok(step), ok(`{"gem": 1, "steps": 1, "result": 2}`)}, `succeeded 2`},
 		"an error":                   {[]answer{ok(`{"gem": 1, "error": {"error_code": "mine", "message": "m"}}`)}, `failed mine m`},
 		"a code of GEM's":            {[]answer{ok(`{"gem": 1, "error": {"error_code": "rule_blocked", "message": "m"}}`)}, `failed execution_error m`},
+		"its own output":             {[]answer{ok(`{"gem": 1, "error": {"error_code": "output_invalid", "message": "m"}}`)}, `failed output_invalid m`},
 		"not configured":             {[]answer{ok(`{"gem": 1, "not_configured": {"reason": "r"}}`)}, `not_configured {"reason": "r"`},
 		"501":                        {[]answer{{Status: 501, Body: `{"reason": "none"}`}}, `not_configured {"reason": "none"`},
 		"501 after progress":         {[]answer{ok(step), {Status: 501}}, `code: crm answered 501`},

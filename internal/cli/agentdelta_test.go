@@ -267,6 +267,7 @@ func TestAModelAsksAPersonAndWaitsInNoProcess(t *testing.T) {
 
 // A7: its turns are counted over all restarts.
 func TestTheTurnsOfAnAgentCountOverRestarts(t *testing.T) {
+	testdb.Long(t, "TestTheTurnLimitOfAnAgentCountsAcrossRestarts of package sdks")
 	a := newAgents(t)
 	id := a.insert(`[{"actions": [{"tool": "delta.act", "input": {"text": "more"}}]}]`, 3)
 	for turn := 1; turn <= 3; turn++ {
@@ -289,6 +290,7 @@ func TestTheTurnsOfAnAgentCountOverRestarts(t *testing.T) {
 // A8 and A9: the result of a tool is an observation, in the order of the model's tool calls, and the agent continues
 // once it has all of them.
 func TestWhatTheToolsOfAnAgentComeToIsObserved(t *testing.T) {
+	testdb.Long(t, "TestWhatAToolComesToIsObserved")
 	a := newAgents(t)
 	testdb.Exec(t, a.db, "insert into gem.roles (subject, role) values (session_user, 'approver')")
 	a.worker(`TOOLS_RULES={"version": "1.0.0", "rules": [

@@ -206,6 +206,7 @@ func TestDevKeepsItsDataInTheCacheIfItsServerCannotReachTheFolder(t *testing.T) 
 }
 
 func TestDevRefusesATakenPort(t *testing.T) {
+	testdb.Long(t, "TestDevIsTheSameAtEachStart")
 	t.Parallel()
 	taken, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {

@@ -144,6 +144,7 @@ func TestAnyDomainCanBeLeftOut(t *testing.T) {
 
 // A built-in domain's name alone makes no tables: its tools may be someone's own, in SQL.
 func TestAProgramOfToolsInSQLGetsTheCoresTablesOnly(t *testing.T) {
+	testdb.Long(t, "TestTheGuideToToolsInSQLIsFollowed")
 	t.Parallel()
 	url := testdb.NewEmpty(t)
 	const entry = `"input_schema": {"type": "object"}, "output_schema": {"type": "object"}, "idempotency": {"mode": "none"}, "timeout_ms": 60000}`

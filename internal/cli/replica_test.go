@@ -11,6 +11,7 @@ import (
 )
 
 func TestListsAndAuditsAreReadFromTheReplica(t *testing.T) {
+	testdb.Long(t, "TestListsAreReadFromTheReplica of package dashboard")
 	t.Parallel()
 	primary := testdb.Private(t, pgserver.Options{})
 	url := primary.URL("postgres")

@@ -13,6 +13,7 @@ import (
 // A login may have another search path, with someone else's tables of the same names, and with overloads of
 // Postgres's own functions and operators.
 func TestEveryCommandUsesGEMsTablesWhateverTheSearchPath(t *testing.T) {
+	testdb.Long(t, "TestAWorkersStatementsUseNothingOfTheSearchPath of package worker")
 	t.Parallel()
 	database := newDatabase(t)
 	testdb.AddStranger(t, database)
