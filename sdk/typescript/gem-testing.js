@@ -32,6 +32,7 @@ class Test {
   async run(tool, input = {}, { crash = false, cancelled = false, id = crypto.randomUUID(), createdBy = null } = {}) {
     const call = { id, tool, attempt: 1, session_id: null, created_by: createdBy }
     const state = { entries: new Map(), steps: 0, mayRun: [], cancelled }
+    let failed = ''
     for (let number = 1; number <= MOST; number++) {
       if (crash) {
         const lost = await this.#ask(call, input, state, number)
@@ -45,6 +46,7 @@ class Test {
       if (status !== 200) {
         if (status !== 503) throw new Error(`The service answered ${status}: ${JSON.stringify(body)}`)
         call.attempt++
+        failed = ` The service last answered: ${body.error}`
         continue
       }
       this.journal = [...state.entries.values()]
@@ -57,11 +59,12 @@ class Test {
       }
       if (body.wait) this.#wait(body.wait, state)
     }
-    throw new Error(`The call has not ended after ${MOST} exchanges. Have its steps other names in each run?`)
+    throw new Error(`The call has not ended after ${MOST} exchanges. Have its steps other names in each run?${failed}`)
   }
 
   // replay runs the handler of the last call again on its whole journal. It throws if the handler behaves differently.
   async replay() {
+    if (!this.#last) throw new Error('No call has ended: use t.run before t.replay.')
     const { call, input, state, end } = this.#last
     const { body } = await this.#ask(call, input, state, 1, true)
     const differs = body.stopped ? `it reached ${body.stopped}` : body.misfit ? body.misfit.message
@@ -96,7 +99,8 @@ class Test {
         case 'version': add(op.name, 'version', { result: op.result }); break
         case 'tools': add(op.name, 'step', { result: Object.keys(this.tools).map(name => ({ name })) }); break
         case 'cancelled': add(op.name, 'cancelled', {}); break
-        case 'approve': add(op.name, 'call', { tool: 'wait.approval', ...this.#said(op.name, op.text) }); break
+        case 'approve': add(op.name, 'call', { tool: 'wait.approval',
+          ...this.#said(op.name, op.text ?? `May ${op.tool} run?`) }); break
         case 'call': add(op.name, 'call', { tool: op.tool, ...await this.#made(call, op, state) }); break
       }
     }
@@ -112,12 +116,12 @@ class Test {
   // made returns the end of a call that the handler makes.
   async #made(call, op, state) {
     if (op.tool === 'wait.answer') return this.#said(op.name, op.input.text)
-    if (op.approved && !state.entries.get(op.approved)?.result.approved) {
+    if (op.approved && !state.entries.get(op.approved)?.result?.approved) {
       return { error: { error_code: 'not_allowed', message: `The call ${op.name} was not approved.` } }
     }
     try {
       const stub = this.tools[op.tool]
-      return { result: await (stub ? stub(op.input) : this.#plain(call, op)) ?? null }
+      return stub ? { result: await stub(op.input) ?? null } : await this.#plain(call, op)
     } catch (error) {
       if (!(error instanceof Failure)) throw error
       return { error: { error_code: error.code, message: error.message, details: error.details } }
@@ -129,8 +133,12 @@ class Test {
     const answer = await this.#service.said({ input: op.input, call: { id: crypto.randomUUID(), tool: op.tool, attempt: 1,
       session_id: null, created_by: call.created_by } })
     const body = await answer.json()
-    if (answer.status === 501) throw new Error(`The test has no function for ${op.tool}: set t.tools['${op.tool}'].`)
-    return ending(answer.status === 200 ? body : { error: body.error })
+    switch (answer.status) {
+      case 200: return { result: body.result }
+      case 422: return { error: body.error }
+      case 503: return { error: { error_code: 'execution_error', message: body.error } }
+    }
+    throw new Error(`The test has no function for ${op.tool}: set t.tools['${op.tool}']. ${body.reason ?? body.error}`)
   }
 
   // wait records the arrival of everything that the handler waits for.
