@@ -7,7 +7,12 @@
 
 const TOLERANCE = 5 * 60 // seconds by which the clocks of the worker and the service may differ
 const LARGEST = 4 << 20 // bytes of a request, and of an answer
+const LARGEST_OPS = LARGEST - 65_536 // bytes of the operations in an answer
+const MOST_OPS = 1000 // in an answer
+const STEP_ROOM = 2048 // bytes that the answer keeps free for each running step: TOO_LARGE with the longest name
 const LARGEST_RESULT = 1 << 20 // bytes of a step's result
+const LONGEST_MESSAGE = 10_000 // characters
+const LARGEST_ERROR = 61_000 // bytes of an error with such a message, without its details
 const LONGEST = 5_000 // milliseconds for which a request keeps steps: a cancellation waits for the end of the request
 
 // The store is { step: name } in a step and { cleanup: true } in a clean-up. Not every platform has AsyncLocalStorage.
@@ -18,7 +23,7 @@ export class Failure extends Error {
   name = 'Failure'
   constructor(message, { code = 'execution_error', details = null } = {}) {
     super(message)
-    Object.assign(this, { code, details })
+    Object.assign(this, { code: String(code), details })
   }
 }
 
@@ -43,7 +48,7 @@ export class Transient extends Error {
   name = 'Transient'
   constructor(cause, afterMs = 0) {
     super(cause instanceof Error ? cause.message : String(cause), { cause })
-    this.afterMs = afterMs
+    this.afterMs = Math.min(Math.max(Number(afterMs) || 0, 0), 24 * 60 * 60 * 1000)
   }
 }
 
@@ -143,30 +148,37 @@ async function isSigned(headers, body, secrets) {
 const reply = (status, body, headers = {}) =>
   new Response(JSON.stringify(body), { status, headers: { 'content-type': 'application/json', ...headers } })
 
-// encoded returns a value as JSON, and its size in bytes, or throws a Failure.
-function encoded(what, value, largest = LARGEST_RESULT) {
+const sizeOf = value => new TextEncoder().encode(JSON.stringify(value)).length
+
+// asJSON returns a value as the journal will contain it, or throws a Failure.
+function asJSON(what, value, largest = LARGEST_RESULT, code = 'output_invalid') {
   let text
   try {
     text = JSON.stringify(value ?? null) ?? 'null'
   } catch (error) {
-    throw new Failure(`The result of ${what} cannot be written as JSON: ${error.message}`, { code: 'output_invalid' })
+    throw new Failure(`${what} cannot be written as JSON: ${error.message}`, { code })
   }
   const size = new TextEncoder().encode(text).length
-  if (size <= largest) return { text, size }
-  throw new Failure(`The result of ${what} takes ${size} bytes as JSON, and may take ${largest}.`,
-    { code: 'output_invalid' })
+  if (size <= largest) return JSON.parse(text)
+  throw new Failure(`${what} takes ${size} bytes as JSON, and may take ${largest}.`, { code })
 }
 
 // Notes are the effects that a handler records.
 class Notes {
   effects = {}
   #note(list, effect) { (this.effects[list] ??= []).push(effect) }
-  wrote(table, action, id) { this.#note('db_writes', { table, action, id: String(id) }) }
-  read(table, count) { this.#note('db_reads', { table, count }) }
-  sent(type, recipient, messageId) { this.#note('messages_sent', { type, recipient, message_id: messageId }) }
-  wroteFile(path) { this.#note('files_written', path) }
+  wrote(table, action, id) {
+    this.#note('db_writes', { table: String(table), action: String(action), id: String(id) })
+  }
+  read(table, count) { this.#note('db_reads', { table: String(table), count: Number(count) }) }
+  sent(type, recipient, messageId) {
+    this.#note('messages_sent', { type: String(type), recipient: String(recipient),
+      message_id: String(messageId ?? '') })
+  }
+  wroteFile(path) { this.#note('files_written', String(path)) }
   called(service, endpoint, statusCode = 0) {
-    this.#note('external_calls', { service, endpoint, status_code: statusCode })
+    this.#note('external_calls', { service: String(service), endpoint: String(endpoint),
+      status_code: Number(statusCode) })
   }
   add(effects = {}) { for (const [list, all] of Object.entries(effects)) (this.effects[list] ??= []).push(...all) }
   take() {
@@ -183,29 +195,31 @@ const aboutOf = said => ({ id: said.call.id, tool: said.call.tool, attempt: said
 async function once(run, said) {
   const call = Object.assign(new Notes(), aboutOf(said))
   try {
-    const result = await run(said.input, call)
-    encoded(said.call.tool, result, LARGEST)
-    return reply(200, { result: result ?? null, effects: call.take() ?? {} })
+    const result = asJSON(`The result of ${said.call.tool}`, await run(said.input, call), LARGEST)
+    return reply(200, { result, effects: call.take() ?? {} })
   } catch (error) {
     if (error instanceof NotConfigured) return reply(501, unconfigured(error))
-    if (isTransient(error)) return reply(503, { error: error.message }, retryAfter(error))
+    if (isTransient(error)) return reply(503, { error: shortened(error.message) }, retryAfter(error))
     if (!(error instanceof Failure)) console.error(error)
     return reply(422, { error: described(error) })
   }
 }
 
 const retryAfter = error => error.afterMs > 0 ? { 'retry-after': String(Math.ceil(error.afterMs / 1000)) } : {}
-const unconfigured = e => ({ reason: e.message, required_env: e.requiredEnv, next_steps: e.nextSteps })
-function described(e) {
+const shortened = text => [...String(text).slice(0, 2 * LONGEST_MESSAGE)].slice(0, LONGEST_MESSAGE).join('')
+const unconfigured = e => ({ reason: shortened(e.message), required_env: e.requiredEnv, next_steps: e.nextSteps })
+function described(e, largest = LARGEST_RESULT) {
   let details = e instanceof Failure && e.details || undefined
   try {
-    details = details && JSON.parse(encoded('details', details).text)
+    details = details && asJSON('details', details, Math.min(largest, LARGEST_RESULT))
   } catch {
     details = undefined
   }
-  return { error_code: e instanceof Failure ? e.code : 'execution_error',
-    message: e instanceof Error ? e.message : String(e), details }
+  return { error_code: e instanceof Failure ? String(e.code).slice(0, 100) : 'execution_error',
+    message: shortened(e instanceof Error ? e.message : e), details }
 }
+const TOO_LARGE = { result: undefined, not_configured: undefined, effects: undefined,
+  error: { error_code: 'output_invalid', message: 'What the step returned or recorded does not fit into the answer.' } }
 // Postgres asks to run a transaction again with these states.
 const isTransient = e => e instanceof Transient || ['40001', '40P01'].includes(e?.code)
 
@@ -213,27 +227,47 @@ const isTransient = e => e instanceof Transient || ['40001', '40P01'].includes(e
 async function exchange(run, said, keep) {
   const call = new Call(said, keep)
   let end
-  Promise.resolve().then(() => run(call, said.input)).then(
-    result => { end = { result: JSON.parse(encoded(said.call.tool, result, LARGEST).text) } })
-    .catch(error => { end = { error } }).then(() => { call.returned = true; call.changed() })
+  Promise.resolve().then(() => run(call, said.input)).then(result => { end = { result } }, error => { end = { error } })
+    .then(() => { call.returned = true; call.changed() })
   while (!end && !call.end) await call.idle()
   call.closed = true
   if (end?.error && !(end.error instanceof Failure || end.error instanceof NotConfigured)) console.error(end.error)
   const answer = { gem: 1, steps: call.steps, unsure: call.unsure, ops: call.ops, ...call.end }
   if (call.end?.stopped) answer.unread = call.unread()
   if (!call.end && 'error' in end && isTransient(end.error)) {
-    if (call.ops.length === 0) return reply(503, { error: end.error.message }, retryAfter(end.error))
+    if (call.ops.length === 0) return reply(503, { error: shortened(end.error.message) }, retryAfter(end.error))
   } else if (!call.end) {
     // calls that nobody waits for would be cancelled at once
     answer.ops = call.ops.filter(op => op.op !== 'call' && op.op !== 'approve')
-    Object.assign(answer, 'result' in end ? end : end.error instanceof NotConfigured
-      ? { not_configured: unconfigured(end.error) } : { error: described(end.error) },
-    { unread: call.unread(), effects: call.allNotes() })
+    Object.assign(answer, { unread: call.unread(), effects: call.allNotes() })
+    const room = () => LARGEST - 100 - sizeOf(answer)
+    if (room() < LARGEST_ERROR) {
+      end = { error: new Failure('The effects do not fit into an answer.', { code: 'output_invalid' }) }
+      answer.unread = answer.effects = undefined
+    }
+    Object.assign(answer, endOf(end, said.call.tool, room()))
   }
   return reply(200, answer)
 }
 
+// endOf returns how a handler has ended, as a part of the answer.
+function endOf({ result, ...failed }, tool, largest) {
+  try {
+    if (!('error' in failed)) return { result: asJSON(`The result of ${tool}`, result, largest) }
+  } catch (error) {
+    failed = { error }
+  }
+  return failed.error instanceof NotConfigured ? { not_configured: unconfigured(failed.error) }
+    : { error: described(failed.error, largest - LARGEST_ERROR) }
+}
+
 const timeOf = date => date && new Date(date).toISOString()
+
+// quiet lets a promise reject before the handler awaits it: Node.js would end the process.
+function quiet(promise) {
+  promise.catch(() => {})
+  return promise
+}
 
 // Child is something that a handler waits for.
 class Child {
@@ -251,9 +285,9 @@ class Child {
   }
 
   until(date) { this.limit = { until: timeOf(date) }; return this }
-  then(...settled) { return this.#call.first(this).then(() => this.#call.resultOf(this)).then(...settled) }
+  then(...settled) { return quiet(this.#call.first(this).then(() => this.#call.resultOf(this)).then(...settled)) }
   catch(rejected) { return this.then(undefined, rejected) }
-  finally(done) { return this.then().finally(done) }
+  finally(done) { return quiet(this.then().finally(done)) }
 }
 
 class Call {
@@ -265,12 +299,13 @@ class Call {
   closed = false // true if the exchange has ended
   #outside = new Notes() // effects outside of steps: each run records them again
   #deferred = false // a step waits for the next exchange
-  #size = 0 // of the results in the answer, in bytes
+  #size = 0 // of the operations in the answer, in bytes
   #entries
   #read = new Set()
   #used = new Map()
   #state
   #running = 0
+  #mayRun // the names of the steps that may run only in this exchange, and that the handler has not reached
   #alone = false // a transaction runs, or has run
   #cleaning = 0
   #changes = 0
@@ -284,6 +319,7 @@ class Call {
     Object.assign(this, aboutOf(said))
     this.#state = said.exchange
     this.steps = said.exchange.steps
+    this.#mayRun = new Set(said.exchange.may_run)
     this.#keeper = said.exchange.token && keep
     this.#until = Date.now() + Math.min(said.exchange.left_ms / 2, LONGEST)
     this.#entries = new Map(said.journal.map(entry => [entry.name, entry]))
@@ -302,6 +338,7 @@ class Call {
     const entry = await this.#found(id, kind)
     if (entry && entry.ended !== null) return outcome(entry)
     if (this.#state.replay) return this.#stop({ stopped: `the step ${id}` })
+    this.#mayRun.delete(id) // it begins before anything else can continue, or never
     this.#mayBegin()
     if (entry && !this.#state.may_run.includes(id)) {
       return this.#add({ op: 'step', name: id, kind, error: described(new Unknown()) })
@@ -309,11 +346,8 @@ class Call {
     // Calls are made before the next step begins, and nothing else runs during a transaction. A stepOnce that may run
     // in this exchange is not postponed, because it may not run in a later exchange.
     const makesCalls = this.ops.some(op => op.op === 'call' || op.op === 'approve')
-    if ((this.#running === 0 || this.#keeper) && !entry && makesCalls || this.#alone || kind === 'tx' &&
-      (this.#running > 0 || this.ops.length > 0 || this.#state.may_run.some(name => !this.#read.has(name)))) {
-      this.#deferred = true
-      return this.#park()
-    }
+    if (!entry && ((this.#running === 0 || this.#keeper) && makesCalls || !this.#hasRoom(STEP_ROOM)) || this.#alone ||
+      kind === 'tx' && (this.#running > 0 || this.ops.length > 0 || this.#mayRun.size > 0)) return this.#defer()
     if (kind === 'tx' && !this.#state.token) {
       throw new Failure('stepTx needs "sql": true in domains.json.', { details: { reason: 'no_token' } })
     }
@@ -322,14 +356,14 @@ class Call {
     this.#running++
     if (kind === 'once' && !entry && !await this.#write(id, 'began')) {
       this.#running--
-      return this.#add({ op: 'began', name: id })
+      // If only the time to keep is over, the next exchange keeps the beginning.
+      const progress = this.steps > this.#state.steps || this.ops.length > 0
+      return this.#keeper && progress ? this.#defer() : this.#add({ op: 'began', name: id })
     }
-    let op, size = 0, written = false
+    let op, written = false
     try {
       const result = await scope.run({ step: name }, () => fn(kind === 'tx' ? this.#stepFor(id) : this.signal))
-      const json = encoded(`the step ${id}`, result, Math.min(LARGEST_RESULT, LARGEST - 65_536 - this.#size))
-      this.#size += size = json.size
-      op = { op: 'step', name: id, kind, result: JSON.parse(json.text) }
+      op = { op: 'step', name: id, kind, result: asJSON(`The result of the step ${id}`, result) }
       written = kind !== 'tx' && await this.#write(id, kind, op.result)
     } catch (error) {
       if (!(error instanceof Failure || error instanceof NotConfigured || isTransient(error))) console.error(error)
@@ -339,7 +373,6 @@ class Call {
     }
     this.#running--
     if (written) {
-      this.#size -= size
       this.changed()
       return op.result
     }
@@ -348,7 +381,7 @@ class Call {
       return this.#park()
     }
     if (kind === 'tx') delete this.notes.effects.db_writes // these rows were rolled back
-    return this.#add({ ...op, effects: this.notes.take() })
+    return this.#add({ ...op, effects: this.notes.take() }, TOO_LARGE)
   }
 
   allNotes() {
@@ -391,7 +424,7 @@ class Call {
   #make(name, op, tool) {
     const child = new Child(this, this.#unique(name), { kind: 'call', tool })
     if (this.#find(child.id, 'call', tool)) return child
-    op.name = child.id
+    op = asJSON(`The input of ${op.tool}`, { ...op, name: child.id }, LARGEST_OPS - 100, 'validation_error')
     if (this.#opens()) this.#note(op)
     else child.unmade = op
     return child
@@ -424,7 +457,8 @@ class Call {
     const id = this.#unique(name)
     const entry = await this.#found(id, 'version')
     if (entry) return entry.result
-    if (this.unread().length > 0) return 0 // an earlier run passed this place
+    // An earlier run passed this place. An answer may only have come before the handler asked for it.
+    if (this.unread().some(name => this.#entries.get(name).kind !== 'answer')) return 0
     if (this.#state.replay) return this.#stop({ stopped: `the version ${id}` })
     return this.#add({ op: 'version', name: id, result: current })
   }
@@ -454,7 +488,7 @@ class Call {
   async cleanup(fn) {
     this.#cleaning++
     try {
-      return await scope.run({ cleanup: true }, fn)
+      return await scope.run({ ...scope.getStore(), cleanup: true }, fn)
     } finally {
       this.#cleaning--
     }
@@ -503,21 +537,38 @@ class Call {
     if (this.waits.length === 0 || this.#alone || this.#deferred) return
     if (this.ops.some(op => op.op !== 'call' && op.op !== 'approve')) return
     const names = new Map(this.waits.flatMap(wait => wait.for).map(one => [one.name, one]))
-    this.end.wait = { need: this.waits.length > 1 ? 1 : this.waits[0].need, for: [...names.values()],
+    const wait = { need: this.waits.length > 1 ? 1 : this.waits[0].need, for: [...names.values()],
       cleanup: this.waits.some(wait => wait.cleanup) || undefined }
+    if (this.ops.length === 0 || this.#size + sizeOf(wait) <= LARGEST_OPS) this.end.wait = wait
   }
 
   changed() { this.#changes++; this.#wake() }
 
-  unread() { return [...this.#entries.keys()].filter(name => !this.#read.has(name) && !name.startsWith('cancelled#')) }
+  unread() {
+    return [...this.#entries.keys()].filter(name => !this.#read.has(name) && !/^cancelled#\d+ of /.test(name))
+  }
 
-  #note(op) {
+  // note adds an operation to the answer, with the changes of `otherwise` if it is too large. If the answer has no room
+  // for it, the exchange ends, and the handler makes it again in the next one.
+  #note(op, otherwise) {
     if (this.closed) return
-    this.ops.push({ ...op, cleanup: this.#cleans() || undefined })
+    op = { ...op, cleanup: this.#cleans() || undefined }
+    let size = sizeOf(op)
+    if (otherwise && !this.#hasRoom(size)) size = sizeOf(op = { ...op, ...otherwise })
+    if (!this.#hasRoom(size)) return this.#defer()
+    this.#size += size + 1
+    this.ops.push(op)
     this.changed()
   }
 
-  #add(op) { this.#note(op); return new Promise(() => {}) }
+  // hasRoom reports whether an operation fits into the answer, next to the steps that run or may run.
+  #hasRoom(size) {
+    const steps = this.#running + this.#mayRun.size
+    return this.ops.length + steps < MOST_OPS && this.#size + size + STEP_ROOM * steps <= LARGEST_OPS
+  }
+
+  #add(op, otherwise) { this.#note(op, otherwise); return new Promise(() => {}) }
+  #defer() { this.#deferred = true; return this.#park() }
   #park() { this.changed(); return new Promise(() => {}) }
   #stop(end) { this.end ??= end; return this.#park() }
 
@@ -563,6 +614,11 @@ class Call {
     }
     return entry
   }
+}
+
+for (const name of ['step', 'stepOnce', 'stepTx', 'run', 'version', 'tools', 'all', 'first', 'sleep', 'cleanup']) {
+  const operation = Call.prototype[name]
+  Call.prototype[name] = function (...args) { return quiet(operation.apply(this, args)) }
 }
 
 // cancelName returns the name of the journal entry for a wait that a cancellation ended.
