@@ -261,7 +261,12 @@ function endOf({ result, ...failed }, tool, largest) {
     : { error: described(failed.error, largest - LARGEST_ERROR) }
 }
 
-const timeOf = date => date && new Date(date).toISOString()
+function timeOf(date) {
+  if (date === undefined || date === null) return undefined
+  const time = new Date(date)
+  if (time >= Date.UTC(1900) && time < Date.UTC(10_000)) return time.toISOString()
+  throw new Failure(`${date} is not a time of the years 1900 to 9999.`)
+}
 
 // quiet lets a promise reject before the handler awaits it: Node.js would end the process.
 function quiet(promise) {

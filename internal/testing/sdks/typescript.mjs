@@ -168,6 +168,14 @@ test('a wait for many names fits beside the operations', async () => {
   assert.deepEqual([names(answer), answer.wait], [['c'], undefined])
 })
 
+test('a wait may end at any time that the worker can read', async () => {
+  const wait = date => exchange(call => call.receive('x').until(date))
+  assert.deepEqual((await wait(0)).wait.for, [{ name: '#x', until: '1970-01-01T00:00:00.000Z' }])
+  for (const date of [new Date(8.64e15), '-000001-01-01T00:00:00Z', 'tomorrow']) {
+    assert.match((await wait(date)).error.message, /is not a time/)
+  }
+})
+
 test('codes are texts, and pauses are at most a day', async () => {
   assert.equal(new Failure('no', { code: 404 }).code, '404')
   const pauses = [-1, NaN, undefined, 'soon', 0.5, 1e21, Infinity].map(ms => new Transient('no', ms).afterMs)
