@@ -12,6 +12,7 @@ import (
 
 	"github.com/gemworker/gem/backends"
 	"github.com/gemworker/gem/backends/webhook"
+	"github.com/gemworker/gem/handlers/exchange"
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/internal/testing/testdb"
 	"github.com/gemworker/gem/worker"
@@ -200,6 +201,34 @@ func TestARequestHasTheJournal(t *testing.T) {
 	}
 	if want := fmt.Sprintf("%[1]s-1-4 %[1]s-1-4", id); s.ids[3] != want {
 		t.Errorf("%s, want %s", s.ids[3], want)
+	}
+}
+
+// An answer that comes before the handler waits for it is marked: it does not mean that the handler was there.
+func TestARequestMarksAnAnswerThatCameEarly(t *testing.T) {
+	t.Parallel()
+	env, s := startScripted(t)
+	id := env.Insert(handlertest.Call{Tool: "crm.plan", Input: input(
+		answer{Status: 200, Body: `{"gem": 1, "wait": {"need": 1, "for": [{"name": "z", "within_ms": 3000}]}}`},
+		answer{Status: 200, Body: `{"gem": 1, "wait": {"need": 1, "for": [{"name": "#other"}]}}`},
+		answer{Status: 200, Body: `{"gem": 1, "result": 1}`})})
+	env.UntilItWaits(id, "time")
+	testdb.Exec(t, env.DB, "select answer_tool_call($1, '7', 'paid')", id)
+	env.UntilItWaits(id, "answer")
+	testdb.Exec(t, env.DB, "select answer_tool_call($1, '8', 'other')", id)
+	env.Await(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := 1; i <= 2; i++ {
+		var said struct{ Journal []exchange.Entry }
+		if err := json.Unmarshal([]byte(s.got[id][i]), &said); err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range said.Journal {
+			if e.Early != (e.Name == "#paid") {
+				t.Errorf("request %d: %+v", i+1, e)
+			}
+		}
 	}
 }
 

@@ -462,8 +462,7 @@ class Call {
     const id = this.#unique(name)
     const entry = await this.#found(id, 'version')
     if (entry) return entry.result
-    // An earlier run passed this place. An answer may only have come before the handler asked for it.
-    if (this.unread().some(name => this.#entries.get(name).kind !== 'answer')) return 0
+    if (this.unread().some(name => !this.#entries.get(name).early)) return 0 // an earlier run passed this place
     if (this.#state.replay) return this.#stop({ stopped: `the version ${id}` })
     return this.#add({ op: 'version', name: id, result: current })
   }

@@ -184,8 +184,9 @@ test('codes are texts, and pauses are at most a day', async () => {
 
 test('an answer that came early does not change a version', async () => {
   const run = async call => [await call.version('v', 3), await call.receive('paid')]
-  const paid = { name: '#paid', kind: 'answer', ended: 1, result: { value: 7 } }
+  const paid = { name: '#paid', kind: 'answer', ended: 1, result: { value: 7 }, early: true }
   assert.deepEqual((await exchange(run, { journal: [paid] })).ops, [{ op: 'version', name: 'v', result: 3 }])
+  assert.deepEqual((await exchange(run, { journal: [{ ...paid, early: undefined }] })).result, [0, 7])
   const later = [{ name: 's', kind: 'step', ended: 2, result: 1 }]
   assert.deepEqual((await exchange(run, { journal: [paid, ...later] })).result, [0, 7])
 })

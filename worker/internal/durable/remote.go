@@ -123,7 +123,8 @@ func (j *Journal) entries() (all []exchange.Entry) {
 			e.Ended = at(arrival.Seq)
 		}
 		if came && e.Kind == exchange.Answer {
-			e.Result = arrival.Result
+			_, reached := j.seqs[name]
+			e.Result, e.Early = arrival.Result, !reached
 		}
 		add(e, arrival.Err)
 	}
