@@ -19,7 +19,7 @@ import math
 import time
 from contextvars import ContextVar
 from datetime import datetime, timedelta, timezone
-from typing import Any, Awaitable, Callable, Generator, Generic, Iterable, Mapping, Optional, TypeVar, Union
+from typing import Any, Awaitable, Callable, Coroutine, Generator, Generic, Iterable, Mapping, Optional, TypeVar, Union
 
 TOLERANCE = 5 * 60  # seconds by which the clocks of the worker and the service may differ
 LARGEST = 4 << 20  # bytes of a request, and of an answer
@@ -585,6 +585,21 @@ async def _run(fn: Callable[..., Any], *of: Any) -> Any:
     return await result if inspect.isawaitable(result) else result
 
 
+def run_in_new_loop(of: Coroutine[Any, Any, T]) -> T:
+    """Is like asyncio.run, and does not wait for tasks that ignore that they are cancelled."""
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(of)
+    finally:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.wait(left, timeout=0.1))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+
 def serve(*, secret: Union[str, list[str]], tools: Mapping[str, Callable[..., Any]],
           keep: Optional[Callable[[dict[str, Any], Any], Any]] = None) -> "Service":
     """Serves tools. secret is the value of the variable that secret_env in domains.json names. While you change the
@@ -654,24 +669,28 @@ class Service:
                     return
         if scope["type"] != "http":
             raise ValueError(f"{scope['type']} is not served here")
-        body, more = b"", True
-        while more:
+        chunks, size, more = list[bytes](), 0, True
+        while more and size <= LARGEST:
             message = await receive()
             if message["type"] == "http.disconnect":
                 return
-            body, more = (body + message.get("body", b""))[:LARGEST + 1], message.get("more_body", False)
+            chunks.append(message.get("body", b""))
+            size, more = size + len(chunks[-1]), message.get("more_body", False)
         headers = {key.decode("latin-1").lower(): value.decode("latin-1") for key, value in scope["headers"]}
-        status, headers, answer = await self.answer(scope["method"], headers, body)
+        status, headers, answer = await self.answer(scope["method"], headers, b"".join(chunks))
         await send({"type": "http.response.start", "status": status,
                     "headers": [(key.encode(), value.encode()) for key, value in headers.items()]})
         await send({"type": "http.response.body", "body": answer})
 
     def wsgi(self, environ: Mapping[str, Any], start_response: Any) -> list[bytes]:
         from http import HTTPStatus
-        size = environ.get("CONTENT_LENGTH") or "0"
-        body = environ["wsgi.input"].read(min(int(size), LARGEST + 1) if size.isascii() and size.isdigit() else 0)
+        size = environ.get("CONTENT_LENGTH") or ""
+        known = int(size) if size.isascii() and size.isdigit() else 0
+        if environ.get("wsgi.input_terminated"):  # the body may have chunks and no length
+            known = LARGEST + 1
+        body = environ["wsgi.input"].read(min(known, LARGEST + 1))
         headers = {key[5:].replace("_", "-").lower(): value for key, value in environ.items() if key[:5] == "HTTP_"}
-        status, headers, answer = asyncio.run(self.answer(environ["REQUEST_METHOD"], headers, body))
+        status, headers, answer = run_in_new_loop(self.answer(environ["REQUEST_METHOD"], headers, body))
         start_response(f"{status} {HTTPStatus(status).phrase}",
                        [*headers.items(), ("content-length", str(len(answer)))])
         return [answer]
@@ -689,6 +708,14 @@ class Service:
             daemon_threads = True
 
         class Quiet(WSGIRequestHandler):
+            timeout = 60  # seconds for which a connection may be idle
+
+            def handle(self) -> None:
+                try:
+                    super().handle()
+                except TimeoutError:
+                    pass
+
             def log_message(self, format: str, *args: Any) -> None:
                 pass
 
