@@ -11,15 +11,14 @@ arrives at once.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import uuid
 from typing import Any, Callable, Mapping, Optional
 
-from gem_handlers import Failure, NotConfigured, Service
+from gem_handlers import Failure, NotConfigured, Service, Transient, run_in_new_loop
 
-MOST = 1000  # exchanges of a call
+MOST = 1000  # exchanges or attempts of a call
 
 
 class Test:
@@ -27,6 +26,7 @@ class Test:
     _call: dict[str, Any]
     _entries: dict[str, dict[str, Any]]
     _may_run: list[str]
+    _end: dict[str, Any]
 
     def __init__(self, service: Service) -> None:
         self.tools: dict[str, Callable[[Any], Any]] = {}  # replace tools that the handler calls
@@ -55,14 +55,14 @@ class Test:
         is lost once, so steps run again, and a step_once raises Unknown."""
         self._call = {"id": str(uuid.uuid4()), "tool": tool, "attempt": 1, "session_id": None, "created_by": created_by}
         self._input, self._entries, self._steps, self._may_run = input or {}, {}, 0, []
-        self._cancelled = cancelled
+        self._cancelled, self._end = cancelled, {}
         for number in range(1, MOST + 1):
             if crash and (lost := self._ask(number))[0] == 200 and "result" not in lost[1]:
                 self._call["attempt"] += 1
                 self._may_run = []
             status, said = self._ask(number)
             if status == 501:
-                raise NotConfigured(said["reason"])
+                raise _unconfigured(said)
             if status == 503:
                 self._call["attempt"] += 1
                 continue
@@ -81,6 +81,8 @@ class Test:
 
     def replay(self) -> None:
         """Runs the handler of the last call again on its whole journal. Raises if it behaves differently."""
+        if not hasattr(self, "_call"):
+            raise AssertionError("There is nothing to replay: run a call first.")
         said = self._ask(1, replay=True)[1]
         differs = None
         if "stopped" in said:
@@ -89,13 +91,13 @@ class Test:
             differs = said["misfit"]["message"]
         elif said.get("unread"):
             differs = "it did not ask for " + ", ".join(said["unread"])
-        elif any(said.get(end) != self._end.get(end) for end in ("result", "error")):
+        elif any(said.get(end) != self._end.get(end) for end in ("result", "error", "not_configured")):
             differs = "it ended differently"
         if differs:
             raise AssertionError(f"The handler is not deterministic: when it ran again, {differs}.")
 
     def _said(self, request: Mapping[str, Any]) -> tuple[int, Any]:
-        status, said, _ = asyncio.run(self._service.said(json.loads(json.dumps(request))))
+        status, said, _ = run_in_new_loop(self._service.said(json.loads(json.dumps(request))))
         return status, json.loads(json.dumps(said))
 
     def _ask(self, number: int, replay: bool = False) -> tuple[int, Any]:
@@ -127,7 +129,7 @@ class Test:
                 case "cancelled":
                     self._add(name, "cancelled")
                 case "approve":
-                    self._add(name, "call", tool="wait.approval", result=self._answered(name, op["text"]))
+                    self._add(name, "call", tool="wait.approval", result=self._answered(name, op.get("text", "")))
                 case _:  # a call
                     self._add(name, "call", tool=op["tool"], **self._made(op))
 
@@ -142,18 +144,34 @@ class Test:
         tool = op["tool"]
         if tool == "wait.answer":
             return {"result": self._answered(op["name"], op["input"]["text"])}
-        if "approved" in op and not self._entries[op["approved"]]["result"]["approved"]:
+        approval: dict[str, Any] = self._entries.get(op.get("approved", ""), {}).get("result") or {}
+        if "approved" in op and not approval.get("approved"):
             return {"error": {"error_code": "not_allowed", "message": f"The call {op['name']} was not approved."}}
         try:
-            if tool in self.tools:
-                return {"result": self.tools[tool](op["input"])}
-            status, said = self._said({"input": op["input"], "call": {**self._call, "id": str(uuid.uuid4()),
-                                                                      "tool": tool, "attempt": 1}})
-            if status == 501:
-                raise AssertionError(f"The test has no function for {tool}: set t.tools[{tool!r}].")
-            return {"result": _ending(said)}
+            return {"result": self._run_tool(tool, op["input"])}
+        except NotConfigured as error:
+            return {"not_configured": {"reason": error.reason, "required_env": error.required_env,
+                                       "next_steps": error.next_steps}}
         except Failure as error:
             return {"error": {"error_code": error.code, "message": str(error), "details": error.details}}
+
+    def _run_tool(self, tool: str, input: Any) -> Any:
+        """Runs a tool of the test or a plain tool of the service, and runs it again after each temporary error."""
+        call = {**self._call, "id": str(uuid.uuid4()), "tool": tool}
+        for attempt in range(1, MOST + 1):
+            if tool in self.tools:
+                try:
+                    return self.tools[tool](input)
+                except Transient:
+                    continue
+            status, said = self._said({"input": input, "call": {**call, "attempt": attempt}})
+            if status == 404 or status == 501 and "required_env" not in said:  # it is durable, or it is not there
+                raise AssertionError(f"The test has no function for {tool}: set t.tools[{tool!r}].")
+            if status == 501:
+                raise _unconfigured(said)
+            if status != 503:
+                return _ending(said)
+        raise AssertionError(f"{tool} has not ended after {MOST} attempts.")
 
     def _wait(self, wait: Mapping[str, Any]) -> None:
         """Records the arrival of everything that the handler waits for."""
@@ -172,10 +190,14 @@ class Test:
             raise AssertionError(f"The handler waits for {names}, which never comes: see Test.send.")
 
 
+def _unconfigured(said: Mapping[str, Any]) -> NotConfigured:
+    return NotConfigured(said["reason"], said.get("required_env", ()), said.get("next_steps", ()))
+
+
 def _ending(said: Mapping[str, Any]) -> Any:
     """Returns the result of a call, or raises its error."""
     if missing := said.get("not_configured"):
-        raise NotConfigured(missing["reason"])
+        raise _unconfigured(missing)
     if error := said.get("error"):
         raise Failure(error["message"], error["error_code"], error.get("details"))
     return said.get("result")
