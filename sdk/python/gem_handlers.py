@@ -23,7 +23,11 @@ from typing import Any, Awaitable, Callable, Coroutine, Generator, Generic, Iter
 
 TOLERANCE = 5 * 60  # seconds by which the clocks of the worker and the service may differ
 LARGEST = 4 << 20  # bytes of a request, and of an answer
-LARGEST_RESULT = 1 << 20  # bytes of a step's result
+LARGEST_RESULT = 1 << 20  # bytes of a step's result, and of a call's input
+ROOM = LARGEST - 65_536  # bytes of the operations in an answer
+MOST = 1000  # operations in an answer
+RESERVED = 2000  # bytes for the operation of a step that runs
+LONGEST_MESSAGE = 10_000  # characters
 LONGEST = 5  # seconds for which a request keeps steps: a cancellation waits for the end of the request
 T = TypeVar("T")
 Result = TypeVar("Result", covariant=True)
@@ -40,7 +44,7 @@ class Failure(Exception):
 
     def __init__(self, message: str = "", code: str = "", details: Any = None) -> None:
         super().__init__(message or self.text)
-        self.code, self.details = code or self.code, details
+        self.code, self.details = str(code or self.code), details
 
 
 class Unknown(Failure):
@@ -67,7 +71,7 @@ class NotConfigured(Exception):
 
     def __init__(self, reason: str, required_env: Iterable[str] = (), next_steps: Iterable[str] = ()) -> None:
         super().__init__(reason)
-        self.reason, self.required_env, self.next_steps = reason, list(required_env), list(next_steps)
+        self.reason, self.required_env, self.next_steps = str(reason), list(required_env), list(next_steps)
 
 
 class Transient(Exception):
@@ -86,35 +90,49 @@ def durable(handler: Handler) -> Handler:
     return handler
 
 
-def _encoded(what: str, value: Any, largest: int = LARGEST_RESULT) -> str:
-    """Returns a value as JSON, or raises a Failure."""
+def _json(value: Any) -> bytes:
+    """Returns a value as JSON in UTF-8. UTF-8 has no half surrogate pairs: they become escapes."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode(errors="backslashreplace")
+
+
+def _plain(what: str, value: Any, largest: int = LARGEST_RESULT, code: str = "output_invalid") -> Any:
+    """Returns a value as it is after it was written as JSON, or raises a Failure."""
     try:
-        text = json.dumps(value, allow_nan=False)
+        text = _json(value)
+        plain = json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
-        raise Failure(f"The result of {what} cannot be written as JSON: {error}", "output_invalid") from error
+        raise Failure(f"{what} cannot be written as JSON: {error}", code) from error
     if len(text) > largest:
-        raise Failure(f"The result of {what} takes {len(text)} bytes as JSON, and may take {largest}.",
-                      "output_invalid")
-    return text
+        raise Failure(f"{what} takes {len(text)} bytes as JSON, and may take {max(largest, 0)}.", code)
+    return plain
 
 
-def _described(error: BaseException) -> dict[str, Any]:
-    if isinstance(error, Failure):
-        try:
-            details = {} if error.details is None else {"details": json.loads(_encoded("details", error.details))}
-        except Failure:
-            details = {}
-        return {"error_code": error.code, "message": str(error), **details}
-    return {"error_code": "execution_error", "message": str(error) or type(error).__name__}
+def _described(error: BaseException, largest: int = LARGEST_RESULT) -> dict[str, Any]:
+    message = (str(error) or type(error).__name__)[:LONGEST_MESSAGE]
+    if not isinstance(error, Failure):
+        return {"error_code": "execution_error", "message": message}
+    try:
+        details = {} if error.details is None else {"details": _plain("details", error.details, largest)}
+    except Failure:
+        details = {}
+    return {"error_code": error.code, "message": str(error)[:LONGEST_MESSAGE], **details}
 
 
 def _unconfigured(error: NotConfigured) -> dict[str, Any]:
-    return {"reason": error.reason, "required_env": error.required_env, "next_steps": error.next_steps}
+    return {"reason": error.reason[:LONGEST_MESSAGE], "required_env": [str(name) for name in error.required_env],
+            "next_steps": [str(step) for step in error.next_steps]}
 
 
 def _is_transient(error: BaseException) -> bool:
     # With these states, Postgres asks to run a transaction again. psycopg and asyncpg call the attribute sqlstate.
     return isinstance(error, Transient) or getattr(error, "sqlstate", None) in ("40001", "40P01")
+
+
+def _pause(error: BaseException) -> float:
+    """Returns the seconds that a transient error asks to wait for, up to a day."""
+    after = getattr(error, "after", 0)
+    return min(float(after), 86_400) if isinstance(after, (int, float)) and after > 0 else 0
 
 
 def _time(at: Optional[datetime]) -> Optional[str]:
@@ -130,6 +148,13 @@ def _milliseconds(limit: Union[float, timedelta]) -> int:
     return max(1, round(seconds * 1000))
 
 
+def _whole(what: str, number: Any) -> int:
+    try:
+        return int(number)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise Failure(f"{what} must be a whole number: {number!r} is none.", "output_invalid") from error
+
+
 class Call:
     """A handler's view of its call. The methods record effects for the receipt."""
 
@@ -143,7 +168,7 @@ class Call:
         self._effects: dict[str, list[Any]] = {}
 
     def _note_effect(self, effects: str, effect: Any) -> None:
-        self._effects.setdefault(effects, []).append(effect)
+        self._effects.setdefault(effects, []).append(_plain(f"An effect ({effects})", effect))
 
     def wrote(self, table: str, action: str, id: Any) -> None:
         """Records a row that was written. The action is insert, update or delete."""
@@ -151,18 +176,19 @@ class Call:
 
     def read(self, table: str, count: int) -> None:
         """Records how many rows of a table were read."""
-        self._note_effect("db_reads", {"table": table, "count": count})
+        self._note_effect("db_reads", {"table": table, "count": _whole("The count of an effect", count)})
 
-    def sent(self, type: str, recipient: str, message_id: str) -> None:
+    def sent(self, type: str, recipient: Any, message_id: Any) -> None:
         """Records a message that a service accepted. The type is email or sms."""
-        self._note_effect("messages_sent", {"type": type, "recipient": recipient, "message_id": message_id})
+        self._note_effect("messages_sent", {"type": type, "recipient": str(recipient), "message_id": str(message_id)})
 
-    def wrote_file(self, path: str) -> None:
-        self._note_effect("files_written", path)
+    def wrote_file(self, path: Any) -> None:
+        self._note_effect("files_written", str(path))
 
     def called(self, service: str, endpoint: str, status_code: int = 0) -> None:
         """Records a request to a service. The endpoint must not contain secrets."""
-        self._note_effect("external_calls", {"service": service, "endpoint": endpoint, "status_code": status_code})
+        self._note_effect("external_calls", {"service": service, "endpoint": str(endpoint),
+                                             "status_code": _whole("The status code of an effect", status_code)})
 
     def _take_effects(self) -> dict[str, list[Any]]:
         effects, self._effects = self._effects, {}
@@ -211,17 +237,21 @@ class DurableCall(Call):
         self._unsure = False  # the journal may already contain a step that is also in the answer
         self._entries = {entry["name"]: entry for entry in said["journal"]}
         self._read: set[str] = set()
+        self._may_run = set[str](self._state["may_run"])  # without those that have started
+        self._tasks: set[asyncio.Task[Any]] = set()  # of steps
         self._used: dict[str, int] = {}
         self._ops: list[dict[str, Any]] = []
         self._waits: list[dict[str, Any]] = []
         self._end: Optional[dict[str, Any]] = None  # of the exchange, if the handler has not returned
         self._running = self._changes = self._size = 0
         self._outside: dict[str, list[Any]] = {}  # effects outside of steps: each run records them again
-        self._deferred = False  # a step waits for the next exchange
+        self._deferred = False  # an operation waits for the next exchange
         self._closed = False
+        self._late = 0  # operations that the handler began after its end
         self._alone = False  # a transaction runs, or has run
         self._steps: int = self._state["steps"]
         self._changed_event = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
 
     async def step(self, name: str, fn: Callable[[], Union[Awaitable[T], T]]) -> T:
         """Runs fn at least once and records its result, JSON of at most 1 MiB. fn may be a plain function, which runs
@@ -244,15 +274,17 @@ class DurableCall(Call):
             return _outcome(entry)
         if self._state["replay"]:
             return await self._stop({"stopped": f"the step {id}"})
+        may_run = id in self._may_run
+        self._may_run.discard(id)
         self._may_begin()
-        if entry and id not in self._state["may_run"]:
+        if entry and not may_run:
             return await self._add({"op": "step", "name": id, "kind": kind, "error": _described(Unknown())})
         # Calls are made before the next step begins, and nothing else runs during a transaction. A step_once that may
         # run in this exchange is not postponed, because it may not run in a later exchange.
-        if ((self._running == 0 or self._keeper) and not entry
-                and any(op["op"] in ("call", "approve") for op in self._ops)
-                or self._alone or kind == "tx" and (self._running > 0 or self._ops
-                                                    or not self._read.issuperset(self._state["may_run"]))):
+        if not may_run and (
+                (self._running == 0 or self._keeper) and any(op["op"] in ("call", "approve") for op in self._ops)
+                or self._alone or kind == "tx" and (self._running > 0 or self._ops or self._may_run)
+                or not self._has_room(RESERVED)):
             self._deferred = True
             return await self._park()
         if kind == "tx" and "token" not in self._state:
@@ -261,45 +293,59 @@ class DurableCall(Call):
         if self._running == 0:
             self._keep_outside()
         self._running += 1
-        if kind == "once" and not entry and not await self._write(id, "began"):
-            self._running -= 1
-            return await self._add({"op": "began", "name": id})
-        size, written = 0, False
+        task = asyncio.ensure_future(self._perform(kind, id, fn, kind == "once" and not entry))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        continues, result = await asyncio.shield(task)  # if the handler cancels this branch, the step still ends
+        return result if continues else await self._park()
+
+    async def _perform(self, kind: str, id: str, fn: Callable[..., Any], begins: bool) -> tuple[bool, Any]:
+        """Runs a step. Returns whether the handler continues in this exchange, and the result of the step."""
         op: dict[str, Any] = {"op": "step", "name": id, "kind": kind}
-        of = [self._next_step(id, self._effects)] if kind == "tx" else []
-        inside = in_step.set(name)
+        kept = False
+        in_step.set(id)
         try:
-            result = await _run(fn, *of)
-            text = _encoded(f"the step {id}", result, min(LARGEST_RESULT, LARGEST - 65_536 - self._size))
-            size = len(text)
-            self._size += size
-            op["result"] = json.loads(text)
-            written = kind != "tx" and await self._write(id, kind, op["result"])
+            if begins and not await self._write(id, "began"):
+                op = {"op": "began", "name": id}
+            else:
+                of = [self._next_step(id, self._effects)] if kind == "tx" else []
+                op["result"] = _plain(f"The result of the step {id}", await _run(fn, *of))
+                kept = kind != "tx" and await self._write(id, kind, op["result"])
         except NotConfigured as error:
             op["not_configured"] = _unconfigured(error)
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             op["error"] = _described(error)
             if _is_transient(error):
                 op["transient"] = True
-                if after := int(min(getattr(error, "after", 0), 86_400) * 1000):
+                if after := int(_pause(error) * 1000):
                     op["after_ms"] = after
             elif not isinstance(error, Failure):
-                log.exception("the step %s of call %s failed", name, self.id)
+                log.exception("the step %s of call %s failed", id, self.id)
         finally:
-            in_step.reset(inside)
             self._running -= 1
-        if written:
-            self._size -= size
             self._changed()
-            return op["result"]
-        if kind == "tx" and "result" in op:  # keep_tool_step has written it
+        if kept:
+            return True, op["result"]
+        if op["op"] == "began":
+            # If only the time to keep is over, the next request keeps the beginning.
+            if self._keeper and (self._ops or self._steps > self._state["steps"]):
+                self._deferred = True
+            else:
+                self._note(op)
+        elif kind == "tx" and "result" in op:  # keep_tool_step has written it
             self._steps += 1
-            return await self._park()
-        if kind == "tx":
-            self._effects.pop("db_writes", None)  # these rows were rolled back
-        if effects := self._take_effects():
-            op["effects"] = effects
-        return await self._add(op)
+        else:
+            if kind == "tx":
+                self._effects.pop("db_writes", None)  # these rows were rolled back
+            if effects := self._take_effects():
+                op["effects"] = effects
+            if not self._fits(size := len(_json(op))):
+                for key in ("result", "effects", "not_configured"):
+                    op.pop(key, None)
+                op["error"] = _described(Failure(f"The result and the effects of the step take {size} bytes as JSON, "
+                                                 "and do not fit into the answer.", "output_invalid"))
+            self._note(op, reserved=True)
+        return False, None
 
     async def _write(self, name: str, kind: str, result: Any = None) -> bool:
         """Calls keep to write a step into the journal, so that the handler continues in this request. Calls of keep
@@ -310,7 +356,7 @@ class DurableCall(Call):
             effects: dict[str, list[Any]] = {} if kind == "began" else self._take_effects()
             try:
                 await _run(self._keeper, {**self._next_step(name, effects), "kind": kind}, result)
-            except Exception:
+            except (Exception, asyncio.CancelledError):
                 log.exception("keep failed for the step %s of call %s", name, self.id)
                 self._keeper, self._unsure = None, True
                 _merge_effects(self._effects, effects)
@@ -330,7 +376,7 @@ class DurableCall(Call):
         """Makes a call, unless the journal has it."""
         child = Child[Any](self, self._unique(name), "call", tool)
         if not self._find(child.id, "call", tool):
-            op["name"] = child.id
+            op = _plain(f"The input of {op['tool']}", {**op, "name": child.id}, code="validation_error")
             if self._opens():
                 self._note(op)
             else:
@@ -377,8 +423,9 @@ class DurableCall(Call):
         entry = await self._found(id, "version")
         if entry:
             return entry["result"]
-        if self._unread():
-            return 0  # an earlier run passed this place
+        # An answer may have been sent early. Any other entry shows that an earlier run passed this place.
+        if any(self._entries[name]["kind"] != "answer" for name in self._unread()):
+            return 0
         if self._state["replay"]:
             return await self._stop({"stopped": f"the version {id}"})
         return await self._add({"op": "version", "name": id, "result": current})
@@ -468,29 +515,47 @@ class DurableCall(Call):
             return
         names = {one["name"]: one for wait in self._waits for one in wait["for"]}
         cleanup = {"cleanup": True} if any(wait["cleanup"] for wait in self._waits) else {}
-        self._end = {"wait": {"need": 1 if len(self._waits) > 1 else self._waits[0]["need"],
-                              "for": list(names.values()), **cleanup}}
+        wait = {"need": 1 if len(self._waits) > 1 else self._waits[0]["need"], "for": list(names.values()), **cleanup}
+        if not self._ops or len(_json(wait)) < 32_768:  # otherwise it fits into the next answer
+            self._end = {"wait": wait}
 
     def _unread(self) -> list[str]:
-        return [name for name in self._entries if name not in self._read and not name.startswith("cancelled#")]
+        return [name for name in self._entries
+                if name not in self._read and not (name.startswith("cancelled#") and " of " in name)]
 
     def _changed(self) -> None:
         self._changes += 1
         self._changed_event.set()
 
-    def _note(self, op: dict[str, Any]) -> None:
+    def _fits(self, size: int) -> bool:
+        """Reports whether so many bytes fit into the answer, next to the steps that run or must run."""
+        return self._size + size < ROOM - RESERVED * (self._running + len(self._may_run))
+
+    def _has_room(self, size: int) -> bool:
+        """Reports whether the answer has room for one more operation."""
+        return len(self._ops) + self._running + len(self._may_run) < MOST and self._fits(size)
+
+    def _note(self, op: dict[str, Any], reserved: bool = False) -> None:
+        """Adds an operation to the answer. If there is no room, the handler repeats it in the next exchange."""
         if self._closed:
             return
         if self._cleans():
             op = {**op, "cleanup": True}
-        self._ops.append(op)
+        size = len(_json(op)) + 1
+        if reserved or self._has_room(size):
+            self._ops.append(op)
+            self._size += size
+        else:
+            self._deferred = True
         self._changed()
 
     async def _park(self) -> Any:
-        if self._closed:  # the handler continues although its task was cancelled
-            raise asyncio.CancelledError()
         self._changed()
-        await asyncio.get_running_loop().create_future()
+        if self._closed:  # the handler continues although its task was cancelled
+            self._late += 1
+            if self._late <= 100:
+                raise asyncio.CancelledError()
+        await self._loop.create_future()
 
     async def _add(self, op: dict[str, Any]) -> Any:
         self._note(op)
@@ -581,7 +646,13 @@ def _merge_effects(to: dict[str, list[Any]], effects: dict[str, list[Any]]) -> N
 
 async def _run(fn: Callable[..., Any], *of: Any) -> Any:
     """Runs an async function in the event loop, and a plain function in a thread."""
-    result = await fn(*of) if inspect.iscoroutinefunction(fn) else await asyncio.to_thread(fn, *of)
+    def in_thread() -> Any:
+        try:
+            return fn(*of)
+        except StopIteration as error:  # a future cannot have it
+            raise RuntimeError("StopIteration") from error
+
+    result = await fn(*of) if inspect.iscoroutinefunction(fn) else await asyncio.to_thread(in_thread)
     return await result if inspect.isawaitable(result) else result
 
 
@@ -633,7 +704,7 @@ class Service:
     async def answer(self, method: str, headers: Mapping[str, str], body: bytes) -> tuple[int, dict[str, str], bytes]:
         """Answers one request. The headers have names in lower case."""
         status, said, more = await self._answer(method, headers, body)
-        return status, {"content-type": "application/json", **more}, json.dumps(said, allow_nan=False).encode()
+        return status, {"content-type": "application/json", **more}, _json(said)
 
     async def _answer(self, method: str, headers: Mapping[str, str],
                       body: bytes) -> tuple[int, dict[str, Any], dict[str, str]]:
@@ -723,22 +794,20 @@ class Service:
 
 
 def _after(error: BaseException) -> dict[str, str]:
-    after = getattr(error, "after", 0)
-    return {"retry-after": str(-int(-after // 1))} if after > 0 else {}
+    return {"retry-after": str(math.ceil(after))} if (after := _pause(error)) else {}
 
 
 async def _once(handler: Callable[..., Any], said: Any) -> tuple[int, dict[str, Any], dict[str, str]]:
     """Serves a plain tool: `def handler(input, call)`, plain or async."""
     call = Call(said)
     try:
-        result = await _run(handler, said["input"], call)
-        _encoded(call.tool, result, LARGEST)
+        result = _plain(f"The result of {call.tool}", await _run(handler, said["input"], call), LARGEST)
         return 200, {"result": result, "effects": call._take_effects()}, {}
     except NotConfigured as error:
         return 501, _unconfigured(error), {}
     except Exception as error:
         if _is_transient(error):
-            return 503, {"error": str(error)}, _after(error)
+            return 503, {"error": str(error)[:LONGEST_MESSAGE]}, _after(error)
         if not isinstance(error, Failure):
             log.exception("call %s failed", call.id)
         return 422, {"error": _described(error)}, {}
@@ -749,33 +818,39 @@ async def _exchange(handler: Callable[..., Any], said: Any,
     """Runs a durable handler to the end of the journal, and one operation further."""
     call = DurableCall(said, keep)
     task = asyncio.ensure_future(handler(call, said["input"]))
-    await call._idle(task)
-    call._closed = True
+    try:
+        await call._idle(task)
+    finally:
+        call._closed = True
+        for one in (task, *call._tasks):
+            one.cancel()
     answer: dict[str, Any] = {"gem": 1, "steps": call._steps, "ops": call._ops}
     if call._unsure:
         answer["unsure"] = True
     if not task.done() or call._end is not None:
-        task.cancel()
         await asyncio.wait([task], timeout=1)  # it may ignore that it is cancelled
+        setattr(task, "_log_destroy_pending", False)
         unread = {"unread": call._unread()} if "stopped" in (call._end or {}) else {}
         return 200, {**answer, **(call._end or {}), **unread}, {}
-    error = task.exception()
+    error = asyncio.CancelledError() if task.cancelled() else task.exception()
     if error is not None and _is_transient(error):
-        return (200, answer, {}) if call._ops else (503, {"error": str(error)}, _after(error))
+        return (200, answer, {}) if call._ops else (503, {"error": str(error)[:LONGEST_MESSAGE]}, _after(error))
     # calls that nobody waits for would be cancelled at once
     answer["ops"] = [op for op in call._ops if op["op"] not in ("call", "approve")]
+    call._keep_outside()
+    if call._outside:
+        answer["effects"] = call._outside
+    answer["unread"] = call._unread()
+    room = ROOM - len(_json(answer))
     try:
         if error is None:
-            answer["result"] = json.loads(_encoded(call.tool, task.result(), LARGEST))
+            answer["result"] = _plain(f"The result of {call.tool}", task.result(), room)
     except Failure as failure:
         error = failure
     if isinstance(error, NotConfigured):
         answer["not_configured"] = _unconfigured(error)
     elif error is not None:
-        answer["error"] = _described(error)
+        answer["error"] = _described(error, room)
         if not isinstance(error, Failure):
             log.error("call %s failed", call.id, exc_info=error)
-    call._keep_outside()
-    if call._outside:
-        answer["effects"] = call._outside
-    return 200, {**answer, "unread": call._unread()}, {}
+    return 200, answer, {}
