@@ -423,8 +423,7 @@ class DurableCall(Call):
         entry = await self._found(id, "version")
         if entry:
             return entry["result"]
-        # An answer may have been sent early. Any other entry shows that an earlier run passed this place.
-        if any(self._entries[name]["kind"] != "answer" for name in self._unread()):
+        if any(not self._entries[name].get("early") for name in self._unread()):  # an earlier run passed this place
             return 0
         if self._state["replay"]:
             return await self._stop({"stopped": f"the version {id}"})
