@@ -38,7 +38,7 @@ samples: ## writes the output that README.md and docs show, as the program print
 check: ## runs what CI runs for each change
 	bash .ci/run
 
-check-long: ## runs what CI runs each night: long forms of tests, the race detector everywhere, more random input, builds elsewhere
+check-long: ## runs what CI runs each night: long forms of tests, the race detector in most packages, random input, builds elsewhere
 	bash .ci/long
 
 build: ## the static binary, as the image has it

@@ -163,7 +163,6 @@ func TestFrontendsCanDoNothingElse(t *testing.T) {
 
 // PostgREST answers Prefer: count=planned with the planner's estimate, whose statistics are of the rows of all users.
 func TestAnEstimateTellsNothingOfOthers(t *testing.T) {
-	testdb.Long(t, "TestTheListOfAnAdoptionLocksNothing")
 	t.Parallel()
 	db := supabase(t)
 	testdb.Exec(t, db, `

@@ -206,7 +206,6 @@ func TestOneWorkerCountsAtATime(t *testing.T) {
 }
 
 func TestReceiptsThatAreOlderThanTheViewsAreCounted(t *testing.T) {
-	testdb.Long(t, "TestTheListOfAnAdoptionIsWhatItChanges")
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
 	testdb.Exec(t, db, "delete from gem.outcomes_counted")

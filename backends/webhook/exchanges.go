@@ -315,10 +315,11 @@ func (d *dialogue) take(answer *exchangeAnswer) (result json.RawMessage, done bo
 		}
 		state = d.attempt.State()
 	}
-	ran := d.mayRun
-	d.mayRun = nil                    // these steps have run, whatever the answer says
+	allowed := d.mayRun
+	d.mayRun = nil // these steps may have run, so no later request may run them
+
 	if unsure && state.Steps > said { // the transaction of the step has committed after all
-		return nil, false, d.keepEnds(ran, answer.Operations)
+		return nil, false, d.keepEnds(allowed, answer.Operations)
 	}
 	if answer.isEmpty && state.Steps == counted {
 		return nil, false, d.misfit(fmt.Sprintf("%s answered with neither operations nor an end. A stepTx must end with "+
@@ -366,13 +367,13 @@ func (d *dialogue) take(answer *exchangeAnswer) (result json.RawMessage, done bo
 	return answer.Result, true, err
 }
 
-// keepEnds records the ends of steps that ran in this exchange and must not run twice. It drops the other operations of
-// the answer: their steps run again if the journal lacks them.
-func (d *dialogue) keepEnds(ran []string, answered []operation) error {
+// keepEnds records the ends of the StepOnces that this exchange was allowed to run. It drops the other operations of the
+// answer: their steps run again if the journal lacks them.
+func (d *dialogue) keepEnds(allowed []string, answered []operation) error {
 	entries, _ := d.attempt.Entries()
 	var ends []exchange.Operation
 	for _, op := range answered {
-		if op.Do != exchange.End || op.Kind != exchange.Once || !slices.Contains(ran, op.Name) ||
+		if op.Do != exchange.End || op.Kind != exchange.Once || !slices.Contains(allowed, op.Name) ||
 			slices.ContainsFunc(entries, func(e exchange.Entry) bool { return e.Name == op.Name && e.Ended != nil }) {
 			continue
 		}

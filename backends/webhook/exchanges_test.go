@@ -99,7 +99,7 @@ func TestEachAnswerOfADurableHandlerHasItsMeaning(t *testing.T) {
 		"a step, then a result":      {[]answer{ok(step), ok(`{"gem": 1, "steps": 1, "result": 2}`)}, `succeeded 2`},
 		"an error":                   {[]answer{ok(`{"gem": 1, "error": {"error_code": "mine", "message": "m"}}`)}, `failed mine m`},
 		"a code of GEM's":            {[]answer{ok(`{"gem": 1, "error": {"error_code": "rule_blocked", "message": "m"}}`)}, `failed execution_error m`},
-		"its own output":             {[]answer{ok(`{"gem": 1, "error": {"error_code": "output_invalid", "message": "m"}}`)}, `failed output_invalid m`},
+		"output_invalid":             {[]answer{ok(`{"gem": 1, "error": {"error_code": "output_invalid", "message": "m"}}`)}, `failed output_invalid m`},
 		"not configured":             {[]answer{ok(`{"gem": 1, "not_configured": {"reason": "r"}}`)}, `not_configured {"reason": "r"`},
 		"501":                        {[]answer{{Status: 501, Body: `{"reason": "none"}`}}, `not_configured {"reason": "none"`},
 		"501 after progress":         {[]answer{ok(step), {Status: 501}}, `code: crm answered 501`},
@@ -133,7 +133,7 @@ func TestEachAnswerOfADurableHandlerHasItsMeaning(t *testing.T) {
 		"a misfit": {[]answer{ok(`{"gem": 1, "misfit": {"name": "a", "message": "another"}}`)}, `code: another`},
 		"a call that is not listed": {[]answer{ok(`{"gem": 1, "ops": [{"op": "call", "name": "c", "tool": "crm.plan", "input": {}}],
 			"wait": {"need": 1, "for": [{"name": "c"}]}}`), ok(`{"gem": 1, "result": 1}`)}, `succeeded 1`},
-		"a step with effects that are none": {[]answer{ok(`{"gem": 1, "ops": [{"op": "step", "name": "a", "kind": "step", "result": 1,
+		"a step with invalid effects": {[]answer{ok(`{"gem": 1, "ops": [{"op": "step", "name": "a", "kind": "step", "result": 1,
 			"effects": {"db_reads": [{"table": "t", "count": "5"}]}}]}`), ok(`{"gem": 1, "steps": 1, "result": 1}`)}, `succeeded 1`},
 		"effects that are none": {[]answer{ok(`{"gem": 1, "result": 1, "effects": {"db_writes": [{}]}}`)}, `failed output_invalid`},
 		"a huge result":         {[]answer{ok(`{"gem": 1, "ops": [{"op": "step", "name": "a", "kind": "step", "result": "1 MiB"}]}`), ok(`{"gem": 1, "result": 1}`)}, `succeeded 1`},
@@ -204,7 +204,8 @@ func TestARequestHasTheJournal(t *testing.T) {
 	}
 }
 
-// An answer that comes before the handler waits for it is marked: it does not mean that the handler was there.
+// An answer that arrives before the handler waits for it is marked as early: it does not show that the handler got that
+// far.
 func TestARequestMarksAnAnswerThatCameEarly(t *testing.T) {
 	t.Parallel()
 	env, s := startScripted(t)

@@ -27,7 +27,8 @@ type Entry struct {
 	NotConfigured *handlers.NotConfigured `json:"not_configured,omitempty"`
 	// TimedOut means that the wait for the operation ended without its result.
 	TimedOut bool `json:"timed_out,omitempty"`
-	// Early means that an answer came before the handler waited for it.
+	// Early means that no recorded wait has asked for this answer. Such an answer does not show that an earlier run passed
+	// this point.
 	Early bool `json:"early,omitempty"`
 }
 

@@ -332,7 +332,7 @@ func TestAnAgentAsksAndWaitsInNoProcess(t *testing.T) {
 
 // A7: its turns are counted over all restarts.
 func TestATurnLimitCountsOverRestarts(t *testing.T) {
-	testdb.Long(t, "TestTheTurnsOfAnAgentCountOverRestarts")
+	testdb.Long(t, "TestTheTurnLimitOfAnAgentCountsAcrossRestarts of package sdks")
 	d := newDelta(t)
 	id := d.insert(`[{"actions": [{"tool": "delta.act", "input": {"text": "more"}}]}]`, 3)
 	for turn := 1; turn <= 3; turn++ {

@@ -206,7 +206,6 @@ func TestDevReadsOnlyRegularFiles(t *testing.T) {
 
 // A folder may come from a stranger: what its SQL and its tools can do ends at the database.
 func TestSQLOfTheFolderRunsNoPrograms(t *testing.T) {
-	testdb.Long(t, "TestTheGuideToToolsInSQLIsFollowed")
 	t.Parallel()
 	p := prepare(t, nil, "dev")
 	program := "copy (select 1) to program 'touch " + filepath.Join(p.cmd.Dir, "touched") + "'"

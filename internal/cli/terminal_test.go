@@ -60,7 +60,7 @@ func TestTextOfOthersStaysInItsLineOfATerminal(t *testing.T) {
 		all := [][]string{{"trace", id}, {"explain", id}, {"trace", id, "--results"}, {"again", id}, {"receipt", id},
 			{"answer", id, "1"}, {"approve", id}, {"cancel", id}}
 		for j, command := range all {
-			// In the short form, each command gets every third call, so that each call gets some of the commands.
+			// In the short form, each command runs on every third call, so that every call meets some of the commands.
 			if testdb.IsLong() || (i+j)%3 == 0 {
 				commands = append(commands, command)
 			}

@@ -91,20 +91,20 @@ def durable(handler: Handler) -> Handler:
 
 
 def _json(value: Any) -> bytes:
-    """Returns a value as JSON in UTF-8. UTF-8 has no half surrogate pairs: they become escapes."""
+    """Returns a value as JSON in UTF-8. UTF-8 cannot encode lone surrogates, so they become escapes."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.encode(errors="backslashreplace")
 
 
 def _plain(what: str, value: Any, largest: int = LARGEST_RESULT, code: str = "output_invalid") -> Any:
-    """Returns a value as it is after it was written as JSON, or raises a Failure."""
+    """Returns the value after a round trip through JSON, or raises a Failure."""
     try:
         text = _json(value)
         plain = json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
         raise Failure(f"{what} cannot be written as JSON: {error}", code) from error
     if len(text) > largest:
-        raise Failure(f"{what} takes {len(text)} bytes as JSON, and may take {max(largest, 0)}.", code)
+        raise Failure(f"{what} takes {len(text)} bytes as JSON; the limit is {max(largest, 0)}.", code)
     return plain
 
 
@@ -130,7 +130,7 @@ def _is_transient(error: BaseException) -> bool:
 
 
 def _pause(error: BaseException) -> float:
-    """Returns the seconds that a transient error asks to wait for, up to a day."""
+    """Returns the pause in seconds that an error requests, at most a day; 0 for none."""
     after = getattr(error, "after", 0)
     return min(float(after), 86_400) if isinstance(after, (int, float)) and after > 0 else 0
 
@@ -152,7 +152,7 @@ def _whole(what: str, number: Any) -> int:
     try:
         return int(number)
     except (TypeError, ValueError, OverflowError) as error:
-        raise Failure(f"{what} must be a whole number: {number!r} is none.", "output_invalid") from error
+        raise Failure(f"{what} must be a whole number, not {number!r}.", "output_invalid") from error
 
 
 class Call:
@@ -247,7 +247,7 @@ class DurableCall(Call):
         self._outside: dict[str, list[Any]] = {}  # effects outside of steps: each run records them again
         self._deferred = False  # an operation waits for the next exchange
         self._closed = False
-        self._late = 0  # operations that the handler began after its end
+        self._late = 0  # operations that the handler began after the end of the exchange
         self._alone = False  # a transaction runs, or has run
         self._steps: int = self._state["steps"]
         self._changed_event = asyncio.Event()
@@ -327,7 +327,7 @@ class DurableCall(Call):
         if kept:
             return True, op["result"]
         if op["op"] == "began":
-            # If only the time to keep is over, the next request keeps the beginning.
+            # If keep works but its time is over, the next exchange records the beginning.
             if self._keeper and (self._ops or self._steps > self._state["steps"]):
                 self._deferred = True
             else:
@@ -342,8 +342,8 @@ class DurableCall(Call):
             if not self._fits(size := len(_json(op))):
                 for key in ("result", "effects", "not_configured"):
                     op.pop(key, None)
-                op["error"] = _described(Failure(f"The result and the effects of the step take {size} bytes as JSON, "
-                                                 "and do not fit into the answer.", "output_invalid"))
+                op["error"] = _described(Failure(f"The outcome and the effects of the step take {size} bytes as JSON, and "
+                                                 "do not fit into the answer.", "output_invalid"))
             self._note(op, reserved=True)
         return False, None
 
@@ -527,7 +527,7 @@ class DurableCall(Call):
         self._changed_event.set()
 
     def _fits(self, size: int) -> bool:
-        """Reports whether so many bytes fit into the answer, next to the steps that run or must run."""
+        """Reports whether so many bytes fit next to the room that is reserved for steps that run or may run."""
         return self._size + size < ROOM - RESERVED * (self._running + len(self._may_run))
 
     def _has_room(self, size: int) -> bool:
@@ -550,7 +550,8 @@ class DurableCall(Call):
 
     async def _park(self) -> Any:
         self._changed()
-        if self._closed:  # the handler continues although its task was cancelled
+        # After 100 such operations, the task waits forever: a handler that catches everything cannot block the loop.
+        if self._closed:
             self._late += 1
             if self._late <= 100:
                 raise asyncio.CancelledError()
@@ -656,7 +657,7 @@ async def _run(fn: Callable[..., Any], *of: Any) -> Any:
 
 
 def run_in_new_loop(of: Coroutine[Any, Any, T]) -> T:
-    """Is like asyncio.run, and does not wait for tasks that ignore that they are cancelled."""
+    """Like asyncio.run, but does not wait for tasks that ignore their cancellation."""
     loop = asyncio.new_event_loop()
     try:
         return loop.run_until_complete(of)

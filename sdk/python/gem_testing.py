@@ -77,7 +77,7 @@ class Test:
                 return _ending(said)
             if "wait" in said:
                 self._wait(said["wait"])
-        raise AssertionError(f"The call has not ended after {MOST} exchanges. Have its steps other names in each run?")
+        raise AssertionError(f"The call has not ended after {MOST} exchanges. Do the names of its steps change from run to run?")
 
     def replay(self) -> None:
         """Runs the handler of the last call again on its whole journal. Raises if it behaves differently."""
@@ -156,7 +156,8 @@ class Test:
             return {"error": {"error_code": error.code, "message": str(error), "details": error.details}}
 
     def _run_tool(self, tool: str, input: Any) -> Any:
-        """Runs a tool of the test or a plain tool of the service, and runs it again after each temporary error."""
+        """Runs the test's function for a tool or, if there is none, the service's plain tool. Retries after a temporary
+        error."""
         call = {**self._call, "id": str(uuid.uuid4()), "tool": tool}
         for attempt in range(1, MOST + 1):
             if tool in self.tools:
@@ -165,7 +166,7 @@ class Test:
                 except Transient:
                     continue
             status, said = self._said({"input": input, "call": {**call, "attempt": attempt}})
-            if status == 404 or status == 501 and "required_env" not in said:  # it is durable, or it is not there
+            if status == 404 or status == 501 and "required_env" not in said:  # the tool is durable or unknown
                 raise AssertionError(f"The test has no function for {tool}: set t.tools[{tool!r}].")
             if status == 501:
                 raise _unconfigured(said)

@@ -9,8 +9,8 @@ const TOLERANCE = 5 * 60 // seconds by which the clocks of the worker and the se
 const LARGEST = 4 << 20 // bytes of a request, and of an answer
 const LARGEST_OPS = LARGEST - 65_536 // bytes of the operations in an answer
 const MOST_OPS = 1000 // in an answer
-const STEP_ROOM = 2048 // bytes that the answer keeps free for each running step: TOO_LARGE with the longest name
-const LARGEST_RESULT = 1 << 20 // bytes of a step's result
+const STEP_ROOM = 2048 // bytes reserved for each running step, enough for TOO_LARGE with the longest name
+const LARGEST_RESULT = 1 << 20 // bytes of a step's result, and of a call's input
 const LONGEST_MESSAGE = 10_000 // characters
 const LARGEST_ERROR = 61_000 // bytes of an error with such a message, without its details
 const LONGEST = 5_000 // milliseconds for which a request keeps steps: a cancellation waits for the end of the request
@@ -160,7 +160,7 @@ function asJSON(what, value, largest = LARGEST_RESULT, code = 'output_invalid') 
   }
   const size = new TextEncoder().encode(text).length
   if (size <= largest) return JSON.parse(text)
-  throw new Failure(`${what} takes ${size} bytes as JSON, and may take ${largest}.`, { code })
+  throw new Failure(`${what} takes ${size} bytes as JSON; the limit is ${largest}.`, { code })
 }
 
 // Notes are the effects that a handler records.
@@ -219,7 +219,7 @@ function described(e, largest = LARGEST_RESULT) {
     message: shortened(e instanceof Error ? e.message : e), details }
 }
 const TOO_LARGE = { result: undefined, not_configured: undefined, effects: undefined,
-  error: { error_code: 'output_invalid', message: 'What the step returned or recorded does not fit into the answer.' } }
+  error: { error_code: 'output_invalid', message: 'The outcome and the effects of the step do not fit into the answer.' } }
 // Postgres asks to run a transaction again with these states.
 const isTransient = e => e instanceof Transient || ['40001', '40P01'].includes(e?.code)
 
@@ -265,7 +265,7 @@ function timeOf(date) {
   if (date === undefined || date === null) return undefined
   const time = new Date(date)
   if (time >= Date.UTC(1900) && time < Date.UTC(10_000)) return time.toISOString()
-  throw new Failure(`${date} is not a time of the years 1900 to 9999.`)
+  throw new Failure(`${date} is not a time between the years 1900 and 9999.`)
 }
 
 // quiet lets a promise reject before the handler awaits it: Node.js would end the process.
@@ -303,14 +303,14 @@ class Call {
   returned = false // the handler has ended
   closed = false // true if the exchange has ended
   #outside = new Notes() // effects outside of steps: each run records them again
-  #deferred = false // a step waits for the next exchange
+  #deferred = false // an operation waits for the next exchange
   #size = 0 // of the operations in the answer, in bytes
   #entries
   #read = new Set()
   #used = new Map()
   #state
   #running = 0
-  #mayRun // the names of the steps that may run only in this exchange, and that the handler has not reached
+  #mayRun // the names of the steps that may run in this exchange only, and that the handler has not reached yet
   #alone = false // a transaction runs, or has run
   #cleaning = 0
   #changes = 0
@@ -343,7 +343,7 @@ class Call {
     const entry = await this.#found(id, kind)
     if (entry && entry.ended !== null) return outcome(entry)
     if (this.#state.replay) return this.#stop({ stopped: `the step ${id}` })
-    this.#mayRun.delete(id) // it begins before anything else can continue, or never
+    this.#mayRun.delete(id) // nothing else runs before the step starts, so it starts now or never
     this.#mayBegin()
     if (entry && !this.#state.may_run.includes(id)) {
       return this.#add({ op: 'step', name: id, kind, error: described(new Unknown()) })
@@ -361,7 +361,7 @@ class Call {
     this.#running++
     if (kind === 'once' && !entry && !await this.#write(id, 'began')) {
       this.#running--
-      // If only the time to keep is over, the next exchange keeps the beginning.
+      // If keep works but its time is over, the next exchange records the beginning.
       const progress = this.steps > this.#state.steps || this.ops.length > 0
       return this.#keeper && progress ? this.#defer() : this.#add({ op: 'began', name: id })
     }
@@ -429,7 +429,7 @@ class Call {
   #make(name, op, tool) {
     const child = new Child(this, this.#unique(name), { kind: 'call', tool })
     if (this.#find(child.id, 'call', tool)) return child
-    op = asJSON(`The input of ${op.tool}`, { ...op, name: child.id }, LARGEST_OPS - 100, 'validation_error')
+    op = asJSON(`The input of ${op.tool}`, { ...op, name: child.id }, LARGEST_RESULT, 'validation_error')
     if (this.#opens()) this.#note(op)
     else child.unmade = op
     return child

@@ -18,7 +18,7 @@ const book = (call, name) => call.stepTx(name, async step => {
 
 let kept = 0
 let broken
-const breaks = new Promise(resolve => { broken = resolve }) // until keep has written b and fails
+const breaks = new Promise(resolve => { broken = resolve }) // resolves once keep has written b, just before keep fails
 
 const service = serve({
   secret: process.env.SDK_SECRET,
@@ -32,9 +32,9 @@ const service = serve({
     }
   },
   tools: {
-    'remote.play': durable(async (call, { steps, once, beside }) => {
+    'remote.play': durable(async (call, { steps, once, parallel }) => {
       const out = []
-      if (beside) {
+      if (parallel) {
         return Promise.all([call.stepOnce('o', () => ran(call, 'o').then(() => breaks).then(() => 'o')),
           call.step('a', () => ran(call, 'a')).then(() => call.step('b', () => ran(call, 'b')))])
       }

@@ -30,7 +30,7 @@ def ran(call, name):
 
 
 kept = 0
-broken = threading.Event()  # keep has written b and fails
+broken = threading.Event()  # set once keep has written b, just before keep fails
 
 
 def keep(step, result):
@@ -59,7 +59,7 @@ async def play(call, input):
         ran(call, "o")
         broken.wait()
         return "o"
-    if input.get("beside"):
+    if input.get("parallel"):
         return await asyncio.gather(call.step_once("o", o), a_and_b())
     if input.get("once"):
         return [await call.step_once("o", lambda: ran(call, "o"))]

@@ -259,11 +259,11 @@ func TestAStepThatIsKeptAlthoughKeepFailsDoesNotRunAgain(t *testing.T) {
 	})
 }
 
-// keep fails at the beginning of a stepOnce, so that the stepOnce runs in the next request. There, keep fails after it
+// keep fails to write the beginning of a stepOnce, so the stepOnce runs in the next request. There, keep fails after it
 // has written another step. The stepOnce does not run again, and its end is recorded.
-func TestAStepOnceRunsOnceIfKeepFailsBeforeAndBesideIt(t *testing.T) {
+func TestAStepOnceRunsOnceIfKeepFailsForItAndForAnotherStep(t *testing.T) {
 	eachKeeper(t, registryText, []string{"SDK_KEEP=flaps"}, passAll, func(t *testing.T, env *handlertest.Env, _ *proxy) {
-		r := env.Run(handlertest.Call{Tool: "remote.play", Input: `{"steps": 0, "beside": true}`})
+		r := env.Run(handlertest.Call{Tool: "remote.play", Input: `{"steps": 0, "parallel": true}`})
 		if got := told(r); got != `succeeded ["o", "b"]` {
 			t.Error(got)
 		}

@@ -40,7 +40,7 @@ def request(journal=(), may_run=(), keep=None, cancelled=False):
 
 
 def exchange(handler, *journal, keep=None, **more):
-    """Returns the answer to one request, which must be one that the worker takes."""
+    """Returns the answer to one request, which must be one that the worker accepts."""
     status, said, _ = asyncio.run(asyncio.wait_for(service(handler, keep).said(request(journal, **more)), 20))
     if status != 200:
         raise AssertionError(f"{status} {said}")
@@ -139,7 +139,7 @@ class Room(unittest.TestCase):
         self.assertEqual(len(answer["ops"]), 1000)
         self.assertIn({"op": "step", "name": "o", "kind": "once", "result": 1}, answer["ops"])
 
-    def test_what_steps_leave_fits(self):
+    def test_large_results_errors_and_effects_fit(self):
         def large(call, i):
             async def run():
                 if i % 3 == 0:
@@ -172,7 +172,7 @@ class Room(unittest.TestCase):
             return await call.step("a", lambda: "中" * 300_000)
         self.assertIn("result", exchange(handler)["ops"][0])
 
-    def test_half_a_surrogate_pair_is_an_escape(self):
+    def test_a_lone_surrogate_becomes_an_escape(self):
         async def handler(call, input):
             return await call.step("a", lambda: "\ud800中")
         said = service(handler)
@@ -459,7 +459,7 @@ class Testing(unittest.TestCase):
             with self.assertRaisesRegex(AssertionError, "has no function for a.other"):
                 gem_testing.Test(service(handler, **tools)).run("a.b")
 
-    def test_only_a_call_can_be_replayed(self):
+    def test_replay_without_a_call_fails(self):
         with self.assertRaisesRegex(AssertionError, "nothing to replay"):
             gem_testing.Test(serve(secret=SECRET, tools={})).replay()
 

@@ -66,7 +66,7 @@ test('an operation may fail before the handler awaits it', async () => {
   }).run('a.b', {}, { cancelled: true }), { code: 'cancelled' })
 })
 
-test('a stepOnce is kept by the next exchange if the time to keep is over', async () => {
+test('if the time for keep is over, the next exchange records the beginning of a stepOnce', async () => {
   const kept = []
   const keep = async step => { kept.push(`${step.name} ${step.kind}`) }
   const after = ms => async call => {
@@ -99,7 +99,7 @@ test('an answer has at most 1,000 operations', async () => {
   }
 })
 
-test('steps that may run only now have room beside new calls', async () => {
+test('steps that may run only now have room next to new calls', async () => {
   const began = Array.from({ length: MOST }, (_, i) => `o${i}`)
   let ran = 0
   const answer = await exchange(async call => {
@@ -162,10 +162,11 @@ test("a handler's result fits beside the operations that it did not await", asyn
   assert.deepEqual(large.error, { error_code: 'mine', message: '\0'.repeat(10_000), details: [1] })
 })
 
-test('a wait for many names fits beside the operations', async () => {
-  const answer = await exchange(call => call.all([call.start('c', 't.echo', 'x'.repeat(3_000_000)),
+test('a wait that does not fit next to the operations goes into the next answer', async () => {
+  const answer = await exchange(call => call.all([
+    ...['a', 'b', 'c'].map(name => call.start(name, 't.echo', 'x'.repeat(1_000_000))),
     ...Array.from({ length: 9000 }, (_, i) => call.receive(`${i}`.padEnd(190, 'x')))]))
-  assert.deepEqual([names(answer), answer.wait], [['c'], undefined])
+  assert.deepEqual([names(answer), answer.wait], [['a', 'b', 'c'], undefined])
 })
 
 test('a wait may end at any time that the worker can read', async () => {

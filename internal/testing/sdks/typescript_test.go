@@ -6,7 +6,7 @@ import (
 )
 
 // typescript.mjs has the tests of the TypeScript SDK that need no worker.
-func TestTypeScriptWithoutAWorker(t *testing.T) {
+func TestTheTypeScriptSDKWithoutAWorker(t *testing.T) {
 	t.Parallel()
 	if out, err := exec.CommandContext(t.Context(), "node", "typescript.mjs").CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
