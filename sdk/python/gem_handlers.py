@@ -801,8 +801,9 @@ async def _once(handler: Callable[..., Any], said: Any) -> tuple[int, dict[str, 
     """Serves a plain tool: `def handler(input, call)`, plain or async."""
     call = Call(said)
     try:
-        result = _plain(f"The result of {call.tool}", await _run(handler, said["input"], call), LARGEST)
-        return 200, {"result": result, "effects": call._take_effects()}, {}
+        result, effects = await _run(handler, said["input"], call), call._take_effects()
+        room = LARGEST_RESULT - 30 - len(_json(effects))  # the worker reads 1 MiB of the answer of a plain tool
+        return 200, {"result": _plain(f"The result of {call.tool}", result, room), "effects": effects}, {}
     except NotConfigured as error:
         return 501, _unconfigured(error), {}
     except Exception as error:

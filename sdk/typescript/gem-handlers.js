@@ -195,8 +195,10 @@ const aboutOf = said => ({ id: said.call.id, tool: said.call.tool, attempt: said
 async function once(run, said) {
   const call = Object.assign(new Notes(), aboutOf(said))
   try {
-    const result = asJSON(`The result of ${said.call.tool}`, await run(said.input, call), LARGEST)
-    return reply(200, { result, effects: call.take() ?? {} })
+    const result = await run(said.input, call)
+    const effects = call.take() ?? {}
+    const room = LARGEST_RESULT - 30 - sizeOf(effects) // the worker reads 1 MiB of the answer of a plain tool
+    return reply(200, { result: asJSON(`The result of ${said.call.tool}`, result, room), effects })
   } catch (error) {
     if (error instanceof NotConfigured) return reply(501, unconfigured(error))
     if (isTransient(error)) return reply(503, { error: shortened(error.message) }, retryAfter(error))

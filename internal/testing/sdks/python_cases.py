@@ -230,6 +230,20 @@ class Values(unittest.TestCase):
         self.assertEqual(self.ops(lambda call: next(iter([])))["error"]["message"], "StopIteration")
 
 
+class Plain(unittest.TestCase):
+    def test_the_answer_of_a_plain_tool_has_at_most_one_mib(self):
+        def tool(size, rows):
+            def run(input, call):
+                for i in range(rows):
+                    call.wrote("rows", "insert", i)
+                return "x" * size
+            return run
+        status, said, _ = plain(tool((1 << 20) - 100, 0))
+        self.assertEqual((status, len(json.dumps(said)) <= 1 << 20), (200, True))
+        status, said, _ = plain(tool((1 << 20) - 100, 10))
+        self.assertEqual((status, said["error"]["error_code"]), (422, "output_invalid"))
+
+
 class Journal(unittest.TestCase):
     def test_an_early_answer_does_not_change_the_version(self):
         async def handler(call, input):

@@ -293,7 +293,18 @@ test('a stepOnce that may run now is not postponed by a stepTx', async () => {
   assert.equal(undone, 1, 'the stepOnce will not run after a cancellation')
 })
 
-test('a plain tool may return what is no JSON', async () => {
+test('the answer of a plain tool has at most 1 MiB', async () => {
+  const said = { input: {}, call: { id: 'c', tool: 'a.b', attempt: 1, session_id: null, created_by: null } }
+  const answer = rows => serve({ secret: `whsec_${btoa('s'.repeat(24))}`, tools: { 'a.b': tool((_, call) => {
+    for (let i = 0; i < rows; i++) call.wrote('rows', 'insert', i)
+    return 'x'.repeat((1 << 20) - 100)
+  }) } }).said(said)
+  const small = await answer(0)
+  assert.deepEqual([small.status, (await small.text()).length <= 1 << 20], [200, true])
+  assert.equal((await (await answer(10)).json()).error.error_code, 'output_invalid')
+})
+
+test('a plain tool may return a value that is not JSON', async () => {
   const t = running(call => call.run('c', 'a.f', {}), { 'a.f': tool(() => noop) })
   assert.equal(await t.run('a.b'), null)
 })
