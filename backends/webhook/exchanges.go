@@ -367,8 +367,8 @@ func (d *dialogue) take(answer *exchangeAnswer) (result json.RawMessage, done bo
 	return answer.Result, true, err
 }
 
-// keepEnds records the ends of the StepOnces that this exchange was allowed to run. It drops the other operations of the
-// answer: their steps run again if the journal lacks them.
+// keepEnds records the ends of the StepOnces that this exchange was allowed to run. It drops the other operations of
+// the answer: their steps run again if the journal lacks them.
 func (d *dialogue) keepEnds(allowed []string, answered []operation) error {
 	entries, _ := d.attempt.Entries()
 	var ends []exchange.Operation
