@@ -178,7 +178,7 @@ func TestHandlersThatAreUnusualEnd(t *testing.T) {
 		for name, want := range map[string]string{
 			"a clean-up that always runs":         `succeeded "done"`,
 			"a beginning beside a failure":        `succeeded "once"`,
-			"a result that is too large":          `bytes as JSON, and may take 1048576`,
+			"a result that is too large":          `bytes as JSON; the limit is 1048576`,
 			"results that are too large together": `succeeded 4`,
 			"a result that is no JSON":            `cannot be written as JSON`,
 			"a step inside a step":                `b was begun inside of the step a`,
