@@ -87,9 +87,9 @@ begin
     perform gem.refuse('PT413', 'the result of the step takes more than 1 MiB as JSON');
   elsif jsonb_typeof(effects) <> 'object' or octet_length(effects::text) > 262144
     or effects - array['db_writes', 'db_reads', 'messages_sent', 'files_written', 'external_calls'] <> '{}'
-    or jsonb_path_exists(effects, 'strict $.* ? (@.type() != "array")')
-    or jsonb_path_exists(effects - 'files_written', 'strict $.*[*] ? (@.type() != "object")')
-    or jsonb_path_exists(effects, '$.files_written[*] ? (@.type() != "string")') then
+    or effects <> '{}' and (jsonb_path_exists(effects, 'strict $.* ? (@.type() != "array")')
+      or jsonb_path_exists(effects - 'files_written', 'strict $.*[*] ? (@.type() != "object")')
+      or jsonb_path_exists(effects, '$.files_written[*] ? (@.type() != "string")')) then
     perform gem.refuse('PT422', 'the effects of the step are not those of a receipt, or take more than 256 KiB');
   elsif length(step ->> 'name') not between 1 and 210 then
     perform gem.refuse('PT422', 'the name of the step has more than 200 characters, or none');
