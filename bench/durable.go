@@ -69,16 +69,16 @@ func whileWorking(measure func(context.Context, *stage, sizes) ([]figure, error)
 // durableCalls runs the durable calls and computes the times from their journals, on Postgres's clock.
 func durableCalls(ctx context.Context, on *stage, s sizes) (figures []figure, err error) {
 	db, d := on.db, s.durable
+	measureCPU, err := on.startCPU(ctx) // of the first part
+	if err != nil && !errors.Is(err, errNoProc) {
+		return nil, err
+	}
 	for _, part := range []struct {
 		tool           string
 		amount, before int // of each call; calls, one after another
 		together       int
 	}{{"bench.steps", d.steps, 1, d.calls}, {"bench.family", d.children, 1, 1}, {"bench.parent", 1, d.parked, 1},
 		{"bench.ask", 1, d.parked, 1}, {"bench.replay", d.replayed, 1, 1}} {
-		measureCPU, err := on.startCPU(ctx)
-		if err != nil && !errors.Is(err, errNoProc) {
-			return nil, err
-		}
 		for range part.before {
 			if _, err := db.Exec(ctx, `insert into core_tool_calls (tool_name, input) select $1,
 				jsonb_build_object('customer', 'c', 'note', $2::text)

@@ -329,19 +329,8 @@ func (d *dialogue) take(answer *exchangeAnswer) (result json.RawMessage, done bo
 		return nil, false, d.misfit(fmt.Sprintf("%s counted %d steps in the journal, and there are %d.", d.domain, said,
 			state.Steps))
 	}
-	operations := make([]exchange.Operation, len(answer.Operations))
-	for i, op := range answer.Operations {
-		if operations[i], err = d.operation(op); err != nil {
-			return nil, false, d.misfit(err.Error())
-		}
-		if op.Do == exchange.Begin {
-			d.mayRun = append(d.mayRun, op.Name)
-		}
-	}
-	if len(operations) > 0 {
-		if err := d.attempt.Record(operations); err != nil {
-			return nil, false, d.misfit(fmt.Sprintf("%s answered what cannot be recorded: %v.", d.domain, err))
-		}
+	if err := d.record(answer.Operations); err != nil {
+		return nil, false, err
 	}
 	if len(answer.Effects) > 0 {
 		if err := backends.AddEffects(d.call, answer.Effects); err != nil {
@@ -371,20 +360,31 @@ func (d *dialogue) take(answer *exchangeAnswer) (result json.RawMessage, done bo
 // the answer: their steps run again if the journal lacks them.
 func (d *dialogue) keepEnds(allowed []string, answered []operation) error {
 	entries, _ := d.attempt.Entries()
-	var ends []exchange.Operation
+	var ends []operation
 	for _, op := range answered {
-		if op.Do != exchange.End || op.Kind != exchange.Once || !slices.Contains(allowed, op.Name) ||
-			slices.ContainsFunc(entries, func(e exchange.Entry) bool { return e.Name == op.Name && e.Ended != nil }) {
-			continue
+		if op.Do == exchange.End && op.Kind == exchange.Once && slices.Contains(allowed, op.Name) &&
+			!slices.ContainsFunc(entries, func(e exchange.Entry) bool { return e.Name == op.Name && e.Ended != nil }) {
+			ends = append(ends, op)
 		}
-		end, err := d.operation(op)
-		if err != nil {
+	}
+	return d.record(ends)
+}
+
+// record records operations of an answer. It notes which steps the next exchange may run.
+func (d *dialogue) record(answered []operation) (err error) {
+	operations := make([]exchange.Operation, len(answered))
+	for i, op := range answered {
+		if operations[i], err = d.operation(op); err != nil {
 			return d.misfit(err.Error())
 		}
-		ends = append(ends, end)
+		if op.Do == exchange.Begin {
+			d.mayRun = append(d.mayRun, op.Name)
+		}
 	}
-	if err := d.attempt.Record(ends); err != nil {
-		return d.misfit(fmt.Sprintf("%s answered what cannot be recorded: %v.", d.domain, err))
+	if len(operations) > 0 {
+		if err := d.attempt.Record(operations); err != nil {
+			return d.misfit(fmt.Sprintf("%s answered what cannot be recorded: %v.", d.domain, err))
+		}
 	}
 	return nil
 }
