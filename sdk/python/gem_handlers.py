@@ -342,8 +342,8 @@ class DurableCall(Call):
             if not self._fits(size := len(_json(op))):
                 for key in ("result", "effects", "not_configured"):
                     op.pop(key, None)
-                op["error"] = _described(Failure(f"The outcome and the effects of the step take {size} bytes as JSON, and "
-                                                 "do not fit into the answer.", "output_invalid"))
+                op["error"] = _described(Failure(f"The outcome and the effects of the step take {size} bytes as JSON, "
+                                                 "and do not fit into the answer.", "output_invalid"))
             self._note(op, reserved=True)
         return False, None
 

@@ -77,8 +77,8 @@ class Test:
                 return _ending(said)
             if "wait" in said:
                 self._wait(said["wait"])
-        raise AssertionError(f"The call has not ended after {MOST} exchanges. Do the names of its steps change from run "
-                             "to run?")
+        raise AssertionError(f"The call has not ended after {MOST} exchanges. Do the names of its steps change from "
+                             "run to run?")
 
     def replay(self) -> None:
         """Runs the handler of the last call again on its whole journal. Raises if it behaves differently."""

@@ -221,7 +221,8 @@ function described(e, largest = LARGEST_RESULT) {
     message: shortened(e instanceof Error ? e.message : e), details }
 }
 const TOO_LARGE = { result: undefined, not_configured: undefined, effects: undefined,
-  error: { error_code: 'output_invalid', message: 'The outcome and the effects of the step do not fit into the answer.' } }
+  error: { error_code: 'output_invalid',
+    message: 'The outcome and the effects of the step do not fit into the answer.' } }
 // Postgres asks to run a transaction again with these states.
 const isTransient = e => e instanceof Transient || ['40001', '40P01'].includes(e?.code)
 

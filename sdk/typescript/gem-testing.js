@@ -59,8 +59,8 @@ class Test {
       }
       if (body.wait) this.#wait(body.wait, state)
     }
-    throw new Error(`The call has not ended after ${MOST} exchanges. Do the names of its steps change from run to run?` +
-      failed)
+    throw new Error(`The call has not ended after ${MOST} exchanges. Do the names of its steps change from run to ` +
+      `run?${failed}`)
   }
 
   // replay runs the handler of the last call again on its whole journal. It throws if the handler behaves differently.
